@@ -1,0 +1,79 @@
+"""Writing files so that a reader never sees half of one, and naming what was meant."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary sibling of `path` to write to; it becomes `path` on success.
+
+    The data is flushed to disk before the rename, so that after a crash `path` holds either the
+    old content or the whole new one.
+
+    Parameters
+    ----------
+    path : path-like
+        The file to be made or replaced. Missing parent folders are made.
+
+    Yields
+    ------
+    pathlib.Path
+        An empty file in the same folder.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _flush(temporary)
+        # mkstemp makes private files; a result should be as readable as any other new file.
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
+        _flush(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write `data` to `path`, all or nothing."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` to `path` as UTF-8, all or nothing."""
+    atomic_write_bytes(path, text.encode("utf-8"))
+
+
+def suggest(name: object, allowed: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the allowed name nearest to `name`, or nothing."""
+    nearest = difflib.get_close_matches(str(name), list(allowed), n=1)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    # The mask can only be read by setting it, which would race with other threads.
+    for line in Path("/proc/self/status").read_text().splitlines() if _HAS_PROC else ():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return 0o022
+
+
+_HAS_PROC = Path("/proc/self/status").exists()

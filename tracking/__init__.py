@@ -1,0 +1,1 @@
+"""MLflow: runs, queries and tables of sweeps."""

@@ -1,0 +1,1 @@
+"""Ray, Optuna and the command line around the method."""
