@@ -1,0 +1,310 @@
+"""Correction functions and the ordered set of them that a search chooses from.
+
+Every correction, membership or weight, is computed by the one formula ::
+
+    value(p) = max(0, min((p - a) * rise + left, (c - p) * fall + right))
+
+in this order of operations, in float64. The compiled kernels use the same six numbers, so ties
+between corrected values fall the same way everywhere. For a membership with ``a < b < c``,
+``rise = 1 / (b - a)``, ``fall = 1 / (c - b)`` and ``left = right = 0``; a side without slope
+(``a = b = 0`` or ``b = c = 1``) has slope 0 and an infinite offset, so that the other decides;
+a weight has ``rise = w`` and no right side, which leaves exactly ``p * w``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.errors import InvalidInputError
+
+__all__ = [
+    "DONT_CHANGE",
+    "Correction",
+    "CorrectionSet",
+    "Membership",
+    "Weight",
+    "correction_from_dict",
+]
+
+_SLOPES: Final = (2, 4, 8)
+_NARROWEST: Final = 1e-6
+
+
+def _finite(value: Any, name: str) -> float:
+    number = isinstance(value, int | float | np.integer | np.floating)
+    if not number or isinstance(value, bool) or not math.isfinite(value):
+        raise InvalidInputError(f"{name} {value!r}: a finite number is needed")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A triangular membership function, a correction per sample (equation 2 of the paper).
+
+    Parameters
+    ----------
+    a, b, c : float
+        Left foot, peak and right foot, ``0 <= a <= b <= c <= 1``. A vertical side is allowed at
+        the ends of the unit interval only: ``a = b`` at 0, ``b = c`` at 1.
+
+    Raises
+    ------
+    InvalidInputError
+        When the three numbers do not describe such a triangle.
+    """
+
+    a: float
+    b: float
+    c: float
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b", "c"):
+            object.__setattr__(self, name, _finite(getattr(self, name), f"membership {name}"))
+        a, b, c = self.a, self.b, self.c
+        ordered = 0.0 <= a <= b <= c <= 1.0 and a < c
+        # A narrower side has a slope that overflows, or that turns rounding errors into values.
+        steep = 0.0 < b - a < _NARROWEST or 0.0 < c - b < _NARROWEST
+        if not ordered or steep or (a == b and a != 0.0) or (b == c and c != 1.0):
+            raise InvalidInputError(
+                f"membership a={a}, b={b}, c={c}: needs 0 <= a <= b <= c <= 1 with a < c, "
+                f"a = b only at 0, b = c only at 1, and sides at least {_NARROWEST:g} wide"
+            )
+
+    @property
+    def kind(self) -> Literal["membership"]:
+        """The word that names this sort of correction in a scheme."""
+        return "membership"
+
+    @property
+    def name(self) -> str:
+        """Return a short name that people can read."""
+        if (self.a, self.b, self.c) == (0.0, 1.0, 1.0):
+            return "Don't Change"
+        if (self.a, self.b, self.c) == (0.0, 0.0, 1.0):
+            return "Mirror"
+        if self.a == self.b:
+            return f"Low {self.a:g}-{self.c:g}"
+        if self.b == self.c:
+            return f"High {self.a:g}-{self.c:g}"
+        return f"Peak {self.a:g}-{self.b:g}-{self.c:g}"
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float, float, float]:
+        """The six numbers ``(a, rise, left, c, fall, right)`` of the common formula."""
+        rise, left = (0.0, math.inf) if self.a == self.b else (1.0 / (self.b - self.a), 0.0)
+        fall, right = (0.0, math.inf) if self.b == self.c else (1.0 / (self.c - self.b), 0.0)
+        return (self.a, rise, left, self.c, fall, right)
+
+    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
+        """Correct the probabilities `p` (any shape, values 0..1)."""
+        return _evaluate(self.coefficients, p)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form a scheme file holds."""
+        return {"kind": self.kind, "a": self.a, "b": self.b, "c": self.c, "name": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight coefficient, a correction per class (equation 3 of the paper).
+
+    Parameters
+    ----------
+    value : float
+        What every probability of the class is multiplied by, ``0 < value <= 1``.
+
+    Raises
+    ------
+    InvalidInputError
+        When the value is not in that range.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        value = _finite(self.value, "weight value")
+        object.__setattr__(self, "value", value)
+        if not 0.0 < value <= 1.0:
+            raise InvalidInputError(f"weight value {value}: needs 0 < value <= 1")
+
+    @property
+    def kind(self) -> Literal["weight"]:
+        """The word that names this sort of correction in a scheme."""
+        return "weight"
+
+    @property
+    def name(self) -> str:
+        """Return a short name that people can read."""
+        return f"Weight {self.value:.4g}"
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float, float, float]:
+        """The six numbers ``(a, rise, left, c, fall, right)`` of the common formula."""
+        return (0.0, self.value, 0.0, 1.0, 0.0, math.inf)
+
+    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
+        """Correct the probabilities `p` (any shape, values 0..1)."""
+        return _evaluate(self.coefficients, p)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form a scheme file holds."""
+        return {"kind": self.kind, "value": self.value}
+
+
+Correction: TypeAlias = Membership | Weight
+
+#: The membership that leaves every probability as it is.
+DONT_CHANGE: Final = Membership(0.0, 1.0, 1.0)
+
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {"membership": ("a", "b", "c"), "weight": ("value",)}
+
+
+def correction_from_dict(data: Mapping[str, Any]) -> Correction:
+    """Read a correction from the form that `to_dict` writes.
+
+    Raises
+    ------
+    InvalidInputError
+        When the kind is unknown, a key is missing or unknown, or a value is not allowed.
+    """
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        raise InvalidInputError(f"key 'kind' is {kind!r}; allowed are 'membership' and 'weight'")
+    needed = _FIELDS[kind]
+    allowed = {"kind", *needed} | ({"name"} if kind == "membership" else set())
+    for key in data:
+        if key not in allowed:
+            raise InvalidInputError(
+                f"unknown key {key!r} for a {kind}; allowed are {', '.join(sorted(allowed))}"
+            )
+    for key in needed:
+        if key not in data:
+            raise InvalidInputError(f"key {key!r} is missing; a {kind} needs {', '.join(needed)}")
+    if kind == "weight":
+        return Weight(data["value"])
+    return Membership(data["a"], data["b"], data["c"])
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionSet:
+    """The ordered set of corrections that a search chooses from (Psi in the paper).
+
+    Parameters
+    ----------
+    corrections : tuple of Membership or Weight
+        At least two different ones, among them one that changes nothing: the membership
+        ``(0, 1, 1)`` or the weight 1.
+
+    Raises
+    ------
+    InvalidInputError
+        When a correction occurs twice, fewer than two are given, or none changes nothing.
+    """
+
+    corrections: tuple[Correction, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "corrections", tuple(self.corrections))
+        for k, correction in enumerate(self.corrections):
+            if not isinstance(correction, Membership | Weight):
+                raise InvalidInputError(
+                    f"corrections[{k}] is {correction!r}; a Membership or a Weight is needed"
+                )
+        if len(set(self.corrections)) != len(self.corrections):
+            twice = next(c for c in self.corrections if self.corrections.count(c) > 1)
+            raise InvalidInputError(f"corrections holds {twice.name} twice; each may occur once")
+        if len(self.corrections) < 2:
+            raise InvalidInputError(
+                f"corrections holds {len(self.corrections)} function; a search needs at least two"
+            )
+        if DONT_CHANGE not in self.corrections and Weight(1.0) not in self.corrections:
+            raise InvalidInputError(
+                "corrections holds no function that changes nothing, where a search starts; "
+                "add Membership(0, 1, 1) or Weight(1.0)"
+            )
+
+    @classmethod
+    def dcs(cls, *, weight_scale: int = 30) -> CorrectionSet:
+        """Return the 19 memberships and the weights ``i / weight_scale``, in published order."""
+        return cls(_memberships() + _weights(weight_scale))
+
+    @classmethod
+    def dnip(cls, *, weight_scale: int = 30) -> CorrectionSet:
+        """Return the weights ``i / weight_scale`` only (the DNIP method)."""
+        if weight_scale == 1:
+            raise InvalidInputError("weight_scale 1 leaves weights alone no choice; use 2 or more")
+        return cls(_weights(weight_scale))
+
+    @classmethod
+    def furud(cls) -> CorrectionSet:
+        """Return the 19 memberships only (the FuRud method)."""
+        return cls(_memberships())
+
+    def __len__(self) -> int:
+        return len(self.corrections)
+
+    def __getitem__(self, k: int) -> Correction:
+        return self.corrections[k]
+
+    def __iter__(self) -> Iterator[Correction]:
+        return iter(self.corrections)
+
+    @property
+    def identity(self) -> int:
+        """The index of the correction that changes nothing: where every search starts."""
+        for correction in (DONT_CHANGE, Weight(1.0)):
+            if correction in self.corrections:
+                return self.corrections.index(correction)
+        raise InvalidInputError("corrections holds no function that changes nothing")
+
+    def index(self, correction: Correction) -> int:
+        """Return the position of `correction`.
+
+        Raises
+        ------
+        InvalidInputError
+            When the set does not hold it.
+        """
+        if correction not in self.corrections:
+            raise InvalidInputError(
+                f"{correction.name} is not among these {len(self)} corrections"
+            )
+        return self.corrections.index(correction)
+
+    @property
+    def coefficients(self) -> NDArray[np.float64]:
+        """The six numbers of every correction, float64 [D, 6], as the kernels take them."""
+        return np.array([c.coefficients for c in self.corrections], dtype=np.float64)
+
+
+def _evaluate(
+    coefficients: tuple[float, float, float, float, float, float], p: ArrayLike
+) -> NDArray[np.float64]:
+    a, rise, left, c, fall, right = coefficients
+    values = np.asarray(p, dtype=np.float64)
+    corrected = np.minimum((values - a) * rise + left, (c - values) * fall + right)
+    return np.asarray(np.maximum(0.0, corrected), dtype=np.float64)
+
+
+def _memberships() -> tuple[Correction, ...]:
+    functions: list[Correction] = []
+    for slope in _SLOPES:
+        for peak in range(slope + 1):
+            low, high = max(peak - 1, 0), min(peak + 1, slope)
+            functions.append(Membership(low / slope, peak / slope, high / slope))
+    return (*functions, DONT_CHANGE, Membership(0.0, 0.0, 1.0))
+
+
+def _weights(weight_scale: int) -> tuple[Correction, ...]:
+    whole = isinstance(weight_scale, int | np.integer) and not isinstance(weight_scale, bool)
+    if not whole or weight_scale < 1:
+        raise InvalidInputError(
+            f"weight_scale {weight_scale!r}: a whole number of weights, 1 or more, is needed"
+        )
+    return tuple(Weight(i / weight_scale) for i in range(1, int(weight_scale) + 1))

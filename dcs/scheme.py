@@ -1,0 +1,240 @@
+"""A correction scheme: one correction function per class, ready to be applied."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs._arrays import checked_classes, checked_probabilities
+from dcs._files import atomic_write_text, suggest
+from dcs.corrections import DONT_CHANGE, Correction, Membership, Weight, correction_from_dict
+from dcs.errors import InvalidInputError, SchemeError
+
+__all__ = ["CorrectionScheme"]
+
+_FORMAT: Final = "dcs-scheme"
+_VERSION: Final = 1
+_KEYS: Final = ("format", "version", "corrections", "provenance")
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionScheme:
+    """One correction per class (a "probability correction scheme" in the paper).
+
+    Parameters
+    ----------
+    classes : tuple of str
+        N different class names.
+    corrections : tuple of Membership or Weight
+        The correction of each class, in the order of `classes`.
+    provenance : mapping, optional
+        Where the scheme comes from: any values that JSON can hold.
+
+    Raises
+    ------
+    SchemeError
+        When names and corrections do not match.
+    """
+
+    classes: tuple[str, ...]
+    corrections: tuple[Correction, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            names = checked_classes(self.classes, n_classes=len(self.classes))
+        except InvalidInputError as error:
+            raise SchemeError(str(error)) from error
+        object.__setattr__(self, "classes", names)
+        object.__setattr__(self, "corrections", tuple(self.corrections))
+        object.__setattr__(self, "provenance", dict(self.provenance))
+        if len(names) < 2:
+            raise SchemeError(f"a scheme needs at least two classes; {len(names)} given")
+        if len(self.corrections) != len(names):
+            raise SchemeError(
+                f"{len(self.corrections)} corrections for {len(names)} classes; one each is needed"
+            )
+        for name, correction in zip(names, self.corrections, strict=True):
+            if not isinstance(correction, Membership | Weight):
+                raise SchemeError(
+                    f"class {name!r} has {correction!r}; a Membership or a Weight is needed"
+                )
+
+    @classmethod
+    def identity(cls, classes: Sequence[str]) -> CorrectionScheme:
+        """Return the scheme that changes nothing."""
+        return cls(tuple(classes), (DONT_CHANGE,) * len(classes))
+
+    def correct(self, probs: ArrayLike) -> NDArray[np.float64]:
+        """Correct class probabilities.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of `classes`.
+
+        Returns
+        -------
+        array of float64, shape [M, N]
+            Corrected values, not normalised. A row that corrects to all zeros keeps its
+            uncorrected probabilities.
+
+        Raises
+        ------
+        InvalidInputError
+            When a value is not a probability or the number of classes differs.
+        """
+        values = checked_probabilities(probs, n_classes=len(self.classes))
+        corrected = np.empty_like(values)
+        for j, correction in enumerate(self.corrections):
+            corrected[:, j] = correction(values[:, j])
+        lost = corrected.max(axis=1) == 0.0
+        corrected[lost] = values[lost]
+        return corrected
+
+    def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
+        """Correct class probabilities and normalise every row to 1, shape [M, N]."""
+        corrected = self.correct(probs)
+        normalised: NDArray[np.float64] = corrected / corrected.sum(axis=1, keepdims=True)
+        return normalised
+
+    def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
+        """Return the corrected predictions, shape [M]; ties go to the lowest class index."""
+        predictions: NDArray[np.int64] = np.argmax(self.correct(probs), axis=1).astype(np.int64)
+        return predictions
+
+    def explain(self) -> list[str]:
+        """Return one plain sentence per class."""
+        return [
+            f"{name}: {_sentence(correction)}"
+            for name, correction in zip(self.classes, self.corrections, strict=True)
+        ]
+
+    def to_json(self) -> str:
+        """Return the scheme as JSON text.
+
+        Raises
+        ------
+        SchemeError
+            When the provenance holds something that JSON cannot.
+        """
+        data = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "corrections": [
+                {"class": name, **correction.to_dict()}
+                for name, correction in zip(self.classes, self.corrections, strict=True)
+            ],
+            "provenance": dict(self.provenance),
+        }
+        try:
+            return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise SchemeError(f"key 'provenance' cannot be written as JSON: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "scheme") -> CorrectionScheme:
+        """Read a scheme from JSON text.
+
+        Parameters
+        ----------
+        text : str
+            What `to_json` writes.
+        source : str, optional
+            What error messages call the text: usually the file's path.
+
+        Raises
+        ------
+        SchemeError
+            When the text is not a scheme this version can read; names `source` and the key.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise SchemeError(f"{source}: not JSON ({error})") from error
+        _check_head(data, source)
+        entries = data["corrections"]
+        if not isinstance(entries, list):
+            raise SchemeError(f"{source}: key 'corrections' must be a list, one entry per class")
+        names: list[str] = []
+        corrections: list[Correction] = []
+        for i, entry in enumerate(entries):
+            where = f"{source}: corrections[{i}]"
+            if not isinstance(entry, dict):
+                raise SchemeError(f"{where} is {entry!r}; an object with class and kind is needed")
+            rest = dict(entry)
+            name = rest.pop("class", None)
+            if not isinstance(name, str):
+                raise SchemeError(f"{where}: key 'class' is {name!r}; a class name is needed")
+            try:
+                corrections.append(correction_from_dict(rest))
+            except InvalidInputError as error:
+                raise SchemeError(f"{where} (class {name!r}): {error}") from error
+            names.append(name)
+        try:
+            return cls(tuple(names), tuple(corrections), data.get("provenance", {}))
+        except SchemeError as error:
+            raise SchemeError(f"{source}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the scheme to a JSON file, all or nothing."""
+        atomic_write_text(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CorrectionScheme:
+        """Read the scheme in a JSON file.
+
+        Raises
+        ------
+        SchemeError
+            When the file is missing or is not a scheme.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise SchemeError(f"{os.fspath(path)}: cannot read the scheme ({reason})") from error
+        return cls.from_json(text, source=os.fspath(path))
+
+
+def _check_head(data: Any, source: str) -> None:
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise SchemeError(f"{source}: key 'format' is not {_FORMAT!r}: not a correction scheme")
+    version = data.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise SchemeError(f"{source}: key 'version' is {version!r}; {_VERSION} is needed")
+    if version > _VERSION:
+        raise SchemeError(
+            f"{source}: key 'version' is {version}, newer than the {_VERSION} known here; "
+            "upgrade this package"
+        )
+    for key in data:
+        if key not in _KEYS:
+            raise SchemeError(f"{source}: unknown key {key!r}{suggest(key, _KEYS)}")
+    if "corrections" not in data:
+        raise SchemeError(f"{source}: key 'corrections' is missing")
+    if not isinstance(data.get("provenance", {}), dict):
+        raise SchemeError(f"{source}: key 'provenance' must be an object")
+
+
+def _sentence(correction: Correction) -> str:
+    if isinstance(correction, Weight):
+        if correction.value == 1.0:
+            return "probabilities stay as they are (weight 1)."
+        return f"every probability is multiplied by {correction.value:.4g}."
+    a, b, c = correction.a, correction.b, correction.c
+    if correction == DONT_CHANGE:
+        return "probabilities stay as they are (Don't Change)."
+    if a == b:
+        rise = "" if c == 1.0 else f", and those of {c:g} or more become 0"
+        return f"low probabilities win: 0 becomes 1, falling to 0 at {c:g}{rise}."
+    if b == c:
+        return f"only probabilities above {a:g} count: {a:g} becomes 0, rising to 1 at 1."
+    return f"only probabilities between {a:g} and {c:g} count, most of all those near {b:g}."
