@@ -277,6 +277,22 @@ class ProbabilityTable:
             provenance=provenance,
         )
 
+    def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
+        """Return the table with other probabilities for the same rows and classes.
+
+        Raises
+        ------
+        TableError
+            If they are not M rows of N probabilities.
+        """
+        return type(self).from_arrays(
+            probs,
+            self.labels,
+            classes=self.classes,
+            ids=self.ids,
+            provenance=self.provenance,
+        )
+
     @property
     def n_rows(self) -> int:
         """Number of rows, M."""

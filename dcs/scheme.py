@@ -117,15 +117,36 @@ class CorrectionScheme:
             for name, correction in zip(self.classes, self.corrections, strict=True)
         ]
 
-    def to_json(self) -> str:
-        """Return the scheme as JSON text.
+    def for_classes(
+        self, classes: Sequence[str], *, source: str = "scheme"
+    ) -> CorrectionScheme:
+        """Return the scheme with its classes in the order of a table's columns.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            The same names, in any order.
+        source : str, optional
+            What error messages call the scheme: usually the file's path.
 
         Raises
         ------
         SchemeError
-            When the provenance holds something that JSON cannot.
+            When the names differ.
         """
-        data = {
+        if set(classes) != set(self.classes) or len(classes) != len(self.classes):
+            raise SchemeError(
+                f"{source}: a scheme for the classes {', '.join(self.classes)}; the table has "
+                f"{', '.join(classes)}, use a scheme that was tuned on these classes"
+            )
+        by_name = dict(zip(self.classes, self.corrections, strict=True))
+        return CorrectionScheme(
+            tuple(classes), tuple(by_name[name] for name in classes), self.provenance
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what :meth:`to_json` writes, as plain values."""
+        return {
             "format": _FORMAT,
             "version": _VERSION,
             "corrections": [
@@ -134,6 +155,16 @@ class CorrectionScheme:
             ],
             "provenance": dict(self.provenance),
         }
+
+    def to_json(self) -> str:
+        """Return the scheme as JSON text.
+
+        Raises
+        ------
+        SchemeError
+            When the provenance holds something that JSON cannot.
+        """
+        data = self.to_dict()
         try:
             return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
@@ -159,6 +190,11 @@ class CorrectionScheme:
             data = json.loads(text)
         except ValueError as error:
             raise SchemeError(f"{source}: not JSON ({error})") from error
+        return cls.from_dict(data, source=source)
+
+    @classmethod
+    def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:
+        """Read a scheme from what :meth:`to_dict` gives; raises as :meth:`from_json`."""
         _check_head(data, source)
         entries = data["corrections"]
         if not isinstance(entries, list):

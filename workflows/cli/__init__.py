@@ -1,0 +1,48 @@
+"""The ``dcs`` command: one file per subcommand, errors on one line."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from dcs.errors import DCSError
+from workflows.cli import apply, evaluate, importing, quickstart, sweep, sync, tasks, tune, ui
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="dcs",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Fairer class accuracies from class probabilities, searched for on all your CPUs and "
+    "GPUs and recorded in MLflow.\n\nNew here? Type `dcs quickstart`. With class probabilities "
+    "of your own: `dcs import npz FILE -o table.parquet`, then `dcs tune table.parquet`.",
+)
+for module in (quickstart, tune, evaluate, apply, importing, tasks, sweep, sync, ui):
+    module.register(app)
+
+
+@app.callback()
+def _root(
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of expected errors too."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line: exit code 2 and one line for what a user can mend."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        app()
+    except DCSError as error:
+        if debug:
+            raise
+        typer.echo(f"dcs: error: {' '.join(str(error).split())}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("dcs: interrupted; what is finished is kept, run the same command again",
+                   err=True)
+        sys.exit(130)

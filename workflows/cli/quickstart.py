@@ -1,0 +1,30 @@
+"""``dcs quickstart``: the main job on the embedded model and tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from workflows.cli._options import Output, TrackingUri
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("quickstart")(quickstart)
+
+
+def quickstart(output: Output = Path("dcs-runs"), tracking_uri: TrackingUri = None) -> None:
+    """Run the main job on the built-in demonstration model and tasks: about two minutes.
+
+    A tiny language model scores two generated tasks with 1-shot and N-shot prompts and three
+    seeds; ICL, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow
+    afterwards. What is finished is not computed again when the command is repeated.
+    """
+    from workflows.cli._sweeping import sweep_and_show
+    from workflows.config import load_config, packaged_config
+
+    config = load_config(packaged_config("quickstart"))
+    sweep_and_show(config, output=output, tracking_uri=tracking_uri)

@@ -1,0 +1,224 @@
+"""The one typed configuration of a sweep.
+
+Precedence: command line > YAML > defaults.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+from dcs._files import suggest
+from dcs.errors import ConfigError, DCSError
+from dcs.methods import get_method, method_names
+from dcs.prompting import get_task, parse_shots
+
+__all__ = ["Limits", "SweepConfig", "TunerSettings", "load_config", "packaged_config"]
+
+
+class _Strict(BaseModel):
+    """Unknown keys are errors: a misspelt key that is ignored costs a night on a cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TunerSettings(_Strict):
+    """How the hyperparameters of one cell are searched.
+
+    Attributes
+    ----------
+    trials : int
+        Optuna trials per cell; each anneals once on the optimization rows.
+    development : float
+        Share of the optimization rows on which trials are judged (paper, Appendix D: 0.05).
+    max_weight_scale : int
+        Largest weight scale D_W tried.
+    max_beta, max_tau : float
+        Largest weight of the COBias and PMI terms tried.
+    """
+
+    trials: int = Field(default=30, ge=1, le=100_000)
+    development: float = Field(default=0.2, gt=0.0, lt=1.0)
+    max_weight_scale: int = Field(default=60, ge=2, le=1000)
+    max_beta: float = Field(default=2.0, gt=0.0)
+    max_tau: float = Field(default=0.5, gt=0.0)
+
+
+class Limits(_Strict):
+    """How many texts of each split are scored; None means all of them."""
+
+    optimization: int | None = Field(default=None, ge=20)
+    test: int | None = Field(default=None, ge=20)
+
+
+class SweepConfig(_Strict):
+    """A grid of models x tasks x shots x seeds x methods, and how each cell is tuned.
+
+    Attributes
+    ----------
+    name : str
+        Name of the sweep and of its MLflow experiment.
+    models : tuple of str
+        Local folders, hub ids, or ``tiny_lm``.
+    tasks : tuple of str
+        Task names.
+    shots : tuple of int or "N"
+        Demonstrations per prompt; ``N`` is one per class.
+    seeds : tuple of int
+        Root seeds; demonstrations, split, annealing and sampler derive theirs from each.
+    methods : tuple of str
+        Correction methods; ``icl`` is the uncorrected model.
+    limits : Limits
+        Texts scored per split.
+    tuner : TunerSettings
+        The hyperparameter search of each cell.
+    tracked_trials : "all", "none" or int
+        Trials logged as MLflow runs: all, none, or the best so many per cell.
+    """
+
+    name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    models: tuple[str, ...] = ("tiny_lm",)
+    tasks: tuple[str, ...] = Field(min_length=1)
+    shots: tuple[int | Literal["N"], ...] = (1,)
+    seeds: tuple[int, ...] = (0,)
+    methods: tuple[str, ...] = method_names()
+    limits: Limits = Limits()
+    tuner: TunerSettings = TunerSettings()
+    tracked_trials: Literal["all", "none"] | int = "all"
+
+    @field_validator("models", "tasks", "shots", "seeds", "methods")
+    @classmethod
+    def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not values:
+            raise ValueError("needs at least one entry")
+        twice = sorted({str(value) for value in values if values.count(value) > 1})
+        if twice:
+            raise ValueError(f"names {', '.join(twice)} more than once; each entry once")
+        return values
+
+    @field_validator("tasks")
+    @classmethod
+    def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            _as_value_error(get_task, value)
+        return values
+
+    @field_validator("methods")
+    @classmethod
+    def _known_methods(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            _as_value_error(get_method, value)
+        return values
+
+    @field_validator("shots", mode="before")
+    @classmethod
+    def _parse_shots(cls, values: Any) -> Any:
+        if not isinstance(values, (list, tuple)):
+            return values
+        return tuple(_as_value_error(parse_shots, str(value)) for value in values)
+
+    @field_validator("seeds")
+    @classmethod
+    def _non_negative(cls, values: tuple[int, ...]) -> tuple[int, ...]:
+        for value in values:
+            if value < 0:
+                raise ValueError(f"seed {value} is negative; use 0, 1, 2, ...")
+        return values
+
+
+def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
+    """Read a sweep configuration.
+
+    Parameters
+    ----------
+    path : path-like
+        A YAML file.
+    **overrides
+        Values from the command line, which win; None means not given.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing or not YAML, or a key or value is not allowed; names file and key.
+    """
+    file = Path(path)
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file; give the path of a sweep YAML") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{file}: holds {type(content).__name__}, not a mapping of keys such as name, tasks"
+        )
+    content.update({key: value for key, value in overrides.items() if value is not None})
+    try:
+        return SweepConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {_one_line(error)}") from None
+
+
+def packaged_config(name: str) -> Path:
+    """Return the path of a configuration that comes with the package.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name.
+    """
+    folder = Path(__file__).parent / "configs"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        names = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise ConfigError(
+            f"no packaged configuration {name!r}; there are {', '.join(names)}{suggest(name, names)}"
+        )
+    return path
+
+
+def _as_value_error(function: Any, value: str) -> Any:
+    try:
+        return function(value)
+    except DCSError as error:
+        raise ValueError(str(error)) from None
+
+
+def _one_line(error: ValidationError) -> str:
+    """Render the first problem; the rest are counted, since one mistake often causes several."""
+    details = error.errors()
+    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    return _describe(details[0]) + more
+
+
+def _describe(detail: ErrorDetails) -> str:
+    location = detail["loc"]
+    path = ".".join(str(part) for part in location)
+    if detail["type"] == "extra_forbidden":
+        allowed = sorted(_fields_at(location[:-1]))
+        return (
+            f"unknown key {path!r}; allowed here: {', '.join(allowed)}"
+            f"{suggest(location[-1], allowed)}"
+        )
+    if detail["type"] == "missing":
+        return f"key {path!r} is missing"
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "value_error":
+        return f"key {path!r}: {message}"
+    return f"key {path!r}: {message}, got {detail['input']!r}"
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = SweepConfig
+    for part in location:
+        annotation = model.model_fields[str(part)].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return list(model.model_fields)

@@ -1,0 +1,79 @@
+"""Ray actors that hold a language model and turn table requests into probability tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dcs.generation import generate_tables
+from dcs.probabilities import ProbabilityTable
+from dcs.prompting import get_task, prompt_hash, select_demonstrations
+from dcs.scorers import load_scorer, scorer_identity
+from workflows.cells import TableRequest, content_key
+from workflows.stores import SPLITS, ProbabilityStore
+
+__all__ = ["ScoringActor", "request_key"]
+
+
+def request_key(request: TableRequest) -> str:
+    """Return the hash of all that decides the numbers of a table.
+
+    Computed without loading the model, so that a finished sweep is recognised at once.
+
+    Raises
+    ------
+    DCSError
+        The task or model is not known.
+    """
+    task = get_task(request.task)
+    demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
+    return content_key(
+        {
+            "scorer": scorer_identity(request.model),
+            "prompt": prompt_hash(task, demonstrations),
+            "limits": request.limits.model_dump(),
+            "examples": {
+                split: content_key(
+                    {"rows": [[e.id, e.text, e.label] for e in task.examples(split)]}
+                )
+                for split in SPLITS
+            },
+        }
+    )
+
+
+class ScoringActor:
+    """Holds one model; made a Ray actor where it is started, with a GPU if there is one.
+
+    Parameters
+    ----------
+    model : str
+        A local folder, a hub id, or ``tiny_lm``.
+    store : pathlib.Path
+        Where tables are kept, on a file system that all nodes share.
+    """
+
+    def __init__(self, model: str, store: Path) -> None:
+        self._scorer = load_scorer(model)
+        self._store = ProbabilityStore(store)
+
+    def generate(
+        self, request: TableRequest, key: str
+    ) -> tuple[dict[str, ProbabilityTable], dict[str, str]]:
+        """Score both splits of a request and keep them.
+
+        Returns
+        -------
+        tables, digests : dict, dict
+            By split; two objects, so that the driver reads only the digests and hands the tables
+            on to the tasks without a copy of its own.
+        """
+        tables: dict[str, Any] = generate_tables(
+            self._scorer,
+            get_task(request.task),
+            shots=request.shots,
+            seed=request.seed,
+            limits=request.limits.model_dump(),
+        )
+        self._store.write(key, tables)
+        return tables, {split: table.digest for split, table in tables.items()}
