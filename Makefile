@@ -1,5 +1,5 @@
 # Two commands on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
