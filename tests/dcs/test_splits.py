@@ -1,0 +1,141 @@
+"""Splits: every row once, every class in its share, the same for the same seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dcs.errors import InvalidInputError
+from dcs.splits import stratified_split
+
+quick = settings(max_examples=100, deadline=None)
+
+NAMES = ["optimization", "development", "test", "spare"]
+weights = st.lists(st.integers(1, 20), min_size=1, max_size=4)
+labellings = st.lists(st.integers(0, 5), min_size=1, max_size=120)
+
+
+def shares(parts: list[int]) -> dict[str, float]:
+    return {name: part / sum(parts) for name, part in zip(NAMES, parts, strict=False)}
+
+
+def split_or_skip(
+    labels: list[int], fractions: dict[str, float], seed: int = 0
+) -> dict[str, np.ndarray[Any, Any]]:
+    try:
+        return stratified_split(labels, fractions, seed=seed)
+    except InvalidInputError as error:
+        assume("would be empty" not in str(error))
+        raise
+
+
+@quick
+@given(labels=labellings, parts=weights, seed=st.integers(0, 2**70))
+def test_parts_are_a_partition(labels: list[int], parts: list[int], seed: int) -> None:
+    split = split_or_skip(labels, shares(parts), seed)
+    assert list(split) == NAMES[: len(parts)]
+    rows = np.concatenate(list(split.values()))
+    assert sorted(rows) == list(range(len(labels)))
+    for part in split.values():
+        assert part.dtype == np.int64
+        assert (np.diff(part) > 0).all()
+
+
+@quick
+@given(labels=labellings, parts=weights)
+def test_classes_keep_their_shares(labels: list[int], parts: list[int]) -> None:
+    fractions = shares(parts)
+    split = split_or_skip(labels, fractions)
+    array = np.array(labels)
+    for label in np.unique(array):
+        size = int((array == label).sum())
+        counts = {name: int((array[rows] == label).sum()) for name, rows in split.items()}
+        if size >= len(parts):
+            assert min(counts.values()) >= 1
+        else:
+            largest = sorted(fractions, key=lambda name: -fractions[name])[:size]
+            assert counts == {name: int(name in largest) for name in fractions}
+        if min(fractions.values()) * size >= 1:
+            for name, count in counts.items():
+                assert abs(count - fractions[name] * size) < 1 + 1e-6
+
+
+@quick
+@given(sizes=st.lists(st.integers(20, 60), min_size=1, max_size=30), parts=weights)
+def test_totals_do_not_drift_with_the_number_of_classes(
+    sizes: list[int], parts: list[int]
+) -> None:
+    fractions = shares(parts)
+    assume(min(fractions.values()) * 20 >= 1)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    split = stratified_split(labels, fractions, seed=1)
+    for name, share in fractions.items():
+        assert abs(len(split[name]) - share * len(labels)) < len(parts)
+
+
+@quick
+@given(labels=labellings, parts=weights, seed=st.integers(0, 1000))
+def test_same_seed_same_parts(labels: list[int], parts: list[int], seed: int) -> None:
+    one, other = (split_or_skip(labels, shares(parts), seed) for _ in range(2))
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_other_seed_other_parts() -> None:
+    labels = np.zeros(100, int)
+    parts = [stratified_split(labels, {"a": 0.5, "b": 0.5}, seed=seed)["a"] for seed in (0, 1)]
+    assert not np.array_equal(*parts)
+
+
+def test_is_stable_over_versions() -> None:
+    split = stratified_split([0, 1] * 6, {"a": 0.5, "b": 0.5}, seed=7)
+    assert split["a"].tolist() == [0, 3, 4, 7, 9, 10]
+
+
+def test_known_counts() -> None:
+    labels = [0] * 100 + [1] * 10 + [2] * 3 + [3] * 2 + [4]
+    split = stratified_split(labels, {"o": 0.7, "d": 0.1, "t": 0.2}, seed=0)
+    counts = {
+        name: np.bincount(np.array(labels)[rows], minlength=5).tolist()
+        for name, rows in split.items()
+    }
+    assert counts == {"o": [70, 7, 1, 1, 1], "d": [10, 1, 1, 0, 0], "t": [20, 2, 1, 1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("fractions", "words"),
+    [
+        ({}, "mapping"),
+        ([0.5, 0.5], "mapping"),
+        ({"a": 0.5, "b": 0.6}, r"sum to 1\.1"),
+        ({"a": 1.5, "b": -0.5}, "'a' is 1.5"),
+        ({"a": 1.0, "b": 0.0}, "'b' is 0.0"),
+        ({"a": float("nan"), "b": 0.5}, "'a' is nan"),
+        ({"a": "1"}, "'a' is '1'"),
+        ({"a": True}, "'a' is True"),
+    ],
+)
+def test_refuses_fractions(fractions: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        stratified_split([0, 1], fractions, seed=0)
+
+
+@pytest.mark.parametrize("labels", [[], [[0, 1]], [0.5], ["a"]])
+def test_refuses_labels(labels: Any) -> None:
+    with pytest.raises(InvalidInputError, match="integers, one per row"):
+        stratified_split(labels, {"a": 1.0}, seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, True, "1"])
+def test_refuses_seeds(seed: Any) -> None:
+    with pytest.raises(InvalidInputError, match="split seed"):
+        stratified_split([0, 1], {"a": 1.0}, seed=seed)
+
+
+def test_refuses_an_empty_part() -> None:
+    with pytest.raises(InvalidInputError, match="'b' would be empty: 1 rows of 1 classes"):
+        stratified_split([0], {"a": 0.7, "b": 0.3}, seed=0)
