@@ -1,0 +1,37 @@
+"""Tasks, demonstrations and the text of prompts."""
+
+from __future__ import annotations
+
+from dcs.prompting.demonstrations import (
+    Demonstrations,
+    Shots,
+    parse_shots,
+    select_demonstrations,
+)
+from dcs.prompting.tasks import (
+    SPLITS,
+    Example,
+    Split,
+    Task,
+    get_task,
+    register_task,
+    task_names,
+)
+from dcs.prompting.templates import prompt_hash, render_prefix, render_query
+
+__all__ = [
+    "SPLITS",
+    "Demonstrations",
+    "Example",
+    "Shots",
+    "Split",
+    "Task",
+    "get_task",
+    "parse_shots",
+    "prompt_hash",
+    "register_task",
+    "render_prefix",
+    "render_query",
+    "select_demonstrations",
+    "task_names",
+]
