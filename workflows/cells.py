@@ -15,7 +15,7 @@ from typing import Any
 
 from dcs.methods import get_method
 from dcs.prompting import Shots
-from workflows.config import Limits, SweepConfig, TunerSettings
+from workflows.config import SweepConfig, TunerSettings
 
 __all__ = ["Cell", "TableRequest", "cells_of", "content_key", "table_requests"]
 
@@ -38,15 +38,15 @@ class TableRequest:
         Demonstrations per prompt.
     seed : int
         Root seed; the demonstrations derive theirs from it.
-    limits : Limits
-        Texts scored per split.
+    limit : int or None
+        At most so many texts of each split.
     """
 
     model: str
     task: str
     shots: Shots
     seed: int
-    limits: Limits
+    limit: int | None
 
     @property
     def label(self) -> str:
@@ -106,7 +106,7 @@ class Cell:
 def table_requests(config: SweepConfig) -> list[TableRequest]:
     """Return every table that a sweep needs, in the order of the configuration."""
     return [
-        TableRequest(model=model, task=task, shots=shots, seed=seed, limits=config.limits)
+        TableRequest(model=model, task=task, shots=shots, seed=seed, limit=config.limit)
         for model, task, shots, seed in itertools.product(
             config.models, config.tasks, config.shots, config.seeds
         )

@@ -18,7 +18,7 @@ from dcs.errors import ConfigError, DCSError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
 
-__all__ = ["Limits", "SweepConfig", "TunerSettings", "load_config", "packaged_config"]
+__all__ = ["SweepConfig", "TunerSettings", "load_config", "packaged_config"]
 
 
 class _Strict(BaseModel):
@@ -49,13 +49,6 @@ class TunerSettings(_Strict):
     max_tau: float = Field(default=0.5, gt=0.0)
 
 
-class Limits(_Strict):
-    """How many texts of each split are scored; None means all of them."""
-
-    optimization: int | None = Field(default=None, ge=20)
-    test: int | None = Field(default=None, ge=20)
-
-
 class SweepConfig(_Strict):
     """A grid of models x tasks x shots x seeds x methods, and how each cell is tuned.
 
@@ -73,8 +66,8 @@ class SweepConfig(_Strict):
         Root seeds; demonstrations, split, annealing and sampler derive theirs from each.
     methods : tuple of str
         Correction methods; ``icl`` is the uncorrected model.
-    limits : Limits
-        Texts scored per split.
+    limit : int or None
+        At most so many texts of each split; None means all of them.
     tuner : TunerSettings
         The hyperparameter search of each cell.
     tracked_trials : "all", "none" or int
@@ -87,7 +80,7 @@ class SweepConfig(_Strict):
     shots: tuple[int | Literal["N"], ...] = (1,)
     seeds: tuple[int, ...] = (0,)
     methods: tuple[str, ...] = method_names()
-    limits: Limits = Limits()
+    limit: int | None = Field(default=None, ge=20)
     tuner: TunerSettings = TunerSettings()
     tracked_trials: Literal["all", "none"] | int = "all"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dcs.generation import generate_tables
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import get_task, prompt_hash, select_demonstrations
-from dcs.scorers import load_scorer, scorer_identity
+from dcs.scorers import load_scorer, resolve_model
 from workflows.cells import TableRequest, content_key
 from workflows.stores import SPLITS, ProbabilityStore
 
@@ -26,12 +27,14 @@ def request_key(request: TableRequest) -> str:
         The task or model is not known.
     """
     task = get_task(request.task)
+    model = resolve_model(request.model)
     demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
     return content_key(
         {
-            "scorer": scorer_identity(request.model),
+            "model": model.revision or model.location,
+            "engine": {name: version(name) for name in ("transformers", "torch")},
             "prompt": prompt_hash(task, demonstrations),
-            "limits": request.limits.model_dump(),
+            "limit": request.limit,
             "examples": {
                 split: content_key(
                     {"rows": [[e.id, e.text, e.label] for e in task.examples(split)]}
@@ -73,7 +76,7 @@ class ScoringActor:
             get_task(request.task),
             shots=request.shots,
             seed=request.seed,
-            limits=request.limits.model_dump(),
+            limit=request.limit,
         )
         self._store.write(key, tables)
         return tables, {split: table.digest for split, table in tables.items()}

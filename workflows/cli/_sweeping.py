@@ -9,7 +9,8 @@ from itertools import groupby
 from pathlib import Path
 
 from tracking import CellRecord, Recorder, RecorderReport
-from workflows.cli._console import console, results_table, sweep_bars
+from workflows.cli._console import console, sweep_bars
+from workflows.cli._results import results_table
 from workflows.config import SweepConfig
 from workflows.sweep import plan_sweep, run_sweep, sweep_key
 

@@ -50,7 +50,8 @@ def tune(
     from dcs.scheme import CorrectionScheme
     from tracking import Recorder
     from workflows.cells import content_key
-    from workflows.cli._console import console, results_table, trial_bar
+    from workflows.cli._console import console, trial_bar
+    from workflows.cli._results import results_table
     from workflows.config import SweepConfig, TunerSettings
     from workflows.tables import table_cells, tune_cells
 

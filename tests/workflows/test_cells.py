@@ -1,0 +1,66 @@
+"""A cell's key is the hash of all that decides its result, and of nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from workflows.cells import Cell, cells_of, content_key, table_requests
+from workflows.config import SweepConfig, TunerSettings
+
+CELL = Cell(
+    model="tiny_lm",
+    task="reviews",
+    shots=1,
+    seed=0,
+    method="dcs",
+    tuner=TunerSettings(),
+    optimization_digest="a",
+    test_digest="b",
+)
+
+
+def test_the_key_does_not_depend_on_the_process():
+    # A literal: were it to change, finished work on users' disks would not be found again.
+    assert content_key({"b": [1, "N", None], "a": 0.5}) == "6f0b8c5d40e517720eb52d1113928870"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "other"},
+        {"task": "helpdesk"},
+        {"shots": "N"},
+        {"shots": None},
+        {"seed": 1},
+        {"method": "dnip"},
+        {"tuner": TunerSettings(trials=31)},
+        {"tuner": None},
+        {"optimization_digest": "c"},
+        {"test_digest": "c"},
+    ],
+)
+def test_every_part_of_a_cell_counts(change):
+    assert dataclasses.replace(CELL, **change).key != CELL.key
+
+
+def test_equal_cells_have_equal_keys():
+    assert dataclasses.replace(CELL, tuner=TunerSettings()).key == CELL.key
+
+
+def test_a_sweep_is_the_product_of_its_axes():
+    config = SweepConfig(
+        name="x", tasks=("reviews", "helpdesk"), shots=(1, "N"), seeds=(0, 1, 2)
+    )
+    requests = table_requests(config)
+    assert len(requests) == len(set(requests)) == 12
+    cells = [
+        cell
+        for number, request in enumerate(requests)
+        for cell in cells_of(
+            request, config, {"optimization": f"o{number}", "test": f"t{number}"}
+        )
+    ]
+    assert len({cell.key for cell in cells}) == 48
+    assert {cell.method for cell in cells if cell.tuner is None} == {"icl"}

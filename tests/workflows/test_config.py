@@ -1,0 +1,85 @@
+"""A sweep configuration is checked whole before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dcs.errors import ConfigError
+from workflows.config import SweepConfig, load_config, packaged_config
+
+MINIMAL = {"name": "mine", "tasks": ["reviews"]}
+
+
+def _write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_fill_what_is_not_said():
+    config = SweepConfig.model_validate(MINIMAL)
+    assert config.models == ("tiny_lm",)
+    assert config.methods == ("icl", "dnip", "furud", "dcs")
+
+
+def test_every_packaged_configuration_is_valid():
+    folder = packaged_config("quickstart").parent
+    names = [path.stem for path in folder.glob("*.yaml")]
+    assert "quickstart" in names
+    for name in names:
+        assert load_config(packaged_config(name)).name == name
+
+
+def test_the_command_line_wins_over_the_file(tmp_path):
+    path = _write(tmp_path, "name: mine\ntasks: [reviews]\nseeds: [1, 2]\n")
+    assert load_config(path, seeds=[7], shots=None).seeds == (7,)
+    assert load_config(path, seeds=None).seeds == (1, 2)
+
+
+def test_shots_are_numbers_or_n(tmp_path):
+    path = _write(tmp_path, "name: mine\ntasks: [reviews]\nshots: [0, 1, N, '5']\n")
+    assert load_config(path).shots == (0, 1, "N", 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tasks: [reviews]\n", ["'name'", "missing"]),
+        ("name: x\n", ["'tasks'", "missing"]),
+        ("name: x\ntasks: [reviews]\nsheds: [1]\n", ["'sheds'", "'seeds'"]),
+        ("name: x\ntasks: [reviews]\ntuner: {trails: 3}\n", ["'tuner.trails'", "'trials'"]),
+        ("name: x\ntasks: [revews]\n", ["'tasks'", "'revews'", "'reviews'"]),
+        ("name: x\ntasks: [reviews]\nmethods: [dsc]\n", ["'methods'", "'dsc'", "'dcs'"]),
+        ("name: x\ntasks: [reviews]\nshots: [many]\n", ["'shots'", "many"]),
+        ("name: x\ntasks: [reviews]\nshots: [-1]\n", ["'shots'", "-1"]),
+        ("name: x\ntasks: [reviews]\nseeds: [-1]\n", ["'seeds'", "-1"]),
+        ("name: x\ntasks: [reviews]\nseeds: [0, 0]\n", ["'seeds'", "more than once"]),
+        ("name: x\ntasks: []\n", ["'tasks'"]),
+        ("name: x\ntasks: [reviews]\ntuner: {trials: 0}\n", ["'tuner.trials'", "0"]),
+        ("name: ../x\ntasks: [reviews]\n", ["'name'", "../x"]),
+        ("- a\n- b\n", ["list"]),
+        ("name: [x\n", ["YAML"]),
+        ("", ["NoneType"]),
+    ],
+)
+def test_a_mistake_is_named_on_one_line(tmp_path, text, words):
+    path = _write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in [str(path), *words]:
+        assert word in message
+
+
+def test_a_file_that_is_not_text_or_not_there(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(path)
+    path.write_bytes(b"\xff\xfe\x00name")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
