@@ -1,0 +1,96 @@
+"""What goes into the runs of a cell: names, parameters, files. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tracking import schema, tables
+from tracking.provenance import git_commit, user_name
+from tracking.records import CellRecord, TrialRecord
+
+if TYPE_CHECKING:
+    from mlflow.entities import Param
+
+
+def chosen(record: CellRecord, trials: str | int) -> list[TrialRecord]:
+    if trials == "all":
+        return list(record.trials)
+    if trials == "none" or isinstance(trials, str):
+        return []
+    sign = -1.0 if record.direction == "maximize" else 1.0
+    # A value that is missing or not a number ranks last.
+    ranked = sorted(
+        (t for t in record.trials if t.value is not None and t.value == t.value),
+        key=lambda t: (sign * float(t.value or 0.0), t.number),
+    )
+    return sorted(ranked[:trials], key=lambda t: t.number)
+
+
+def thin(length: int, limit: int) -> list[int]:
+    """Return at most `limit` indices of ``range(length)``, evenly spread, both ends kept."""
+    if length <= limit or length <= 2:
+        return list(range(length)) if limit > 0 else []
+    if limit < 2:
+        return [length - 1][:limit]
+    return sorted({round(i * (length - 1) / (limit - 1)) for i in range(limit)})
+
+
+def cell_name(record: CellRecord) -> str:
+    who = record.identity
+    parts = [str(who[name]) for name in ("method", "task") if name in who]
+    if "shots" in who:
+        parts.append(f"{who['shots']}-shot")
+    if "seed" in who:
+        parts.append(f"seed {who['seed']}")
+    if "model" in who:
+        parts.append(str(who["model"]))
+    return " ".join(parts) or record.key
+
+
+def cell_files(record: CellRecord) -> dict[str, str]:
+    files = {schema.PROVENANCE_FILE: json.dumps(record.provenance, indent=2, sort_keys=True)}
+    if record.scheme is not None:
+        files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
+    if record.class_accuracies:
+        files[schema.CLASS_ACCURACIES_FILE] = tables.columns_json(record.class_accuracies)
+    if record.trials:
+        files[schema.TRIALS_FILE] = tables.columns_json(tables.trial_columns(record.trials))
+    if record.error:
+        files[schema.TRACEBACK_FILE] = record.error
+    return files
+
+
+def logged_tables(names: Iterable[str]) -> str:
+    # The form and the order of the keys that `mlflow.load_table` searches for.
+    return json.dumps([{"path": name, "type": "table"} for name in names])
+
+
+def authorship(source: str) -> dict[str, str]:
+    tags = {
+        "mlflow.user": user_name(),
+        "mlflow.source.name": source,
+        "mlflow.source.type": "LOCAL",
+    }
+    commit = git_commit()
+    return tags | ({"mlflow.source.git.commit": commit} if commit else {})
+
+
+def texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    flat = schema.flatten(values)
+    names = schema.safe_names(flat)
+    for name, value in flat.items():
+        text = value if isinstance(value, str | int | float) else json.dumps(value)
+        yield names[name], schema.shorten(text, schema.PARAM_LIMIT)
+
+
+def params(texts: Mapping[str, str]) -> list[Param]:
+    from mlflow.entities import Param
+
+    return [Param(name, text) for name, text in texts.items()]
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,229 @@
+"""Where the cells of a sweep are to be recorded, and which of them have arrived there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from dcs._files import atomic_write_text
+from dcs.errors import TrackingError
+
+__all__ = ["Destination", "DestinationInfo", "read_info"]
+
+_INFO_FORMAT = "dcs-outbox"
+_INFO_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationInfo:
+    """Where the cells of one sweep are recorded, and how; enough to do it again later.
+
+    `tracking_uri` is None for the default store of the output folder and holds no password.
+    `status` is the sweep's last known end, None while it runs or after a crash; `ended` says
+    whether the store knows of it; `moved` that another destination has taken over.
+    """
+
+    tracking_uri: str | None
+    experiment: str
+    sweep_key: str
+    sweep_params: dict[str, Any] = field(default_factory=dict)
+    run_name: str | None = None
+    source: str = "dcs"
+    trials: str | int = "all"
+    trace_points: int = 100
+    status: str | None = None
+    ended: bool = False
+    moved: bool = False
+
+    @property
+    def id(self) -> str:
+        """Name of the destination's folder."""
+        place = json.dumps([self.tracking_uri, self.experiment, self.sweep_key])
+        return hashlib.sha256(place.encode()).hexdigest()[:16]
+
+    def moved_to(self, tracking_uri: str | None) -> DestinationInfo:
+        """Return the same sweep for another store, where its end is not known yet."""
+        return replace(self, tracking_uri=tracking_uri, ended=False, moved=False)
+
+
+@dataclass(slots=True)
+class _Entry:
+    digest: str
+    recorded: str | None = None
+    parent: str | None = None
+
+
+class Destination:
+    """One sweep in one store: which records go there and which have arrived.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Its folder in the outbox.
+    info : DestinationInfo
+        What to write there once `acquire` was called.
+    """
+
+    def __init__(self, folder: Path, info: DestinationInfo) -> None:
+        self.folder = folder
+        self.info = info
+        self._lock = threading.RLock()
+        self._held: IO[str] | None = None
+        self._entries: dict[str, _Entry] = {}
+        self._load()
+
+    @property
+    def journal(self) -> Path:
+        """The file of marks."""
+        return self.folder / "journal.jsonl"
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of all cells that belong here, in the order in which they came."""
+        with self._lock:
+            return list(self._entries)
+
+    def acquire(self) -> None:
+        """Become the one process that records here; the system lets go when it dies.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            When another process does.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        held = (self.folder / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            held.seek(0)
+            owner = held.read().strip() or "unknown"
+            held.close()
+            raise TrackingError(
+                f"sweep {self.info.experiment!r} in {self.folder.parents[1]} is being recorded "
+                f"by another process (id {owner}); wait for it or use another output folder"
+            ) from None
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
+        self._held = held
+        self._load()
+        self._mend()
+
+    def release(self) -> None:
+        """Let another process record here."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def __enter__(self) -> Destination:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def save(self, **changes: Any) -> None:
+        """Change the description and write it."""
+        self.info = replace(self.info, **changes)
+        body = asdict(self.info) | {"format": _INFO_FORMAT, "version": _INFO_VERSION}
+        atomic_write_text(self.folder / "sweep.json", json.dumps(body, indent=2, sort_keys=True))
+
+    def queue(self, key: str, digest: str) -> bool:
+        """Note that a record is to go here; False if it is known already, in this form."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and entry.digest == digest:
+                return False
+            self._apply({"key": key, "digest": digest})
+            self._append({"key": key, "digest": digest})
+            return True
+
+    def mark(self, key: str, digest: str, *, run_id: str, parent: str) -> None:
+        """Note that a record has arrived as the run `run_id`."""
+        line = {"key": key, "recorded": digest, "run": run_id, "parent": parent}
+        with self._lock:
+            self._apply(line)
+            self._append(line)
+
+    def pending(self, parent: str | None = None) -> list[str]:
+        """Return the keys that have not arrived.
+
+        Parameters
+        ----------
+        parent : str, optional
+            Run id of the sweep in the store. Marks made under another one are void: that store
+            was deleted or replaced.
+        """
+        with self._lock:
+            return [
+                key
+                for key, entry in self._entries.items()
+                if entry.recorded != entry.digest
+                or (parent is not None and entry.parent != parent)
+            ]
+
+    def _load(self) -> None:
+        self._entries = {}
+        if not self.journal.exists():
+            return
+        for line in self.journal.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                self._apply(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                continue  # Half a line of a crash: that cell counts as not arrived.
+
+    def _apply(self, line: dict[str, str]) -> None:
+        key = line["key"]
+        if "digest" in line:
+            entry = self._entries.setdefault(key, _Entry(line["digest"]))
+            entry.digest = line["digest"]
+        else:
+            entry = self._entries.setdefault(key, _Entry(line["recorded"]))
+            entry.recorded, entry.parent = line["recorded"], line["parent"]
+
+    def _append(self, line: dict[str, str]) -> None:
+        try:
+            with self.journal.open("a", encoding="utf-8") as journal:
+                journal.write(json.dumps(line) + "\n")
+                journal.flush()
+                os.fsync(journal.fileno())
+        except OSError as error:
+            raise TrackingError(
+                f"{self.journal}: cannot be written ({error.strerror or error}); make room and "
+                "run the same command again"
+            ) from error
+
+    def _mend(self) -> None:
+        """End a half-written last line, so that the next one starts on its own."""
+        if self.journal.exists():
+            data = self.journal.read_bytes()
+            if data and not data.endswith(b"\n"):
+                with self.journal.open("ab") as journal:
+                    journal.write(b"\n")
+
+
+def read_info(path: Path) -> DestinationInfo:
+    """Read the description of a destination, or say which file is damaged."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if body.pop("format") != _INFO_FORMAT or body.pop("version") != _INFO_VERSION:
+            raise ValueError("another format or version")
+        return DestinationInfo(**body)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TrackingError(
+            f"{path}: not a whole description of a sweep ({error}); delete its folder and run "
+            "the sweep again to record it"
+        ) from error

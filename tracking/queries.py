@@ -1,0 +1,202 @@
+"""What a store holds of an experiment, as tidy tables: three lines in a notebook.
+
+from tracking import queries
+cells = queries.cells("sqlite:////runs/mlflow.db", "quickstart")
+cells.pivot_table(index="task", columns="method", values="test/accuracy")
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dcs._files import suggest
+from dcs.errors import TrackingError
+from tracking import schema
+from tracking.records import KEY_PATTERN
+from tracking.stores import open_client, quietly, resolve_tracking_uri
+from tracking.tables import SCHEME_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+__all__ = ["cells", "schemes", "trials"]
+
+
+def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
+    """Return the cells of an experiment, one row each, oldest first.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store.
+    experiment : str
+        Name of the experiment (the sweep).
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_key``, ``status``, ``model``, ``task``, ``shots``, ``seed``,
+        ``method``, ``started``, ``seconds``, then the metrics under their own names and the
+        parameters as ``params.<name>``. The last values of annealing traces are left out.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        When there is no such experiment or the store cannot be opened.
+    """
+    client, experiment_id = _open(tracking_uri, experiment)
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
+    return _frame(
+        [
+            {
+                **_head(run),
+                **{name: run.data.tags.get(f"dcs.{name}") for name in schema.IDENTITY_TAGS},
+                **_times(run),
+                **_values(run),
+            }
+            for run in _search(client, experiment_id, where)
+        ]
+    )
+
+
+def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -> pd.DataFrame:
+    """Return the trials of an experiment that have runs of their own, one row each.
+
+    Parameters
+    ----------
+    tracking_uri, experiment : str
+        As for `cells`.
+    cell_key : str, optional
+        Only the trials of one cell.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_key``, ``status``, ``trial``, ``state``, ``started``, ``seconds``,
+        then metrics and ``params.<name>``. Where a sweep gave no runs to its trials, the
+        artifact ``trials.json`` of each cell has them all.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        When there is no such experiment or the store cannot be opened.
+    """
+    client, experiment_id = _open(tracking_uri, experiment)
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}'"
+    if cell_key is not None:
+        if not KEY_PATTERN.fullmatch(cell_key):
+            raise TrackingError(f"cell key {cell_key!r} is not one; take it from `cells`")
+        where += f" and tags.`{schema.CELL_KEY}` = '{cell_key}'"
+    return _frame(
+        [
+            {
+                **_head(run),
+                "trial": int(run.data.tags[schema.TRIAL_NUMBER]),
+                "state": run.data.tags[schema.TRIAL_STATE],
+                **_times(run),
+                **_values(run),
+            }
+            for run in _search(client, experiment_id, where)
+        ]
+    )
+
+
+def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
+    """Return the correction schemes of an experiment, one row per cell and class.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_key``, ``model``, ``task``, ``shots``, ``seed``, ``method``,
+        ``class``, ``kind``, ``value``, ``a``, ``b``, ``c``, ``name``.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        When there is no such experiment or the store cannot be opened.
+    """
+    from mlflow.artifacts import load_text
+
+    client, experiment_id = _open(tracking_uri, experiment)
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}' and attributes.status = 'FINISHED'"
+    rows = []
+    for run in _search(client, experiment_id, where):
+        with quietly():
+            names = {item.path for item in client.list_artifacts(run.info.run_id)}
+            if schema.SCHEME_FILE not in names:
+                continue
+            text = load_text(f"{run.info.artifact_uri}/{schema.SCHEME_FILE}")
+        head = _head(run)
+        del head["status"]
+        tags = {name: run.data.tags.get(f"dcs.{name}") for name in schema.IDENTITY_TAGS}
+        for correction in json.loads(text)["corrections"]:
+            values = {name: correction.get(name) for name in SCHEME_COLUMNS[len(tags) :]}
+            rows.append({**head, **tags, **values})
+    return _frame(rows)
+
+
+def _open(tracking_uri: str, experiment: str) -> tuple[MlflowClient, str]:
+    client = open_client(resolve_tracking_uri(tracking_uri, "."))
+    with quietly():
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            known = [item.name for item in client.search_experiments()]
+            raise TrackingError(
+                f"there is no experiment {experiment!r}{suggest(experiment, known)}; there are: "
+                f"{', '.join(known)}"
+            )
+    return client, str(found.experiment_id)
+
+
+def _search(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
+    token: str | None = None
+    while True:
+        with quietly():
+            page = client.search_runs(
+                [experiment_id],
+                where,
+                order_by=["attributes.start_time ASC"],
+                max_results=1000,
+                page_token=token,
+            )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _head(run: Run) -> dict[str, Any]:
+    return {
+        "run_id": run.info.run_id,
+        "cell_key": run.data.tags.get(schema.CELL_KEY),
+        "status": run.info.status,
+    }
+
+
+def _times(run: Run) -> dict[str, Any]:
+    import pandas as pd
+
+    start, end = run.info.start_time, run.info.end_time
+    return {
+        "started": pd.Timestamp(start, unit="ms", tz="UTC"),
+        "seconds": None if end is None else (end - start) / 1000,
+    }
+
+
+def _values(run: Run) -> dict[str, Any]:
+    metrics = {
+        name: value
+        for name, value in run.data.metrics.items()
+        if not name.startswith(schema.TRACE_PREFIX)
+    }
+    return metrics | {f"params.{name}": value for name, value in run.data.params.items()}
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows)

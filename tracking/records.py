@@ -1,0 +1,367 @@
+"""What is kept of one finished cell: plain values, one canonical JSON form.
+
+A record is complete in itself. It is written to the outbox before anything is sent to a
+tracking store, and everything that MLflow shows can be made again from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Protocol
+
+from dcs._files import suggest
+from dcs.errors import InvalidInputError, TrackingError
+
+__all__ = [
+    "RECORD_FORMAT",
+    "RECORD_VERSION",
+    "TRACE_COLUMNS",
+    "CellRecord",
+    "CellStatus",
+    "TrialRecord",
+    "TrialState",
+    "trace_rows",
+]
+
+RECORD_FORMAT = "dcs-cell"
+RECORD_VERSION = 1
+
+TRACE_COLUMNS = ("temperature", "current", "best", "acceptance")
+"""What is kept of an annealing run at each temperature, in this order."""
+
+CellStatus = Literal["FINISHED", "FAILED"]
+TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
+TraceRow = tuple[float, float, float, float]
+
+KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# JSON has no such numbers; Python would write them bare, which other readers refuse.
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One trial of the study that tuned a cell.
+
+    Parameters
+    ----------
+    number : int
+        The trial's number in its study.
+    params : mapping of str to plain value
+        Suggested hyperparameters.
+    metrics : mapping of str to float
+        What the trial reached, for example ``dev/accuracy``.
+    state : {"COMPLETE", "PRUNED", "FAIL"}
+        How it ended.
+    seconds : float
+        Wall time.
+    started_ms : int
+        Start, milliseconds since the epoch.
+    value : float, optional
+        What the study optimises; used to pick the best trials.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    state: TrialState
+    seconds: float
+    started_ms: int
+    value: float | None = None
+
+    def __post_init__(self) -> None:
+        name = f"trial {self.number}"
+        _one_of(f"{name}: state", self.state, ("COMPLETE", "PRUNED", "FAIL"))
+        _set(self, "number", _integer("trial number", self.number))
+        _set(self, "params", plain(self.params, f"{name}: params"))
+        _set(self, "metrics", _numbers(self.metrics, f"{name}: metrics"))
+        _set(self, "seconds", _number(f"{name}: seconds", self.seconds))
+        _set(self, "started_ms", _integer(f"{name}: started_ms", self.started_ms))
+        if self.value is not None:
+            _set(self, "value", _number(f"{name}: value", self.value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRecord:
+    """One cell of a sweep: what it was, what it chose and what it reached.
+
+    Values may be NumPy scalars; they are stored as plain Python values.
+
+    Parameters
+    ----------
+    key : str
+        Hash of the cell's canonical JSON; the name of its file in the outbox.
+    sweep : str
+        Name of the sweep it was computed for.
+    identity : mapping
+        What makes the cell: ``model``, ``task``, ``shots``, ``seed``, ``method``,
+        ``table_digest``, and so on.
+    params : mapping
+        Chosen hyperparameters and settings.
+    metrics : mapping of str to float
+        Flat names: ``test/accuracy``, ``test/cobias``, ``dev/...``, ``opt/...``,
+        ``uncorrected/test/accuracy``.
+    scheme : mapping, optional
+        The correction scheme as a dictionary; None where there is none (a failed cell).
+    class_accuracies : mapping of str to list
+        Columns of equal length on the test split: ``class``, ``before``, ``after`` and any
+        others. None (or NaN) marks a class without rows.
+    trials : tuple of TrialRecord
+        The study's trials.
+    trace : tuple of 4-tuples
+        Annealing trace in the order of `TRACE_COLUMNS`; see `trace_rows`.
+    status : {"FINISHED", "FAILED"}
+        How it ended.
+    error : str, optional
+        The traceback of a failed cell.
+    started_ms, finished_ms : int
+        Start and end, milliseconds since the epoch.
+    direction : {"maximize", "minimize"}
+        Which trial values are good.
+    provenance : mapping
+        Git commit, package versions, seeds; see `tracking.collect_provenance`.
+
+    Raises
+    ------
+    dcs.errors.InvalidInputError
+        When a value cannot be kept as plain JSON; names the field.
+    """
+
+    key: str
+    sweep: str
+    identity: Mapping[str, Any]
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    scheme: Mapping[str, Any] | None
+    class_accuracies: Mapping[str, list[Any]]
+    started_ms: int
+    finished_ms: int
+    trials: tuple[TrialRecord, ...] = ()
+    trace: tuple[TraceRow, ...] = ()
+    status: CellStatus = "FINISHED"
+    error: str | None = None
+    direction: Literal["maximize", "minimize"] = "maximize"
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, str) or not KEY_PATTERN.fullmatch(self.key):
+            raise InvalidInputError(
+                f"cell key {self.key!r} cannot name a file: letters, digits, '.', '_' and '-' "
+                "are allowed, at most 128"
+            )
+        _one_of("cell status", self.status, ("FINISHED", "FAILED"))
+        _one_of("cell direction", self.direction, ("maximize", "minimize"))
+        for name in ("identity", "params", "provenance"):
+            _set(self, name, plain(getattr(self, name), name))
+        if self.scheme is not None:
+            _set(self, "scheme", plain(self.scheme, "scheme"))
+        _set(self, "metrics", _numbers(self.metrics, "metrics"))
+        _set(self, "class_accuracies", _columns(self.class_accuracies))
+        _set(self, "trials", tuple(self.trials))
+        _set(self, "trace", tuple(_trace_row(row) for row in self.trace))
+        for name in ("started_ms", "finished_ms"):
+            _set(self, name, _integer(name, getattr(self, name)))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the cell has a result (and need not be computed again)."""
+        return self.status == "FINISHED"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def slim(self) -> CellRecord:
+        """Return the record without trials and trace, which the tables do not need."""
+        return replace(self, trials=(), trace=())
+
+    def to_json(self) -> str:
+        """Return the canonical JSON: sorted keys, one line, no NaN literals."""
+        body: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        body["trials"] = [
+            {item.name: getattr(trial, item.name) for item in fields(trial)}
+            for trial in self.trials
+        ]
+        body |= {"format": RECORD_FORMAT, "version": RECORD_VERSION}
+        return json.dumps(_encode(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "cell record") -> CellRecord:
+        """Read what `to_json` wrote.
+
+        Parameters
+        ----------
+        text : str
+            The JSON.
+        source : str
+            What to call it in an error, usually the file's path.
+
+        Raises
+        ------
+        dcs.errors.TrackingError
+            When it is not a cell record, is damaged, or was written by a newer version.
+        """
+        try:
+            body = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise TrackingError(
+                f"{source}: not a whole cell record ({error}); delete it to compute the cell again"
+            ) from error
+        if not isinstance(body, dict) or body.get("format") != RECORD_FORMAT:
+            raise TrackingError(f"{source}: not a cell record (no format {RECORD_FORMAT!r})")
+        version = body.get("version")
+        if version != RECORD_VERSION:
+            raise TrackingError(
+                f"{source}: cell record version {version!r} cannot be read, only "
+                f"{RECORD_VERSION}; update this package or delete the file"
+            )
+        del body["format"], body["version"]
+        return _build(cls, body, source)
+
+
+class _TracePoint(Protocol):
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def current(self) -> float: ...
+    @property
+    def best(self) -> float: ...
+    @property
+    def acceptance(self) -> float: ...
+
+
+def trace_rows(points: Iterable[_TracePoint]) -> tuple[TraceRow, ...]:
+    """Turn the trace of an annealing result into the plain rows of a `CellRecord`."""
+    return tuple(
+        (float(p.temperature), float(p.current), float(p.best), float(p.acceptance))
+        for p in points
+    )
+
+
+def _build(cls: type[CellRecord], body: dict[str, Any], source: str) -> CellRecord:
+    _known_keys(cls, body, source)
+    try:
+        trials = body.pop("trials", [])
+        for trial in trials:
+            _known_keys(TrialRecord, trial, source)
+            trial["metrics"] = _decode_numbers(trial["metrics"])
+            trial["value"] = _decode(trial.get("value"))
+            trial["seconds"] = _decode(trial["seconds"])
+        body["trials"] = tuple(TrialRecord(**trial) for trial in trials)
+        body["metrics"] = _decode_numbers(body["metrics"])
+        body["trace"] = tuple(
+            tuple(_decode(value) for value in row) for row in body.get("trace", [])
+        )
+        return cls(**body)
+    except (InvalidInputError, TypeError, KeyError, ValueError, AttributeError) as error:
+        raise TrackingError(f"{source}: not a whole cell record ({error})") from error
+
+
+def _known_keys(kind: type[CellRecord | TrialRecord], body: Any, source: str) -> None:
+    allowed = [item.name for item in fields(kind)]
+    for key in body if isinstance(body, dict) else ():
+        if key not in allowed:
+            raise TrackingError(
+                f"{source}: unknown key {key!r}{suggest(key, allowed)}; "
+                "was it written by another version?"
+            )
+
+
+def _set(record: object, name: str, value: Any) -> None:
+    object.__setattr__(record, name, value)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidInputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        if int(value) == value:
+            return int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass  # Said below, together with every other value that is not a whole number.
+    raise InvalidInputError(f"{name} is {value!r}; a whole number is needed")
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"{name} is {value!r}; a number is needed") from None
+
+
+def _numbers(values: Mapping[str, Any], name: str) -> dict[str, float]:
+    return {str(key): _number(f"{name}[{key!r}]", value) for key, value in values.items()}
+
+
+def _trace_row(row: Iterable[Any]) -> TraceRow:
+    values = tuple(_number("trace value", value) for value in row)
+    if len(values) != len(TRACE_COLUMNS):
+        raise InvalidInputError(
+            f"a trace row has {len(values)} values; it needs {', '.join(TRACE_COLUMNS)}"
+        )
+    return values[0], values[1], values[2], values[3]
+
+
+def _columns(table: Mapping[str, Any]) -> dict[str, list[Any]]:
+    columns = {str(name): plain(list(values), str(name)) for name, values in table.items()}
+    for name, values in columns.items():
+        columns[name] = [
+            None if isinstance(value, float) and math.isnan(value) else value for value in values
+        ]
+    if columns and not {"class", "before", "after"} <= set(columns):
+        raise InvalidInputError(
+            f"class_accuracies has the columns {', '.join(columns)}; class, before and after "
+            "are needed"
+        )
+    if len({len(values) for values in columns.values()}) > 1:
+        sizes = ", ".join(f"{name}: {len(values)}" for name, values in columns.items())
+        raise InvalidInputError(f"class_accuracies has columns of unequal length ({sizes})")
+    return columns
+
+
+def plain(value: Any, name: str) -> Any:
+    """Return `value` made of dict, list, str, int, float, bool and None only."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, f"{name}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{name}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    # NumPy scalars and arrays, without importing NumPy.
+    convert = getattr(value, "tolist", None)
+    if callable(convert):
+        return plain(convert(), name)
+    raise InvalidInputError(
+        f"{name} is a {type(value).__name__}; only text, numbers, truth values, None, lists and "
+        "mappings of them can be recorded"
+    )
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _decode(value: Any) -> Any:
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _decode_numbers(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: _decode(value) for key, value in values.items()}

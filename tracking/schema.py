@@ -1,0 +1,84 @@
+"""Names used in MLflow: tags, kinds, artifact files. docs/tracking.md explains them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+SCHEMA_VERSION: Final = "1"
+
+KIND: Final = "dcs.kind"
+KIND_SWEEP: Final = "sweep"
+KIND_CELL: Final = "cell"
+KIND_TRIAL: Final = "trial"
+
+SCHEMA: Final = "dcs.schema_version"
+SWEEP: Final = "dcs.sweep"
+SWEEP_KEY: Final = "dcs.sweep_key"
+CELL_KEY: Final = "dcs.cell_key"
+RECORD_DIGEST: Final = "dcs.record_digest"
+TABLE_DIGEST: Final = "dcs.table_digest"
+TRIAL_NUMBER: Final = "dcs.trial"
+TRIAL_STATE: Final = "dcs.trial_state"
+IDENTITY_TAGS: Final = ("model", "task", "shots", "seed", "method")
+
+PARENT: Final = "mlflow.parentRunId"
+NOTE: Final = "mlflow.note.content"
+LOGGED_ARTIFACTS: Final = "mlflow.loggedArtifacts"
+
+SCHEME_FILE: Final = "scheme.json"
+CLASS_ACCURACIES_FILE: Final = "class_accuracies.json"
+TRIALS_FILE: Final = "trials.json"
+PROVENANCE_FILE: Final = "provenance.json"
+TRACEBACK_FILE: Final = "traceback.txt"
+LEADERBOARD_FILE: Final = "leaderboard.json"
+LEADERBOARD_TEXT: Final = "leaderboard.md"
+
+TRACE_PREFIX: Final = "anneal/"
+
+_NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
+_EMPTY_SEGMENTS = re.compile(r"/{2,}")
+_NAME_LIMIT = 250
+PARAM_LIMIT: Final = 6000
+TAG_LIMIT: Final = 8000
+
+
+def safe_names(names: Iterable[str]) -> dict[str, str]:
+    """Map each name to one that MLflow accepts as a metric or parameter, all different.
+
+    Class names may hold any character; MLflow allows letters, digits, ``_ - . : /`` and blanks,
+    and no name that would be another path to the same place.
+    """
+    taken: set[str] = set()
+    result: dict[str, str] = {}
+    for name in names:
+        base = _EMPTY_SEGMENTS.sub("/", _NOT_ALLOWED.sub("_", name)).strip("/")
+        segments = [
+            part if part.strip(".") else "_" * max(1, len(part)) for part in base.split("/")
+        ]
+        base = "/".join(segments)[:_NAME_LIMIT].rstrip("/") or "_"
+        candidate, count = base, 1
+        while candidate in taken:
+            count += 1
+            candidate = f"{base[: _NAME_LIMIT - 6]}_{count}"
+        taken.add(candidate)
+        result[name] = candidate
+    return result
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to dotted names, and leave None out."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        elif value is not None:
+            flat[prefix + name] = value
+    return flat
+
+
+def shorten(value: object, limit: int) -> str:
+    """Return `value` as text of at most `limit` characters."""
+    text = str(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,249 @@
+"""Tracking stores: which are allowed, where their artifacts lie, and how to open one quietly."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
+
+from dcs.errors import ConfigError, TrackingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = [
+    "StoreUnavailable",
+    "default_tracking_uri",
+    "redact",
+    "resolve_tracking_uri",
+    "ui_arguments",
+]
+
+_DATABASES = ("postgresql", "mysql", "mssql")
+_ALLOWED = (
+    "use sqlite:////ABSOLUTE/PATH.db, http://HOST:PORT of an `mlflow server`, or a "
+    "postgresql/mysql/mssql URI"
+)
+_CONNECT_SECONDS = 3.0
+# MLflow waits minutes by default (7 retries of 120 s with backoff); the outbox makes that
+# patience needless. A user's own settings of these win.
+_REQUEST_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+# Loggers that tell of first use of a database and of retries; failures are reported by us.
+_NOISY = (
+    "alembic.runtime.migration",
+    "mlflow.store.db.utils",
+    "mlflow.utils.rest_utils",
+    "mlflow.tracking.client",
+    "urllib3.connectionpool",
+)
+
+
+class StoreUnavailable(TrackingError):
+    """The tracking store does not answer, or does not let us in."""
+
+
+def default_tracking_uri(output: Path | str) -> str:
+    """Return the URI of the SQLite file ``mlflow.db`` in the folder `output`."""
+    return f"sqlite:///{Path(output).absolute() / 'mlflow.db'}"
+
+
+def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
+    """Check a tracking URI and make it independent of the working directory.
+
+    Parameters
+    ----------
+    uri : str or None
+        A tracking URI; None for the default store of `output`.
+    output : path-like
+        The folder of the sweep's results.
+
+    Returns
+    -------
+    str
+        The URI, with an absolute path if it is a SQLite file.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        For a file store, an in-memory database or an unknown scheme.
+    """
+    if uri is None:
+        return default_tracking_uri(output)
+    scheme = uri.partition(":")[0].lower() if "://" in uri else ""
+    base = scheme.partition("+")[0]
+    if uri == "databricks" or scheme in ("http", "https", "databricks") or base in _DATABASES:
+        return uri.rstrip("/")
+    if base == "sqlite":
+        path = re.sub(r"^[^:]+:///?", "", uri)
+        if not path or ":memory:" in path:
+            raise ConfigError(f"tracking URI {uri!r} is in memory and would be lost; {_ALLOWED}")
+        return f"{scheme}:///{Path(path).absolute()}"
+    if scheme in ("", "file"):
+        raise ConfigError(
+            f"tracking URI {uri!r} is a folder; MLflow no longer keeps runs in plain files: "
+            f"{_ALLOWED}"
+        )
+    raise ConfigError(f"tracking URI {uri!r} has the unknown scheme {scheme!r}; {_ALLOWED}")
+
+
+def stored_uri(uri: str, output: Path | str) -> str | None:
+    """Return the form of a tracking URI that goes on the disk: no password, default as None."""
+    return None if uri == default_tracking_uri(output) else redact(uri)
+
+
+def redact(uri: str) -> str:
+    """Return `uri` without a password, fit for files and messages."""
+    parts = urlsplit(uri)
+    if not parts.password:
+        return uri
+    place = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{place}"))
+
+
+def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list[str]:
+    """Return the command that opens MLflow's pages on a store that has no server of its own.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        For a server, which has its own pages.
+    """
+    if is_http(uri) or uri.startswith("databricks"):
+        raise ConfigError(f"{redact(uri)} is a server with pages of its own; open it in a browser")
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    return [*command, "--host", host, "--port", str(port)]
+
+
+def is_http(uri: str) -> bool:
+    """Whether the store is reached over HTTP."""
+    return uri.startswith(("http://", "https://"))
+
+
+def artifact_location(uri: str, output: Path, experiment: str) -> str | None:
+    """Return where the artifacts of a new experiment go; None leaves it to the server.
+
+    A bare database has no place for files, and MLflow would take the working directory.
+    """
+    if is_http(uri) or uri.startswith("databricks"):
+        return None
+    folder = output.absolute()
+    if uri.startswith("sqlite"):
+        folder = Path(re.sub(r"^[^:]+:///", "", uri)).parent
+    name = re.sub(r"[^\w.-]+", "_", experiment).strip("._") or "experiment"
+    return (folder / "mlartifacts" / name[:80]).as_uri()
+
+
+def open_client(uri: str) -> MlflowClient:
+    """Open a store, making a new SQLite file ready where needed.
+
+    Raises
+    ------
+    StoreUnavailable
+        When nothing answers there, with the reason in one line.
+    """
+    client_class = load_client_class()
+    check_reachable(uri)
+    if uri.startswith("sqlite"):
+        Path(re.sub(r"^[^:]+:///", "", uri)).parent.mkdir(parents=True, exist_ok=True)
+    with quietly():
+        try:
+            client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
+            client.search_experiments(max_results=1)
+        except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
+            raise StoreUnavailable(one_line(error)) from error
+    return client
+
+
+def load_client_class() -> type[MlflowClient]:
+    """Import MLflow (about a second), with its usage reports off unless asked for."""
+    if "mlflow" not in sys.modules:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient
+
+    return MlflowClient
+
+
+def check_reachable(uri: str) -> None:
+    """Fail within seconds where MLflow would retry for minutes.
+
+    Raises
+    ------
+    StoreUnavailable
+        When no TCP connection to the server can be made.
+    """
+    parts = urlsplit(uri)
+    host = parts.hostname or ""
+    if not is_http(uri) or (parts.scheme in getproxies() and not proxy_bypass(host)):
+        return  # Behind a proxy only the request itself can tell.
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise StoreUnavailable(one_line(error)) from error
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """Return an error's text on one line, without the pages that SQLAlchemy adds."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_patch_lock = threading.Lock()
+_patch_users = 0
+_patched: list[str] = []
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Use MLflow with short timeouts and without its chatter, for the calling thread.
+
+    The environment is the only way to set MLflow's timeouts. It is changed only where the user
+    set nothing, and put back when the last user leaves.
+    """
+    global _patch_users
+    quiet = _ThreadFilter(threading.get_ident())
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    with _patch_lock:
+        if _patch_users == 0:
+            _patched[:] = [name for name in _REQUEST_SETTINGS if name not in os.environ]
+            os.environ.update({name: _REQUEST_SETTINGS[name] for name in _patched})
+        _patch_users += 1
+    for logger in loggers:
+        logger.addFilter(quiet)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(quiet)
+        with _patch_lock:
+            _patch_users -= 1
+            if _patch_users == 0:
+                for name in _patched:
+                    os.environ.pop(name, None)
+                _patched.clear()
+
+
+class _ThreadFilter(logging.Filter):
+    """Drops what one thread logs."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread != self._thread

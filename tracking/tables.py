@@ -1,0 +1,238 @@
+"""Tables made from cell records: pure functions, used by the console and by MLflow alike."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracking.records import CellRecord, TrialRecord
+from tracking.schema import flatten
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "class_accuracy_table",
+    "leaderboard",
+    "leaderboard_markdown",
+    "scheme_table",
+    "to_markdown",
+]
+
+_GROUP = ("model", "task", "shots", "method")
+_CELL = ("model", "task", "shots", "seed", "method")
+LEADERBOARD_COLUMNS = (
+    *_GROUP,
+    "seeds",
+    "accuracy_mean",
+    "accuracy_std",
+    "cobias_mean",
+    "cobias_std",
+)
+CLASS_COLUMNS = (*_CELL, "class", "before", "after", "change")
+SCHEME_COLUMNS = (*_CELL, "class", "kind", "value", "a", "b", "c", "name")
+
+
+def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return accuracy and COBias on the test split per model, task, shots and method.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells; failed ones and those without test metrics are left out.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``model``, ``task``, ``shots``, ``method``, ``seeds`` (number of cells),
+        ``accuracy_mean``, ``accuracy_std``, ``cobias_mean``, ``cobias_std``; fractions, not
+        percent. The standard deviation is the sample's (``n - 1``), NaN for one seed. Rows come
+        in the order in which the groups first appear.
+    """
+    groups: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
+    for record in records:
+        accuracy = record.metrics.get("test/accuracy")
+        if record.finished and accuracy is not None:
+            place = tuple(record.identity.get(name) for name in _GROUP)
+            groups[place].append((accuracy, record.metrics.get("test/cobias", math.nan)))
+    # Methods in the order in which they came, but a task's rows together.
+    order: dict[tuple[Any, ...], int] = {}
+    for place in groups:
+        order.setdefault(place[:-1], len(order))
+    rows = []
+    for place in sorted(groups, key=lambda place: order[place[:-1]]):
+        accuracies, biases = zip(*groups[place], strict=True)
+        rows.append(
+            (
+                *place,
+                len(accuracies),
+                *_mean_and_deviation(accuracies),
+                *_mean_and_deviation(biases),
+            )
+        )
+    return _frame(rows, LEADERBOARD_COLUMNS)
+
+
+def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return each class's test accuracy before and after correction, one row per cell and class.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``class``, ``before``,
+        ``after``, ``change``; NaN for a class without rows.
+    """
+    rows = []
+    for record in records:
+        columns = record.class_accuracies
+        if not columns:
+            continue
+        for name, before, after in zip(
+            columns["class"], columns["before"], columns["after"], strict=True
+        ):
+            change = math.nan if before is None or after is None else after - before
+            rows.append((*_place(record), name, _or_nan(before), _or_nan(after), change))
+    return _frame(rows, CLASS_COLUMNS)
+
+
+def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return the chosen corrections, one row per cell and class.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``class``, ``kind``
+        (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
+        ``name`` (of a membership function).
+    """
+    rows = [
+        (*_place(record), *(correction.get(name) for name in SCHEME_COLUMNS[len(_CELL) :]))
+        for record in records
+        if record.scheme is not None
+        for correction in record.scheme.get("corrections", [])
+    ]
+    frame = _frame(rows, SCHEME_COLUMNS)
+    numbers = ["value", "a", "b", "c"]
+    return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
+    """Return the leaderboard in percent, as a Markdown table with ``mean ± deviation``."""
+    frame = leaderboard(records)
+    if frame.empty:
+        return "No finished cells.\n"
+    names = ("model", "task", "shots", "method", "seeds", "accuracy %", "COBias %")
+    rows = []
+    for row in frame.to_dict("records"):
+        rows.append(
+            [str(row[name]) for name in (*_GROUP, "seeds")]
+            + [_percent(row[f"{m}_mean"], row[f"{m}_std"]) for m in ("accuracy", "cobias")]
+        )
+    return _markdown(names, rows, right=(4, 5, 6))
+
+
+def to_markdown(frame: pd.DataFrame, *, digits: int = 3) -> str:
+    """Return any table as Markdown: floats with `digits` places, nothing for NaN and None."""
+    names = [str(name) for name in frame.columns]
+    rows = [
+        [_text(value, digits) for value in row] for row in frame.itertuples(index=False, name=None)
+    ]
+    right = [i for i, kind in enumerate(frame.dtypes) if kind.kind in "iuf"]
+    return _markdown(names, rows, right=right)
+
+
+def to_mlflow_json(frame: pd.DataFrame) -> str:
+    """Return a table in the form that `mlflow.load_table` reads.
+
+    `MlflowClient.log_table` reads a table back and appends to it; a file of the same form
+    replaces it instead, so that a sweep recorded again has each row once.
+    """
+    return columns_json({str(name): frame[name].tolist() for name in frame.columns})
+
+
+def columns_json(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Return columns of equal length in the form that `mlflow.load_table` reads."""
+    rows = [[_json_value(value) for value in row] for row in zip(*columns.values(), strict=True)]
+    return json.dumps({"columns": list(columns), "data": rows}, allow_nan=False)
+
+
+def trial_columns(trials: Sequence[TrialRecord]) -> dict[str, list[Any]]:
+    """Return the trials of a cell as columns: ``params.<name>`` and ``metrics.<name>`` too."""
+    rows = [
+        {
+            "trial": trial.number,
+            "state": trial.state,
+            "value": trial.value,
+            "seconds": trial.seconds,
+            **flatten({"params": trial.params, "metrics": trial.metrics}),
+        }
+        for trial in trials
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _place(record: CellRecord) -> tuple[Any, ...]:
+    return tuple(record.identity.get(name) for name in _CELL)
+
+
+def _frame(rows: list[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def _mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2 or not math.isfinite(mean):
+        return mean, math.nan
+    return mean, statistics.stdev(values)
+
+
+def _percent(mean: float, deviation: float) -> str:
+    if math.isnan(mean):
+        return ""
+    spread = "" if math.isnan(deviation) else f" ± {100 * deviation:.1f}"
+    return f"{100 * mean:.1f}{spread}"
+
+
+def _markdown(names: Sequence[str], rows: list[list[str]], *, right: Iterable[int] = ()) -> str:
+    cells = [
+        [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
+        for row in [list(names), *rows]
+    ]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(names))]
+    to_right = set(right)
+    lines = [
+        "| "
+        + " | ".join(
+            cell.rjust(width) if i in to_right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        + " |"
+        for row in cells
+    ]
+    rule = "|".join(
+        "-" * (width + 1) + ":" if i in to_right else "-" * (width + 2)
+        for i, width in enumerate(widths)
+    )
+    lines.insert(1, f"|{rule}|")
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: Any, digits: int) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _json_value(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
