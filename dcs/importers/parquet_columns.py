@@ -1,0 +1,70 @@
+"""Parquet files whose columns have other names or types than a probability table's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dcs._table_checks import existing_file, one_line, show
+from dcs._table_parquet import no_nulls, open_parquet, plain, read_table
+from dcs.errors import TableError
+from dcs.importers._common import ImportOptions
+from dcs.importers.columns import table_of_columns
+from dcs.probabilities import ProbabilityTable
+
+
+def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
+    """Read the one table of a file."""
+    target = existing_file(path)
+    with open_parquet(target) as file:
+        columns = ParquetColumns(file, one_line(target))
+        return {"all": table_of_columns(columns, target, options)}
+
+
+class ParquetColumns:
+    """The columns of an open Parquet file, each read when asked for."""
+
+    def __init__(self, file: Any, source: str) -> None:
+        self._file = file
+        self._source = source
+        self.names: Sequence[str] = list(file.schema_arrow.names)
+
+    def texts_or_integers(self, index: int) -> list[Any]:
+        """Return a column of texts or integers."""
+        column = self._column(index)
+        name, kind = self.names[index], column.type
+        if not (pa.types.is_integer(kind) or _is_text(kind)):
+            raise TableError(
+                f"{self._source}: column {show(name)} has type {kind}; "
+                "texts or integers are needed"
+            )
+        no_nulls(column, name, [str(row) for row in range(len(column))], self._source)
+        values: list[Any] = column.to_pylist()
+        return values
+
+    def numbers(self, index: int, ids: Sequence[Any] | None) -> NDArray[np.float64]:
+        """Return a column of numbers."""
+        column = self._column(index)
+        name, kind = self.names[index], column.type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise TableError(
+                f"{self._source}: column {show(name)} has type {kind}; numbers are needed"
+            )
+        rows = list(ids) if ids is not None else [str(row) for row in range(len(column))]
+        return no_nulls(column, name, rows, self._source).astype(np.float64)
+
+    def _column(self, index: int) -> Any:
+        name = self.names[index]
+        if self.names.count(name) > 1:
+            raise TableError(f"{self._source}: two columns are named {show(name)}; rename one")
+        return plain(read_table(self._file, [name], self._source).column(name))
+
+
+def _is_text(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
