@@ -16,6 +16,9 @@ from dcs.errors import TableError
 SUM_TOLERANCE = 1e-6
 """How far a row's sum may be from 1 before the row is refused: single precision passes."""
 
+MAX_BYTES = 64 * 2**30
+"""Largest table that is read. A few bytes of a compressed file can stand for any number of rows."""
+
 _EXACT = 1e-12
 # Rows nearer to 1 than this are left as they are. Dividing them again would change last bits, so
 # that a table would not survive a round trip unchanged.
@@ -25,6 +28,12 @@ def show(value: object, limit: int = 80) -> str:
     """Quote a value for a one-line message: escaped, and cut when long."""
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def listing(names: Sequence[str], limit: int = 8) -> str:
+    """Quote some names for a message."""
+    quoted = ", ".join(show(name, 30) for name in names[:limit]) or "none"
+    return f"{quoted} and {len(names) - limit} more" if len(names) > limit else quoted
 
 
 def one_line(text: object) -> str:

@@ -17,15 +17,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dcs._files import atomic_path
-from dcs._table_checks import existing_file, one_line, reason, show
+from dcs._table_checks import MAX_BYTES, existing_file, listing, one_line, reason, show
 from dcs.errors import TableError
 
 FORMAT = "dcs-probability-table"
 VERSION = 1
 PREFIX = "p:"
-MAX_BYTES = 64 * 2**30
-"""Largest table that is read. A few bytes of Parquet can stand for any number of rows."""
-
 _KEY = b"dcs"
 _MAGIC = b"PAR1"
 _IMPORTABLE = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".jsonl": "lm-eval"}
@@ -199,14 +196,14 @@ def _classes(names: list[str], header: Mapping[str, Any], source: str) -> tuple[
             raise TableError(
                 f"{source}: no column {show(name)}; a table has the columns id, label and one "
                 f"p:<class> per class; `dcs import parquet` reads other names (columns here: "
-                f"{_listing(names)})"
+                f"{listing(names)})"
             )
     found = tuple(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
     if "classes" not in header:
         if not found:
             raise TableError(
                 f"{source}: no p:<class> column; one column of probabilities per class is needed "
-                f"(columns here: {_listing(names)})"
+                f"(columns here: {listing(names)})"
             )
         return found
     classes = tuple(header["classes"])
@@ -220,7 +217,7 @@ def _classes(names: list[str], header: Mapping[str, Any], source: str) -> tuple[
         if name not in classes:
             raise TableError(
                 f"{source}: column {show(PREFIX + name)} is of no class that the table's metadata "
-                f"names ({_listing(classes)}); make the table again"
+                f"names ({listing(classes)}); make the table again"
             )
     return classes
 
@@ -245,8 +242,3 @@ def _check_type(name: str, kind: Any, source: str) -> None:
         raise TableError(
             f"{source}: column {show(name)} has type {kind}; floating-point numbers are needed"
         )
-
-
-def _listing(names: list[str] | tuple[str, ...], limit: int = 8) -> str:
-    quoted = [show(name, 30) for name in names[:limit]]
-    return ", ".join(quoted) + (f" and {len(names) - limit} more" if len(names) > limit else "")

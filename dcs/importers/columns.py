@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._files import suggest
-from dcs._table_checks import one_line, show
+from dcs._table_checks import listing, one_line, show
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table
 from dcs.probabilities import ProbabilityTable, Provenance
@@ -59,12 +59,6 @@ def table_of_columns(columns: Columns, path: Path, options: ImportOptions) -> Pr
         options=options,
         source=source,
     )
-
-
-def listing(names: Sequence[str], limit: int = 8) -> str:
-    """Quote some names for a message."""
-    quoted = ", ".join(show(name, 30) for name in names[:limit]) or "none"
-    return f"{quoted} and {len(names) - limit} more" if len(names) > limit else quoted
 
 
 def _find(names: Sequence[str], wanted: str, option: str, source: str) -> int:

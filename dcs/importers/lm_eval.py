@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dcs._table_checks import one_line, show
+from dcs._table_checks import listing, one_line, show
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table, text_lines
 from dcs.importers._lm_eval_targets import Sample, resolve_targets
@@ -87,7 +87,7 @@ def _of_one_filter(
     if not records:
         raise TableError(f"{source}: no samples; one JSON object per line is needed")
     filters = list(dict.fromkeys(str(record.get("filter", "none")) for _, record in records))
-    held = f"filters here: {', '.join(show(name, 30) for name in filters[:8])}"
+    held = f"filters here: {listing(filters)}"
     if wanted is None and len(filters) > 1:
         raise TableError(
             f"{source}: {len(filters)} filters repeat the documents; choose one with --filter "

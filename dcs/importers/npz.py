@@ -15,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._files import suggest
-from dcs._table_checks import check_shape, existing_file, one_line, reason, show
+from dcs._table_checks import (
+    MAX_BYTES,
+    check_shape,
+    existing_file,
+    listing,
+    one_line,
+    reason,
+    show,
+)
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table
 from dcs.probabilities import ProbabilityTable, Provenance
 
-_MAX_BYTES = 64 * 2**30
 _KEYS = ("probs", "logits", "labels", "classes", "ids")
 
 
@@ -52,9 +59,9 @@ def _arrays(path: Path, source: str) -> dict[str, NDArray[Any]]:
         _check_kind(path, source)
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
-        if size > _MAX_BYTES:
+        if size > MAX_BYTES:
             raise TableError(
-                f"{source}: unpacks to {size / 2**30:.0f} GiB; at most {_MAX_BYTES // 2**30} GiB "
+                f"{source}: unpacks to {size / 2**30:.0f} GiB; at most {MAX_BYTES // 2**30} GiB "
                 "are read; split the file"
             )
         with np.load(path, allow_pickle=False) as arrays:
@@ -81,7 +88,7 @@ def _check_kind(path: Path, source: str) -> None:
 
 
 def _check_keys(keys: list[str], source: str) -> None:
-    held = f"arrays here: {', '.join(show(key, 30) for key in keys[:8]) or 'none'}"
+    held = f"arrays here: {listing(keys)}"
     values = [key for key in ("probs", "logits") if key in keys]
     if len(values) == 2:
         raise TableError(f"{source}: holds both 'probs' and 'logits'; exactly one is needed")
