@@ -17,7 +17,7 @@ SUM_TOLERANCE = 1e-6
 """How far a row's sum may be from 1 before the row is refused: single precision passes."""
 
 MAX_BYTES = 64 * 2**30
-"""Largest table that is read. A few bytes of a compressed file can stand for any number of rows."""
+"""Largest table that is read: a few compressed bytes can stand for any number of rows."""
 
 _EXACT = 1e-12
 # Rows nearer to 1 than this are left as they are. Dividing them again would change last bits, so

@@ -98,6 +98,8 @@ class Provenance:
 class ProbabilityTable:
     """Class probabilities of labelled rows. Checked when made; its arrays are read-only copies.
 
+    Tables compare by identity; equal content has equal :attr:`digest`.
+
     Parameters
     ----------
     probs : float64 array [M, N]
@@ -116,10 +118,6 @@ class ProbabilityTable:
     ------
     TableError
         If anything is not so; the message names row, class and value.
-
-    Notes
-    -----
-    Tables compare by identity; equal content has equal :attr:`digest`.
     """
 
     probs: NDArray[np.float64]
