@@ -117,9 +117,7 @@ class CorrectionScheme:
             for name, correction in zip(self.classes, self.corrections, strict=True)
         ]
 
-    def for_classes(
-        self, classes: Sequence[str], *, source: str = "scheme"
-    ) -> CorrectionScheme:
+    def for_classes(self, classes: Sequence[str], *, source: str = "scheme") -> CorrectionScheme:
         """Return the scheme with its classes in the order of a table's columns.
 
         Parameters

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dcs._kernels import _candidates, _moves, _random, _table
+from dcs.corrections import CorrectionSet, Membership, Weight
+from dcs.objective import Objective
+from tests.dcs.published import load_cases
+from tests.dcs.solutions import SETS, coarse_problem, judge
+
+_OBJECTIVE = Objective(pseudo_count=5.0)
+_CLOSE_WEIGHTS = CorrectionSet(
+    (Membership(0, 1, 1), Weight(0.5), Weight(np.nextafter(0.5, 1)), Weight(0.9))
+)
+_UNEVEN_WEIGHTS = CorrectionSet(
+    (Weight(0.9), Weight(1.0), Weight(0.123), Membership(0.1, 0.3, 1.0), Weight(0.125))
+)
+
+
+@pytest.mark.parametrize(
+    "corrections",
+    [*SETS.values(), _CLOSE_WEIGHTS, _UNEVEN_WEIGHTS],
+    ids=[*SETS, "close weights", "uneven weights"],
+)
+@pytest.mark.parametrize(("n_rows", "n_classes"), [(9, 2), (40, 3), (301, 6)])
+def test_kernels_agree_with_numpy_move_by_move(
+    corrections: CorrectionSet, n_rows: int, n_classes: int
+) -> None:
+    probs, labels = coarse_problem(n_rows, n_classes, seed=n_rows)
+    rng = np.random.default_rng(n_classes)
+    table = _table.make_table(probs, labels, corrections, _OBJECTIVE)
+    state, scratch = _table.make_state(table), _table.make_scratch(table)
+    _table.set_choice(table, state, rng.integers(0, len(corrections), n_classes))
+    for step in range(60):
+        j, k = int(rng.integers(n_classes)), int(rng.integers(len(corrections)))
+        changed = state.choice.copy()
+        changed[j] = k
+        expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
+        assert _moves.judge_move(table, state, scratch, j, k) == pytest.approx(
+            expected, rel=0, abs=1e-12
+        )
+        _candidates.judge_class(table, state, scratch, j)
+        values = scratch.values.copy()
+        if step % 10 == 0:
+            for other in range(len(corrections)):
+                changed[j] = other
+                expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
+                assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
+        assert values[k] == pytest.approx(
+            _moves.judge_move(table, state, scratch, j, k), rel=0, abs=1e-12
+        )
+        _moves.keep_counts(state, scratch)
+        _moves.apply_choice(table, state, scratch, j, k)
+        afresh = _table.make_state(table)
+        _table.set_choice(table, afresh, state.choice)
+        for kept, recomputed in zip(state, afresh, strict=True):
+            assert np.array_equal(kept, recomputed)
+
+
+def test_blocks_join_without_a_seam() -> None:
+    n_rows = 2 * _table.BLOCK + 3
+    probs, labels = coarse_problem(n_rows, 3, decimals=4)
+    corrections = SETS["dcs"]
+    table = _table.make_table(probs, labels, corrections, _OBJECTIVE)
+    state, scratch = _table.make_state(table), _table.make_scratch(table)
+    _table.set_choice(table, state, np.array([17, 3, 25]))
+    _candidates.judge_class(table, state, scratch, 1)
+    for k, value in enumerate(scratch.values):
+        expected = judge(probs, labels, corrections, _OBJECTIVE, [17, k, 25])
+        assert value == pytest.approx(expected, rel=0, abs=1e-12)
+
+
+def test_published_objective_values() -> None:
+    corrections = CorrectionSet.dcs(weight_scale=30)
+    for case in load_cases():
+        table = _table.make_table(case.probs, case.labels, corrections, case.objective)
+        state, scratch = _table.make_state(table), _table.make_scratch(table)
+        _table.set_choice(table, state, case.choice)
+        assert np.array_equal(state.first_class, case.predictions)
+        z = _table.z_of(table, scratch, state.correct, state.predicted)
+        assert z == pytest.approx(case.z, rel=0, abs=1e-9)
+
+
+def test_random_stream_is_splitmix() -> None:
+    stream = np.array([1234567], np.uint64)
+    # The first outputs of the reference implementation for this seed.
+    for word in (6457827717110365317, 3203168211198807973, 9817491932198370423):
+        assert _random.uniform(stream) == (word >> 11) * 2.0**-53
+
+
+def test_random_indices_cover_their_range() -> None:
+    stream = np.array([7], np.uint64)
+    assert {_random.below(stream, 5) for _ in range(200)} == set(range(5))
