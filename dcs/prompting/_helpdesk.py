@@ -7,12 +7,14 @@ So no reader can be right every time, as with real tickets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dcs.prompting._texts import chance, draw_index, fill, finish, make_split, pick
 from dcs.prompting.tasks import Example, Split
 
-__all__ = ["CLASSES", "WEIGHTS", "examples", "write_ticket"]
+__all__ = ["CLASSES", "COMPLAINTS", "WEIGHTS", "examples", "write_ticket"]
 
 CLASSES = ("Access", "Billing", "Hardware", "Network", "Shipping", "Software")
 WEIGHTS = (0.21, 0.16, 0.19, 0.15, 0.09, 0.20)
@@ -22,7 +24,7 @@ _MISROUTED = 0.04  # tickets whose recorded team is not the one they describe
 _PLAIN, _SHARED = 0.64, 0.30  # the rest carries no complaint that points to a team
 _SECOND_OTHER, _SECOND_SAME = 0.24, 0.26
 
-_COMPLAINTS: tuple[tuple[str, ...], ...] = (
+COMPLAINTS: tuple[tuple[str, ...], ...] = (
     (
         "my password was rejected again",
         "I am locked out of my {app} account",
@@ -154,10 +156,18 @@ _SLOTS = {
 }
 
 
-def write_ticket(rng: np.random.Generator, label: int) -> str:
-    """Write one ticket that is recorded under class `label`."""
+def write_ticket(
+    rng: np.random.Generator,
+    label: int,
+    *,
+    complaints: Sequence[Sequence[str]] = COMPLAINTS,
+) -> str:
+    """Write one ticket that is recorded under class `label`.
+
+    `complaints` are the plain complaints to choose from, a sequence for each class.
+    """
     topic = int(rng.random() * len(CLASSES)) if chance(rng, _MISROUTED) else label
-    clauses = [_complaint(rng, topic), _second(rng, topic)]
+    clauses = [_complaint(rng, topic, complaints), _second(rng, topic, complaints)]
     if chance(rng, 0.3):
         clauses.reverse()
     if clauses[0] == clauses[1]:
@@ -168,21 +178,21 @@ def write_ticket(rng: np.random.Generator, label: int) -> str:
     return finish(fill(rng, text, _SLOTS))
 
 
-def _complaint(rng: np.random.Generator, topic: int) -> str:
+def _complaint(rng: np.random.Generator, topic: int, complaints: Sequence[Sequence[str]]) -> str:
     kind = draw_index(rng, (_PLAIN, _SHARED, 1.0 - _PLAIN - _SHARED))
     if kind == 0:
-        return pick(rng, _COMPLAINTS[topic])
+        return pick(rng, complaints[topic])
     if kind == 1:
         return pick(rng, [p for pair, ps in _SHARED_COMPLAINTS if topic in pair for p in ps])
     return pick(rng, _NEUTRAL)
 
 
-def _second(rng: np.random.Generator, topic: int) -> str:
+def _second(rng: np.random.Generator, topic: int, complaints: Sequence[Sequence[str]]) -> str:
     kind = draw_index(rng, (_SECOND_OTHER, _SECOND_SAME, 1.0 - _SECOND_OTHER - _SECOND_SAME))
     if kind == 0:
-        return pick(rng, _COMPLAINTS[int(rng.random() * len(CLASSES))])
+        return pick(rng, complaints[int(rng.random() * len(CLASSES))])
     if kind == 1:
-        return pick(rng, _COMPLAINTS[topic])
+        return pick(rng, complaints[topic])
     return pick(rng, _NEUTRAL)
 
 

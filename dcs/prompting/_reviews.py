@@ -6,12 +6,14 @@ grades overlap and mixed reviews are common.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dcs.prompting._texts import chance, fill, finish, make_split, pick
 from dcs.prompting.tasks import Example, Split
 
-__all__ = ["CLASSES", "WEIGHTS", "examples", "write_review"]
+__all__ = ["CLASSES", "REMARKS", "WEIGHTS", "examples", "write_review"]
 
 CLASSES = ("Terrible", "Bad", "Okay", "Good", "Great")
 WEIGHTS = (0.13, 0.16, 0.22, 0.27, 0.22)
@@ -20,7 +22,7 @@ _SIZES: dict[Split, int] = {"optimization": 2200, "test": 1000}
 _SPREAD = 0.62  # how far a remark strays from the grade of its review, in grades
 _IRONY = 0.04  # reviews with a remark from the opposite end
 
-_REMARKS: tuple[tuple[str, ...], ...] = (
+REMARKS: tuple[tuple[str, ...], ...] = (
     (
         "the {part} fell apart on the first day",
         "the {part} was an insult",
@@ -115,30 +117,35 @@ _SLOTS = {
 }
 
 
-def write_review(rng: np.random.Generator, label: int) -> str:
-    """Write one review of grade `label` (0 is the worst)."""
-    remarks = [_remark(rng, label), _remark(rng, label)]
+def write_review(
+    rng: np.random.Generator, label: int, *, bank: Sequence[Sequence[str]] = REMARKS
+) -> str:
+    """Write one review of grade `label` (0 is the worst).
+
+    `bank` holds the remarks to choose from, a sequence for each grade.
+    """
+    remarks = [_remark(rng, label, bank), _remark(rng, label, bank)]
     if chance(rng, 0.45):
         remarks[1] = pick(rng, _REMARKS_ANY)
     if chance(rng, _IRONY):
-        remarks[0] = pick(rng, _REMARKS[len(CLASSES) - 1 - label])
+        remarks[0] = pick(rng, bank[len(CLASSES) - 1 - label])
     if chance(rng, 0.5):
         remarks.reverse()
     if remarks[0] == remarks[1]:
         remarks[1] = pick(rng, _REMARKS_ANY)
     text = f"{pick(rng, _OPENINGS)} {remarks[0]}{pick(rng, _JOINTS)} {remarks[1]}."
     if chance(rng, 0.35):
-        text += f" {_remark(rng, label)}."
+        text += f" {_remark(rng, label, bank)}."
     # One review is about one thing, whatever its parts.
     text = text.replace("{item}", pick(rng, _ITEMS))
     return finish(fill(rng, text, _SLOTS))
 
 
-def _remark(rng: np.random.Generator, label: int) -> str:
+def _remark(rng: np.random.Generator, label: int, bank: Sequence[Sequence[str]]) -> str:
     # A sum of three uniforms is near enough to a bell curve, and needs rng.random() alone.
     bell = 2.0 * (rng.random() + rng.random() + rng.random() - 1.5)
     grade = round(label + _SPREAD * bell)
-    return pick(rng, _REMARKS[min(max(grade, 0), len(CLASSES) - 1)])
+    return pick(rng, bank[min(max(grade, 0), len(CLASSES) - 1)])
 
 
 def examples(split: Split) -> tuple[Example, ...]:
