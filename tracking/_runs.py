@@ -87,6 +87,12 @@ class SweepRuns:
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
         return run_id
 
+    def forget_cell(self, key: str) -> None:
+        """Delete what an attempt left of a cell that the store does not take."""
+        for run in [_found(run) for run in self._search(self._cells_where(key))]:
+            if run.status not in _COMPLETE:
+                self._delete(run)
+
     def write_summary(self, records: Iterable[CellRecord]) -> None:
         """Write the tables of the parent run, replacing earlier ones."""
         cells = list(records)

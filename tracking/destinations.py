@@ -90,6 +90,12 @@ class Destination:
         with self._lock:
             return list(self._entries)
 
+    def digest(self, key: str) -> str | None:
+        """Return the digest of the newest record of a cell that is to go here."""
+        with self._lock:
+            entry = self._entries.get(key)
+            return None if entry is None else entry.digest
+
     def acquire(self) -> None:
         """Become the one process that records here; the system lets go when it dies.
 

@@ -150,6 +150,7 @@ class Recorder:
         destination.save(status=None, ended=False, moved=False)
         self._todo: dict[str, None] = dict.fromkeys(destination.pending())
         self._wake = threading.Condition()
+        self._files = threading.RLock()
         self._closed = False
         self._stop_status: SweepStatus | None = None
         self._stop_at: float | None = None
@@ -178,8 +179,10 @@ class Recorder:
         """
         if self._closed:
             raise TrackingError(f"cell {cell.key}: the recorder of this sweep is closed")
-        self.outbox.write(cell)
-        if self._destination.queue(cell.key, cell.digest):
+        with self._files:
+            self.outbox.write(cell)
+            new = self._destination.queue(cell.key, cell.digest)
+        if new:
             with self._wake:
                 self._todo[cell.key] = None
                 self._wake.notify()
@@ -253,7 +256,7 @@ class Recorder:
             try:
                 while (key := self._next()) is not None:
                     self._write(key)
-                    pause = _FIRST_PAUSE
+                    pause, self._trouble = _FIRST_PAUSE, None
                 self._conclude()
                 return
             except StoreUnavailable as error:
@@ -294,8 +297,13 @@ class Recorder:
             uri, info = self.tracking_uri, self._destination.info
             client = open_client(uri)
             location = artifact_location(uri, self.outbox.output, info.experiment)
-            with quietly():
-                self._runs = SweepRuns(client, info, location=location)
+            try:
+                with quietly():
+                    self._runs = SweepRuns(client, info, location=location)
+            except StoreUnavailable:
+                raise
+            except Exception as error:
+                raise StoreUnavailable(one_line(error)) from error
             # Marks from a store that has since been deleted are void. What was refused before is
             # not tried again by this recorder.
             given_up = self._rejected.keys() | self._damaged.keys()
@@ -309,25 +317,33 @@ class Recorder:
             self._open()
             return
         try:
-            record = self.outbox.read(key)
+            with self._files:
+                record = self.outbox.read(key)
+                digest = record.digest
+                # A driver that died may have replaced the file and not said so.
+                self._destination.queue(key, digest)
         except TrackingError as error:
             self._damaged[key] = str(error)
             return
-        digest = record.digest
         try:
             run_id, parent_id = self._attempt(record, digest)
         except StoreUnavailable:
-            self._keep_for_later(key)
+            with self._wake:
+                self._todo[key] = None
             raise
         except Exception as error:
             _log.debug("cell %s was not taken", key, exc_info=True)
             self._rejected[key] = f"{type(error).__name__}: {one_line(error)}"
-            return
-        self._rejected.pop(key, None)
-        self._destination.mark(key, digest, run_id=run_id, parent=parent_id)
-        self._recorded += 1
-        if self._progress is not None:
-            self._progress()
+        else:
+            self._rejected.pop(key, None)
+            self._destination.mark(key, digest, run_id=run_id, parent=parent_id)
+            self._recorded += 1
+            if self._progress is not None:
+                self._progress()
+        with self._wake:
+            # Opening the store may have put the key back; a newer record of it must stay.
+            if self._destination.digest(key) == digest:
+                self._todo.pop(key, None)
 
     def _attempt(self, record: CellRecord, digest: str) -> tuple[str, str]:
         """Write a cell, a second time if the store fails but still answers.
@@ -347,22 +363,27 @@ class Recorder:
                 return runs.write_cell(record, digest), runs.parent_id
         except Exception:
             self._runs = None
-            self._open()
+            runs = self._open()
+            with quietly():
+                runs.forget_cell(record.key)
             raise
-
-    def _keep_for_later(self, key: str) -> None:
-        with self._wake:
-            self._todo[key] = None
 
     def _conclude(self) -> None:
         runs = self._open()
+        self._trouble = None
         self._remember_end()
-        records = self.outbox.load(self._destination.keys, slim=True)
+        contents = self.outbox.load(self._destination.keys, slim=True)
         with quietly():
-            runs.write_summary(records.records.values())
+            try:
+                runs.write_summary(contents.records.values())
+            except Exception as error:
+                # The tables can be made again; a run that seems to run for ever is worse.
+                _log.debug("the tables of the sweep were not taken", exc_info=True)
+                self._trouble = one_line(error)
             runs.end(self._stop_status or "KILLED")
-        self._ended = True
-        self._destination.save(ended=True)
+        self._ended = self._trouble is None
+        if self._ended:
+            self._destination.save(ended=True)
 
     def _remember_end(self) -> None:
         try:

@@ -104,6 +104,5 @@ def _moved(destination: Destination, uri: str, outbox: Outbox) -> Destination:
     with moved:
         moved.save()
         for key in destination.keys:
-            if key not in moved.keys and outbox.path(key).exists():
-                moved.queue(key, outbox.read(key).digest)
+            moved.queue(key, destination.digest(key) or "")
     return moved

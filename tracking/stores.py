@@ -158,10 +158,10 @@ def open_client(uri: str) -> MlflowClient:
     """
     client_class = load_client_class()
     check_reachable(uri)
-    if uri.startswith("sqlite"):
-        Path(re.sub(r"^[^:]+:///", "", uri)).parent.mkdir(parents=True, exist_ok=True)
     with quietly():
         try:
+            if uri.startswith("sqlite"):
+                Path(re.sub(r"^[^:]+:///", "", uri)).parent.mkdir(parents=True, exist_ok=True)
             client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
         except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.

@@ -1,0 +1,118 @@
+"""Records as a sweep would make them, and ways to look at a store that are not ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlflow
+import pandas as pd
+
+from tracking.records import CellRecord, TrialRecord
+
+STARTED = 1_760_000_000_000
+
+
+def make_cell(number: int = 0, *, trials: int = 2, **changes: Any) -> CellRecord:
+    started = STARTED + 1000 * number
+    values: dict[str, Any] = {
+        "key": f"cell{number:04d}",
+        "sweep": "demo",
+        "identity": {
+            "model": "tiny_lm",
+            "task": "helpdesk",
+            "shots": "1",
+            "seed": number,
+            "method": "dcs",
+            "table_digest": "ab" * 32,
+            "objective": {"beta": 1.0, "tau": 0.2},
+        },
+        "params": {"weight_scale": 30, "cooling_rate": 0.9},
+        "metrics": {
+            "test/accuracy": 0.5 + number / 100,
+            "test/cobias": 0.2 - number / 100,
+            "dev/accuracy": 0.6,
+            "uncorrected/test/accuracy": 0.4,
+            "test/class_accuracy/R&D / 'new'": 0.25,
+        },
+        "scheme": {
+            "format": "dcs-scheme",
+            "version": 1,
+            "corrections": [
+                {"class": "Sports", "kind": "weight", "value": 0.8},
+                {
+                    "class": "World",
+                    "kind": "membership",
+                    "a": 0.0,
+                    "b": 0.25,
+                    "c": 0.5,
+                    "name": "low",
+                },
+            ],
+            "provenance": {},
+        },
+        "class_accuracies": {
+            "class": ["Sports", "World"],
+            "before": [0.9, float("nan")],
+            "after": [0.8, 0.5],
+        },
+        "trials": tuple(
+            TrialRecord(
+                number=i,
+                params={"weight_scale": 10 * (i + 1)},
+                metrics={"dev/accuracy": 0.5 + i / 100},
+                state="COMPLETE",
+                seconds=0.25,
+                started_ms=started + i,
+                value=0.5 + i / 100,
+            )
+            for i in range(trials)
+        ),
+        "trace": tuple((1.0 / (i + 1), 0.5, 0.4, 0.3) for i in range(5)),
+        "started_ms": started,
+        "finished_ms": started + 900,
+        "provenance": {"git_commit": None, "seeds": {"annealing": 7}},
+    }
+    return CellRecord(**(values | changes))
+
+
+def failed_cell(number: int, error: str = "Traceback ...\nValueError: bad") -> CellRecord:
+    return make_cell(
+        number,
+        trials=0,
+        status="FAILED",
+        error=error,
+        metrics={},
+        scheme=None,
+        class_accuracies={},
+        trace=(),
+    )
+
+
+def runs(experiment: str = "demo", kind: str | None = None) -> pd.DataFrame:
+    """What MLflow itself finds, through the address in its environment variable."""
+    where = "" if kind is None else f"tags.`dcs.kind` = '{kind}'"
+    found = mlflow.search_runs(experiment_names=[experiment], filter_string=where)
+    assert isinstance(found, pd.DataFrame)
+    return found
+
+
+def table(name: str, run_id: str) -> pd.DataFrame:
+    """A table of a run, as MLflow reads it."""
+    client = mlflow.MlflowClient()
+    experiment_id = client.get_run(run_id).info.experiment_id
+    return client.load_table(experiment_id, name, run_ids=[run_id])
+
+
+def content(experiment: str = "demo") -> tuple[int, dict[str, str], dict[str, int]]:
+    """Number of sweeps, status by cell key, number of trials by cell key; no key twice."""
+    cells, trials = runs(experiment, "cell"), runs(experiment, "trial")
+    status: dict[str, str] = {}
+    count: dict[str, int] = {}
+    for _, row in cells.iterrows():
+        key = row["tags.dcs.cell_key"]
+        assert key not in status, f"{key} has more than one run"
+        status[key] = row["status"]
+        mine = [] if trials.empty else trials[trials["tags.mlflow.parentRunId"] == row["run_id"]]
+        count[key] = len(mine)
+    assert sum(count.values()) == len(trials), "a trial without its cell"
+    return len(runs(experiment, "sweep")), status, count

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tracking.records import CellRecord
+from tracking.stores import default_tracking_uri, open_client
+
+from .cells import make_cell
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""
+    folder = tmp_path_factory.mktemp("store")
+    open_client(default_tracking_uri(folder))
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def output(tmp_path: Path, empty_store: Path) -> Path:
+    """An output folder whose default store is ready."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    shutil.copy(empty_store, folder / "mlflow.db")
+    return folder
+
+
+@pytest.fixture
+def uri(output: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The default store of `output`, also for MLflow's own functions."""
+    address = default_tracking_uri(output)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    return address
+
+
+@pytest.fixture
+def cell() -> Callable[..., CellRecord]:
+    return make_cell

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcs.errors import InvalidInputError, TrackingError
+from tracking.records import CellRecord, TrialRecord, trace_rows
+
+from .cells import failed_cell, make_cell
+
+numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | numbers | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    metrics=st.dictionaries(st.text(max_size=10), numbers, max_size=5),
+    params=st.dictionaries(st.text(max_size=10), plain, max_size=4),
+    value=st.none() | numbers,
+)
+def test_json_round_trip_is_canonical(
+    metrics: dict[str, float], params: dict[str, Any], value: float | None
+) -> None:
+    trial = TrialRecord(
+        number=1, params={}, metrics=metrics, state="FAIL", seconds=0.5, started_ms=3, value=value
+    )
+    record = replace(make_cell(metrics=metrics, params=params), trials=(trial,))
+    text = record.to_json()
+    again = CellRecord.from_json(text)
+    assert again.to_json() == text
+    assert again.digest == record.digest
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"bare {name} in JSON"))
+    for name, number in metrics.items():
+        assert again.metrics[name] == number or math.isnan(number)
+        assert again.trials[0].metrics[name] == number or math.isnan(number)
+
+
+def test_equal_records_have_equal_text_whatever_the_order_of_keys() -> None:
+    one = make_cell(params={"a": 1, "b": 2})
+    two = make_cell(params={"b": 2, "a": 1})
+    assert one.to_json() == two.to_json()
+
+
+def test_numpy_values_are_stored_as_plain_ones() -> None:
+    record = make_cell(
+        params={"weight_scale": np.int64(3), "on": np.bool_(True), "grid": np.arange(2)},
+        metrics={"test/accuracy": np.float64(0.5)},
+        class_accuracies={
+            "class": ["a", "b"],
+            "before": np.array([np.nan, 0.5]),
+            "after": (np.float64(1), None),
+        },
+        finished_ms=np.int64(5),
+    )
+    assert record.params == {"weight_scale": 3, "on": True, "grid": [0, 1]}
+    assert record.class_accuracies["before"] == [None, 0.5]
+    assert type(record.metrics["test/accuracy"]) is float
+    assert CellRecord.from_json(record.to_json()) == record
+
+
+def test_trace_of_any_annealer_becomes_plain_rows() -> None:
+    class Point:
+        temperature, current, best, acceptance = np.float64(1), 2, 3, 4
+
+    assert trace_rows([Point(), Point()]) == ((1.0, 2.0, 3.0, 4.0),) * 2
+
+
+def test_slim_leaves_what_tables_need() -> None:
+    record = make_cell()
+    assert record.slim().trials == ()
+    assert record.slim().trace == ()
+    assert record.slim().metrics == record.metrics
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"key": "../x"}, "cannot name a file"),
+        ({"key": ""}, "cannot name a file"),
+        ({"status": "DONE"}, "status is 'DONE'; allowed: FINISHED, FAILED"),
+        ({"metrics": {"test/accuracy": "high"}}, "'test/accuracy'] is 'high'"),
+        ({"params": {"a": {"b": object()}}}, "params['a']['b'] is a object"),
+        ({"class_accuracies": {"class": ["a"], "before": [1.0]}}, "before and after are needed"),
+        (
+            {"class_accuracies": {"class": ["a"], "before": [1.0], "after": []}},
+            "unequal length (class: 1, before: 1, after: 0)",
+        ),
+        ({"trace": [(1.0, 2.0)]}, "2 values"),
+        ({"started_ms": 1.5}, "started_ms is 1.5"),
+    ],
+)
+def test_values_that_cannot_be_kept_are_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        make_cell(**changes)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _edited(**changes: Any) -> str:
+    body = json.loads(make_cell().to_json())
+    for name, value in changes.items():
+        if value is None:
+            del body[name]
+        else:
+            body[name] = value
+    return json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (make_cell().to_json()[:-40], "not a whole cell record"),
+        ("", "not a whole cell record"),
+        ("[]", "not a cell record"),
+        (_edited(format="other"), "not a cell record"),
+        (_edited(version=2), "version 2 cannot be read, only 1"),
+        (_edited(colour="red"), "unknown key 'colour'"),
+        (_edited(metric={}), "unknown key 'metric' (did you mean 'metrics'?)"),
+        (_edited(metrics=None), "not a whole cell record"),
+        (_edited(metrics=[1]), "not a whole cell record"),
+        (_edited(trials=[{"number": 1}]), "not a whole cell record"),
+    ],
+)
+def test_foreign_and_damaged_text_is_refused_by_name(text: str, said: str) -> None:
+    with pytest.raises(TrackingError) as caught:
+        CellRecord.from_json(text, source="cells/x.json")
+    assert str(caught.value).startswith("cells/x.json: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_failed_cell_keeps_its_traceback() -> None:
+    record = CellRecord.from_json(failed_cell(1, "Traceback\nBoom").to_json())
+    assert not record.finished
+    assert record.error == "Traceback\nBoom"

@@ -1,0 +1,171 @@
+"""Writing to a store that fails at any moment: what is there afterwards is right, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from dcs.errors import ConfigError
+from tracking import schema
+from tracking._content import chosen, thin
+from tracking._runs import SweepRuns
+from tracking.destinations import DestinationInfo
+from tracking.reports import check_trials, parse_trials
+from tracking.stores import StoreUnavailable, open_client, quietly
+
+from .cells import content, make_cell, runs
+
+INFO = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s1")
+WRITES = {"create_run", "log_batch", "log_artifacts", "set_terminated", "delete_run", "set_tag"}
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class FailingClient:
+    """A real client that dies before or after its n-th writing call."""
+
+    def __init__(self, client: MlflowClient, *, after: int, done: bool) -> None:
+        self._client, self._left, self._done = client, after, done
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if name not in WRITES:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and not self._done:
+                raise Crash
+            result = method(*args, **kwargs)
+            if self._left == 0:
+                raise Crash
+            return result
+
+        return call
+
+
+def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> None:
+    cell = make_cell(1, trials=2)
+    older = make_cell(1, trials=1, metrics={"test/accuracy": 0.1})
+    client = open_client(uri)
+    with quietly():
+        SweepRuns(client, INFO, location=None).write_cell(older, older.digest)
+        crashes = 0
+        for call in range(1, 40):
+            changed = make_cell(1, trials=2, metrics={"test/accuracy": call / 100})
+            sweep = SweepRuns(client, INFO, location=None)
+            sweep._client = FailingClient(client, after=call, done=call % 2 == 0)  # type: ignore[assignment]
+            try:
+                sweep.write_cell(changed, changed.digest)
+            except Crash:
+                crashes += 1
+            again = SweepRuns(client, INFO, location=None)
+            run_id = again.write_cell(changed, changed.digest)
+            assert content() == (1, {cell.key: "FINISHED"}, {cell.key: 2})
+            run = client.get_run(run_id)
+            assert run.data.metrics["test/accuracy"] == call / 100
+            assert again.write_cell(changed, changed.digest) == run_id
+            if not crashes or crashes < call:
+                break
+        assert crashes > 12, "every call was to be tried"
+        deleted = client.search_runs([again.experiment_id], run_view_type=2)
+        assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
+
+
+def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(uri: str) -> None:
+    client = open_client(uri)
+    cell = make_cell(1)
+    with quietly():
+        first = SweepRuns(client, INFO, location=None)
+        run_id = first.write_cell(cell, cell.digest)
+        other = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s2")
+        second = SweepRuns(client, other, location=None)
+        assert second.parent_id != first.parent_id
+        assert second.write_cell(cell, cell.digest) == run_id
+        assert client.get_run(run_id).data.tags[schema.PARENT] == second.parent_id
+    assert content() == (2, {cell.key: "FINISHED"}, {cell.key: 2})
+
+
+def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(uri: str) -> None:
+    client = open_client(uri)
+    odd = make_cell(
+        1,
+        params={"a b&c": "x" * 9000, "a b c": 1, "none": None, "list": [1, "ä"]},
+        metrics={"test/class_accuracy/../x": 0.5, "//": 1.0, "nan": float("nan")},
+        identity={"task": "t" * 9000, "method": "dcs"},
+    )
+    with quietly():
+        run_id = SweepRuns(client, INFO, location=None).write_cell(odd, odd.digest)
+        data = client.get_run(run_id).data
+    assert data.params["list"] == '[1, "\\u00e4"]'
+    assert len(data.params["a b_c"]) == 6000
+    assert "none" not in data.params
+    assert 0.5 in data.metrics.values()
+
+
+def test_a_deleted_experiment_is_not_written_to(uri: str) -> None:
+    client = open_client(uri)
+    with quietly():
+        sweep = SweepRuns(client, INFO, location=None)
+        client.delete_experiment(sweep.experiment_id)
+        with pytest.raises(StoreUnavailable, match="mlflow experiments restore"):
+            SweepRuns(client, INFO, location=None)
+
+
+def test_parameters_of_a_sweep_are_added_but_never_rewritten(uri: str) -> None:
+    client = open_client(uri)
+    for params in ({"seed": 1}, {"seed": 2, "grid": {"tasks": ["a", "b"]}}):
+        info = DestinationInfo(
+            tracking_uri=None, experiment="demo", sweep_key="s1", sweep_params=params
+        )
+        with quietly():
+            SweepRuns(client, info, location=None)
+    sweeps = runs(kind="sweep")
+    assert len(sweeps) == 1
+    assert sweeps.iloc[0]["params.seed"] == "1"
+    assert sweeps.iloc[0]["params.grid.tasks"] == '["a", "b"]'
+
+
+@pytest.mark.parametrize(
+    ("option", "direction", "expected"),
+    [
+        ("all", "maximize", [0, 1, 2, 3]),
+        ("none", "maximize", []),
+        (2, "maximize", [2, 3]),
+        (2, "minimize", [0, 1]),
+        (0, "maximize", []),
+        (9, "maximize", [0, 1, 2, 3]),
+    ],
+)
+def test_which_trials_get_runs(option: str | int, direction: str, expected: list[int]) -> None:
+    cell = make_cell(trials=4, direction=direction)
+    assert [trial.number for trial in chosen(cell, option)] == expected
+
+
+def test_option_of_trials_is_read_and_checked() -> None:
+    assert [parse_trials(text) for text in ("all", "none", "best:3", "4", 5)] == [
+        "all",
+        "none",
+        3,
+        4,
+        5,
+    ]
+    for wrong in ("al", "best:", "best:-1", "-1"):
+        with pytest.raises(ConfigError, match="allowed: all, none, best:K"):
+            parse_trials(wrong)
+    with pytest.raises(ConfigError, match="did you mean 'none'"):
+        check_trials("nne")
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 5, 100, 101, 1000])
+@pytest.mark.parametrize("limit", [0, 1, 2, 100])
+def test_a_long_trace_is_thinned_evenly_and_keeps_its_end(length: int, limit: int) -> None:
+    steps = thin(length, limit)
+    assert len(steps) <= max(limit, 2 if limit else 0)
+    assert steps == sorted(set(steps))
+    if length and limit:
+        assert steps[-1] == length - 1
