@@ -113,9 +113,7 @@ def table_requests(config: SweepConfig) -> list[TableRequest]:
     ]
 
 
-def cells_of(
-    request: TableRequest, config: SweepConfig, digests: Mapping[str, str]
-) -> list[Cell]:
+def cells_of(request: TableRequest, config: SweepConfig, digests: Mapping[str, str]) -> list[Cell]:
     """Return the cells of a sweep that are tuned on one table.
 
     Parameters

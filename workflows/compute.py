@@ -11,7 +11,7 @@ from dcs.methods import get_method
 from dcs.metrics import ClassificationMetrics
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
-from tracking.records import CellRecord, TrialRecord, collect_provenance, trace_rows
+from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
 from workflows.cells import Cell
 from workflows.tune import StudyResult, run_study
 

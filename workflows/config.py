@@ -172,7 +172,8 @@ def packaged_config(name: str) -> Path:
     if not path.is_file():
         names = sorted(file.stem for file in folder.glob("*.yaml"))
         raise ConfigError(
-            f"no packaged configuration {name!r}; there are {', '.join(names)}{suggest(name, names)}"
+            f"no packaged configuration {name!r}{suggest(name, names)}; "
+            f"there are {', '.join(names)}"
         )
     return path
 

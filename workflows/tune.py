@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import optuna
 
 from dcs.annealing import AnnealingResult, Schedule, anneal
-from dcs.corrections import CorrectionSet
-from dcs.metrics import ClassificationMetrics
 from dcs.methods import Method
+from dcs.metrics import ClassificationMetrics
 from dcs.objective import Objective
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
@@ -26,6 +24,22 @@ __all__ = ["StudyResult", "run_study", "selection_score"]
 
 #: Optuna seeds NumPy's legacy generator, which takes 32 bits.
 _SAMPLER_SEEDS = 2**32
+
+_DEFAULTS = {
+    "weight_scale": 30,
+    "beta": Objective().beta,
+    "tau": Objective().tau,
+    **{
+        name: getattr(Schedule(), name)
+        for name in (
+            "initial_temperature",
+            "final_temperature",
+            "cooling_rate",
+            "lambda1",
+            "lambda2",
+        )
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +107,22 @@ def run_study(
     )
     rows, held_out = (table.subset(parts[name]) for name in ("optimization", "development"))
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=derive_seed(seed, "sampler") % _SAMPLER_SEEDS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    # The defaults are a strong candidate and make every study at least as good as no tuning.
-    study.enqueue_trial(_default_parameters(method))
+    # What a search does when nothing is tuned is a strong candidate.
+    study.enqueue_trial(_DEFAULTS)
     records: list[TrialRecord] = []
     best: tuple[float, TrialRecord, AnnealingResult] | None = None
     for _ in range(settings.trials):
         started_ms = time.time_ns() // 1_000_000
         clock = time.perf_counter()
         trial = study.ask()
-        objective, corrections, schedule = _suggest(trial, method, settings)
+        search = _suggest(trial, method, settings)
         result = anneal(
             rows.probs,
             rows.labels,
-            corrections=corrections,
-            objective=objective,
-            schedule=schedule,
+            **search,
             seed=derive_seed(seed, "anneal", trial.number),
             classes=table.classes,
         )
@@ -140,9 +153,34 @@ def run_study(
     if best is None:
         raise ValueError("a study needs at least one trial")
     _, record, result = best
-    return StudyResult(
-        scheme=result.scheme, best=record, trials=tuple(records), annealing=result
+    return StudyResult(scheme=result.scheme, best=record, trials=tuple(records), annealing=result)
+
+
+def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> dict[str, Any]:
+    """Draw what :func:`dcs.anneal` is to search and how.
+
+    The bounds of the temperatures are on the scale of Z, of which COBias and error rate are
+    parts between 0 and 1: from a start that accepts most moves to an end that accepts none.
+    """
+    weight_scale = 30
+    if method.uses_weight_scale:
+        weight_scale = trial.suggest_int("weight_scale", 10, settings.max_weight_scale)
+    objective = Objective(
+        beta=trial.suggest_float("beta", 0.0, settings.max_beta),
+        tau=trial.suggest_float("tau", 0.0, settings.max_tau),
     )
+    schedule = Schedule(
+        initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),
+        final_temperature=trial.suggest_float("final_temperature", 1e-4, 0.01, log=True),
+        cooling_rate=trial.suggest_float("cooling_rate", 0.6, 0.9),
+        lambda1=trial.suggest_float("lambda1", 1.0, 10.0),
+        lambda2=trial.suggest_float("lambda2", 1.0, 10.0),
+    )
+    return {
+        "corrections": method.correction_set(weight_scale),
+        "objective": objective,
+        "schedule": schedule,
+    }
 
 
 def _judge(scheme: CorrectionScheme, table: ProbabilityTable) -> ClassificationMetrics:

@@ -50,17 +50,13 @@ def test_equal_cells_have_equal_keys():
 
 
 def test_a_sweep_is_the_product_of_its_axes():
-    config = SweepConfig(
-        name="x", tasks=("reviews", "helpdesk"), shots=(1, "N"), seeds=(0, 1, 2)
-    )
+    config = SweepConfig(name="x", tasks=("reviews", "helpdesk"), shots=(1, "N"), seeds=(0, 1, 2))
     requests = table_requests(config)
     assert len(requests) == len(set(requests)) == 12
     cells = [
         cell
         for number, request in enumerate(requests)
-        for cell in cells_of(
-            request, config, {"optimization": f"o{number}", "test": f"t{number}"}
-        )
+        for cell in cells_of(request, config, {"optimization": f"o{number}", "test": f"t{number}"})
     ]
     assert len({cell.key for cell in cells}) == 48
     assert {cell.method for cell in cells if cell.tuner is None} == {"icl"}

@@ -43,6 +43,7 @@ def main() -> None:
         typer.echo(f"dcs: error: {' '.join(str(error).split())}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("dcs: interrupted; what is finished is kept, run the same command again",
-                   err=True)
+        typer.echo(
+            "dcs: interrupted; what is finished is kept, run the same command again", err=True
+        )
         sys.exit(130)

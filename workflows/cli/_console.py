@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,10 +18,24 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
-__all__ = ["SweepBars", "console", "sweep_bars", "trial_bar"]
+__all__ = ["SweepBars", "console", "new_table", "sweep_bars", "trial_bar"]
+
+#: A file or a pipe has no width of its own: wide enough for a table of ten classes.
+_PIPE_WIDTH = 130
 
 console = Console()
+if not console.is_terminal:
+    console = Console(width=_PIPE_WIDTH)
+
+
+def new_table(*columns: str) -> Table:
+    """Return an empty table in the one style; columns ending in a space are aligned left."""
+    table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False)
+    for name in columns:
+        table.add_column(name.rstrip(), justify="left" if name.endswith(" ") else "right")
+    return table
 
 
 def _bars() -> Progress:

@@ -9,49 +9,61 @@ from rich.table import Table
 
 from dcs.methods import get_method
 from tracking import CellRecord
+from workflows.cli._console import new_table
 
 __all__ = ["results_table"]
 
+#: Room taken by everything but the class columns.
+_OTHER_COLUMNS = 46
 
-def results_table(records: Sequence[CellRecord], *, title: str) -> Table:
+
+def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
     """Return accuracy, COBias and class accuracies by method, averaged over seeds.
 
     Parameters
     ----------
     records : sequence of CellRecord
         Finished cells of one model and task, in the order of the rows wanted.
-    title : str
-        The heading.
+    width : int
+        Characters there are. Where the classes do not fit, the weakest one stands for them.
     """
     groups: dict[tuple[object, str], list[CellRecord]] = {}
     for record in records:
         identity = record.identity
         groups.setdefault((identity["shots"], identity["method"]), []).append(record)
-    many_shots = len({shots for shots, _ in groups}) > 1 or all(s is not None for s, _ in groups)
+    with_shots = any(shots is not None for shots, _ in groups)
+    classes = [str(name) for name in records[0].class_accuracies["class"]]
+    fits = _OTHER_COLUMNS + sum(max(len(name), 3) + 2 for name in classes) <= width
 
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-    if many_shots:
-        table.add_column("shots", justify="right")
-    table.add_column("method")
-    table.add_column("accuracy ↑", justify="right")
-    table.add_column("COBias ↓", justify="right")
-    for name in records[0].class_accuracies["class"]:
-        table.add_column(str(name), justify="right", style="dim")
+    table = new_table(
+        *(["shots"] if with_shots else []),
+        "method ",
+        "accuracy ↑",
+        "COBias ↓",
+        *(classes if fits else ["weakest class ", ""]),
+    )
     previous: object = None
     for (shots, method), group in groups.items():
         if shots != previous and table.row_count:
             table.add_section()
-        cells = [str(shots)] if many_shots else []
-        cells += [
+        columns = zip(*(record.class_accuracies["after"] for record in group), strict=True)
+        means = [_mean(column) for column in columns]
+        table.add_row(
+            *([str(shots)] if with_shots else []),
             get_method(method).title,
             _spread([record.metrics["test/accuracy"] for record in group]),
             _spread([record.metrics["test/cobias"] for record in group]),
-        ]
-        columns = zip(*(record.class_accuracies["after"] for record in group), strict=True)
-        cells += [_mean(column) for column in columns]
-        table.add_row(*cells, style="bold" if get_method(method).searches else "")
+            *(map(_percent, means) if fits else _weakest(classes, means)),
+            style="bold" if get_method(method).searches else "",
+        )
         previous = shots
     return table
+
+
+def _weakest(classes: Sequence[str], means: Sequence[float | None]) -> tuple[str, str]:
+    known = [(mean, name) for mean, name in zip(means, classes, strict=True) if mean is not None]
+    mean, name = min(known)
+    return name, _percent(mean)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -59,7 +71,11 @@ def _spread(values: Sequence[float]) -> str:
     return mean if len(values) < 2 else f"{mean} ± {100 * stdev(values):.1f}"
 
 
-def _mean(values: Sequence[float | None]) -> str:
+def _mean(values: Sequence[float | None]) -> float | None:
     # A class without rows has no accuracy.
     known = [value for value in values if value is not None and value == value]
-    return f"{100 * fmean(known):.0f}" if known else "-"
+    return fmean(known) if known else None
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f}"

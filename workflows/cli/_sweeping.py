@@ -36,7 +36,7 @@ def sweep_and_show(config: SweepConfig, *, output: Path, tracking_uri: str | Non
         trials=config.tracked_trials,
         warn=lambda line: console.print(f"[yellow]{line}[/yellow]"),
     ) as recorder:
-        with (local_ray() if plan.has_work else nullcontext()), sweep_bars() as bars:
+        with local_ray() if plan.has_work else nullcontext(), sweep_bars() as bars:
             records = run_sweep(plan, recorder, bars)
         with console.status("recording in MLflow"):
             report = recorder.finish()
@@ -73,7 +73,8 @@ def _show(
     by_task = sorted(finished, key=lambda record: _group(record))
     for (model, task), group in groupby(by_task, key=_group):
         console.print()
-        console.print(results_table(list(group), title=f"{task} ({model}), % of test rows"))
+        console.print(f"[bold]{task}[/bold] ({model}): % of test rows, mean ± sd over seeds")
+        console.print(results_table(list(group), width=console.width))
     for record in records:
         if record.status == "FAILED":
             identity = record.identity

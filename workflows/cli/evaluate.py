@@ -23,12 +23,10 @@ def evaluate(
     ] = None,
 ) -> None:
     """Print accuracy, COBias and class accuracies of a table, before and after correction."""
-    from rich.table import Table
-
     from dcs.metrics import ClassificationMetrics
     from dcs.probabilities import ProbabilityTable
     from dcs.scheme import CorrectionScheme
-    from workflows.cli._console import console
+    from workflows.cli._console import console, new_table
 
     probabilities = ProbabilityTable.read(table)
     columns = {"uncorrected": probabilities.probs.argmax(axis=1)}
@@ -44,15 +42,8 @@ def evaluate(
         for predictions in columns.values()
     ]
 
-    shown = Table(
-        title=f"{table.name}: % of {probabilities.n_rows} rows",
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-    )
-    shown.add_column("")
-    for name in columns:
-        shown.add_column(name, justify="right")
+    console.print(f"[bold]{table.name}[/bold]: % of {probabilities.n_rows} rows")
+    shown = new_table(" ", *columns)
     shown.add_row("accuracy ↑", *(f"{100 * m.accuracy:.1f}" for m in metrics), style="bold")
     shown.add_row("COBias ↓", *(f"{100 * m.cobias:.1f}" for m in metrics), style="bold")
     shown.add_section()

@@ -21,14 +21,10 @@ def list_tasks(context: typer.Context) -> None:
     """List the tasks."""
     if context.invoked_subcommand is not None:
         return
-    from rich.table import Table
-
     from dcs.prompting import get_task, task_names
-    from workflows.cli._console import console
+    from workflows.cli._console import console, new_table
 
-    table = Table(header_style="dim")
-    for column in ("task", "classes", "optimization", "test", "about"):
-        table.add_column(column, justify="right" if column in ("optimization", "test") else "left")
+    table = new_table("task ", "classes ", "optimization", "test", "about ")
     for name in task_names():
         task = get_task(name)
         table.add_row(

@@ -52,7 +52,7 @@ def tune(
     from workflows.cells import content_key
     from workflows.cli._console import console, trial_bar
     from workflows.cli._results import results_table
-    from workflows.config import SweepConfig, TunerSettings
+    from workflows.config import TunerSettings
     from workflows.tables import table_cells, tune_cells
 
     whole = ProbabilityTable.read(table)
@@ -93,9 +93,8 @@ def tune(
     path = output / "scheme.json"
     scheme.save(path)
     console.print()
-    console.print(
-        results_table(records, title=f"{table.name}: % of {held_out.n_rows} held-out rows")
-    )
+    console.print(f"[bold]{table.name}[/bold]: % of {held_out.n_rows} held-out rows")
+    console.print(results_table(records, width=console.width))
     console.print()
     for sentence in scheme.explain():
         console.print(f"  {sentence}", highlight=False, soft_wrap=True)

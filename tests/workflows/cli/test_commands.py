@@ -1,0 +1,212 @@
+"""The commands that need no cluster, run as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcs.probabilities import ProbabilityTable
+from dcs.scheme import CorrectionScheme
+from tests.workflows.conftest import biased_table
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    path = tmp_path / "moods.parquet"
+    biased_table().write(path)
+    return path
+
+
+@pytest.fixture
+def tuned(dcs, table, tmp_path):
+    """A finished ``dcs tune`` and its folder."""
+    output = tmp_path / "runs"
+    return dcs("tune", table, "--trials", 4, "--output", output), output
+
+
+def test_help_of_every_command_teaches(dcs):
+    top = dcs("--help")
+    assert top.code == 0
+    for command in "quickstart tune evaluate apply import tasks sweep sync ui".split():
+        assert command in top.out
+        answer = dcs(command, "--help")
+        assert answer.code == 0
+        assert "Usage" in answer.out
+
+
+def test_help_imports_no_engine():
+    heavy = "ray optuna mlflow torch transformers numba pandas pyarrow sklearn"
+    code = (
+        "import sys; sys.argv = ['dcs', '--help']\n"
+        "from workflows.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print('loaded:', [m for m in {heavy.split()!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_tune_raises_accuracy_and_writes_a_scheme(tuned):
+    outcome, output = tuned
+    assert outcome.code == 0, outcome.err
+    scheme = CorrectionScheme.load(output / "scheme.json")
+    assert scheme.classes == ("Anger", "Fear", "Joy")
+    assert str(output / "scheme.json") in outcome.out
+    assert "ICL" in outcome.out and "DCS" in outcome.out
+    cells = [json.loads(path.read_text()) for path in (output / "cells").glob("*.json")]
+    tuned_cell = next(cell for cell in cells if cell["identity"]["method"] == "dcs")
+    metrics = tuned_cell["metrics"]
+    assert metrics["test/accuracy"] > metrics["uncorrected/test/accuracy"]
+    assert metrics["test/cobias"] < metrics["uncorrected/test/cobias"]
+    assert len(tuned_cell["trials"]) == 4
+
+
+def test_tune_again_computes_nothing(dcs, tuned, table, monkeypatch):
+    _, output = tuned
+    before = (output / "scheme.json").read_bytes()
+    (output / "scheme.json").unlink()
+    monkeypatch.setattr("workflows.tables.compute_cell", None)
+    assert dcs("tune", table, "--trials", 4, "--output", output).code == 0
+    assert (output / "scheme.json").read_bytes() == before
+
+
+def test_tune_with_a_test_table_uses_every_row(dcs, table, tmp_path):
+    other = tmp_path / "other.parquet"
+    biased_table(90, seed=1).write(other)
+    outcome = dcs(
+        "tune", table, "--test", other, "--trials", 2, "--method", "dnip", "-o", tmp_path / "r"
+    )
+    assert outcome.code == 0, outcome.err
+    assert "90 held-out rows" in outcome.out
+
+
+def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
+    _, output = tuned
+    scheme = output / "scheme.json"
+    corrected = tmp_path / "corrected.parquet"
+    assert dcs("apply", scheme, table, "-o", corrected).code == 0
+    source, result = ProbabilityTable.read(table), ProbabilityTable.read(corrected)
+    assert result.ids == source.ids
+    assert result.classes == source.classes
+    expected = CorrectionScheme.load(scheme).predict(source.probs)
+    np.testing.assert_array_equal(result.probs.argmax(axis=1), expected)
+
+    plain = dcs("evaluate", corrected)
+    both = dcs("evaluate", table, "--scheme", scheme)
+    assert plain.code == both.code == 0
+    accuracy = f"{100 * (expected == source.labels).mean():.1f}"
+    assert accuracy in plain.out
+    assert accuracy in both.out
+
+
+def test_a_scheme_finds_its_classes_in_any_order(dcs, tuned, table, tmp_path):
+    _, output = tuned
+    source = ProbabilityTable.read(table)
+    turned = ProbabilityTable.from_arrays(
+        source.probs[:, ::-1], 2 - source.labels, classes=source.classes[::-1]
+    )
+    turned.write(tmp_path / "turned.parquet")
+    there = dcs("evaluate", tmp_path / "turned.parquet", "-s", output / "scheme.json")
+    here = dcs("evaluate", table, "-s", output / "scheme.json")
+    assert here.out.splitlines()[4:6] == there.out.splitlines()[4:6]
+
+
+def test_tasks_are_listed_and_shown(dcs):
+    listing = dcs("tasks")
+    assert "helpdesk" in listing.out and "reviews" in listing.out
+    shown = dcs("tasks", "show", "reviews", "--shots", "N", "--seed", "3")
+    assert shown.out.count("Rating:") == 6
+
+
+def test_import_says_what_it_read(dcs, tmp_path):
+    table = biased_table()
+    np.savez(tmp_path / "x.npz", probs=table.probs, labels=table.labels)
+    outcome = dcs("import", "npz", tmp_path / "x.npz", "-o", tmp_path / "x.parquet")
+    assert outcome.code == 0
+    assert "300 rows" in outcome.out
+    assert ProbabilityTable.read(tmp_path / "x.parquet").n_rows == 300
+
+
+def _bad_npz(path: Path, **changes: object) -> Path:
+    table = biased_table()
+    probs, labels = np.array(table.probs), np.array(table.labels)
+    if "value" in changes:
+        probs[7, 1] = changes["value"]
+    if "label" in changes:
+        labels[7] = changes["label"]
+    np.savez(path, probs=probs, labels=labels)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"value": np.nan}, ["row 7", "nan"]),
+        ({"value": -0.25}, ["row 7", "-0.25"]),
+        ({"value": 3.0}, ["row 7"]),
+        ({"label": 3}, ["row 7", "3"]),
+    ],
+)
+def test_a_bad_row_is_named_and_nothing_is_written(dcs, tmp_path, changes, words):
+    source = _bad_npz(tmp_path / "bad.npz", **changes)
+    output = tmp_path / "out" / "bad.parquet"
+    outcome = dcs("import", "npz", source, "-o", output)
+    _is_one_line_error(outcome, [str(source), *words])
+    assert not output.parent.exists() or not list(output.parent.iterdir())
+
+
+def _is_one_line_error(outcome, words) -> None:
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("dcs: error: ")
+    for word in words:
+        assert word in outcome.err
+
+
+def test_missing_files_and_unknown_names(dcs, table, tmp_path):
+    gone = tmp_path / "gone.parquet"
+    output = tmp_path / "runs"
+    config = tmp_path / "sweep.yaml"
+    config.write_text("name: x\ntasks: [reviews]\nsheds: [1]\n")
+    for arguments, words in [
+        (["tune", gone, "-o", output], [str(gone)]),
+        (["evaluate", gone], [str(gone)]),
+        (["evaluate", table, "--scheme", gone], [str(gone)]),
+        (["apply", gone, table, "-o", tmp_path / "x.parquet"], [str(gone)]),
+        (["import", "npz", gone, "-o", tmp_path / "x.parquet"], [str(gone)]),
+        (["import", "nqz", gone, "-o", tmp_path / "x.parquet"], ["nqz", "npz"]),
+        (["tune", table, "--method", "dsc", "-o", output], ["dsc", "dcs"]),
+        (["tasks", "show", "revews"], ["revews", "reviews"]),
+        (["sweep", gone, "-o", output], [str(gone)]),
+        (["sweep", config, "-o", output], [str(config), "sheds"]),
+        (["ui", "-o", output], [str(output)]),
+    ]:
+        _is_one_line_error(dcs(*arguments), words)
+    assert not output.exists()
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_a_scheme_for_other_classes_is_refused(dcs, table, tmp_path):
+    CorrectionScheme.identity(("a", "b", "c")).save(tmp_path / "s.json")
+    outcome = dcs("apply", tmp_path / "s.json", table, "-o", tmp_path / "x.parquet")
+    _is_one_line_error(outcome, [str(tmp_path / "s.json"), "a, b, c", "Anger"])
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_a_test_table_with_other_classes_is_refused(dcs, table, tmp_path):
+    biased_table(classes=("Anger", "Joy", "Fear")).write(tmp_path / "t.parquet")
+    outcome = dcs("tune", table, "--test", tmp_path / "t.parquet", "-o", tmp_path / "runs")
+    _is_one_line_error(outcome, [str(tmp_path / "t.parquet")])
+
+
+def test_debug_shows_where_an_error_comes_from(dcs, tmp_path):
+    from dcs.errors import DCSError
+
+    with pytest.raises(DCSError):
+        dcs("--debug", "evaluate", tmp_path / "gone.parquet")
