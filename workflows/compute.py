@@ -67,7 +67,7 @@ def compute_cell(
     if study is not None:
         metrics |= study.best.metrics
         metrics |= {"opt/evaluations": float(study.annealing.evaluations)}
-        params |= study.best.params | {"best_trial": study.best.number}
+        params = {**study.best.params, "best_trial": study.best.number}
     return CellRecord(
         key=cell.key,
         sweep=sweep,

@@ -65,7 +65,7 @@ class Driver:
     """
 
     def __init__(self, plan: SweepPlan, progress: Progress) -> None:
-        resources = ray.cluster_resources()
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         cpus = max(1, int(resources.get("CPU", 1)))
         gpus = int(resources.get("GPU", 0))
         self._plan = plan

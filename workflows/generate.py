@@ -8,10 +8,10 @@ from typing import Any
 
 from dcs.generation import generate_tables
 from dcs.probabilities import ProbabilityTable
-from dcs.prompting import get_task, prompt_hash, select_demonstrations
+from dcs.prompting import SPLITS, get_task, prompt_hash, select_demonstrations
 from dcs.scorers import load_scorer, resolve_model
 from workflows.cells import TableRequest, content_key
-from workflows.stores import SPLITS, ProbabilityStore
+from workflows.stores import ProbabilityStore
 
 __all__ = ["ScoringActor", "request_key"]
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcs.probabilities import ProbabilityTable
+from dcs.prompting import SPLITS
 
-__all__ = ["SPLITS", "ProbabilityStore"]
-
-#: What a generation produces, in the order in which it is scored.
-SPLITS = ("optimization", "test")
+__all__ = ["ProbabilityStore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class ProbabilityStore:
         """
         if not all(self.path(key, split).is_file() for split in SPLITS):
             return None
-        return {split: ProbabilityTable.read(self.path(key, split)) for split in SPLITS}
+        return {split: ProbabilityTable.read(self.path(key, split)) for split in map(str, SPLITS)}
 
     def write(self, key: str, tables: Mapping[str, ProbabilityTable]) -> None:
         """Write both tables of a key, each all or nothing."""

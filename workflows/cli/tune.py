@@ -122,7 +122,10 @@ def _split(
             {"optimization": 1.0 - HELD_OUT, "test": HELD_OUT},
             seed=derive_seed(seed, "held-out"),
         )
-        return tuple(table.subset(parts[name], split=name) for name in ("optimization", "test"))
+        return (
+            table.subset(parts["optimization"], split="optimization"),
+            table.subset(parts["test"], split="test"),
+        )
     held_out = ProbabilityTable.read(test)
     if held_out.classes != table.classes:
         raise TableError(
