@@ -103,6 +103,26 @@ def test_rerun_finds_the_parent_and_writes_nothing_twice(output: Path, uri: str)
     assert sync(output) == ()
 
 
+def test_a_record_replaced_just_before_a_crash_is_recorded_as_it_is(
+    output: Path, uri: str
+) -> None:
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(failed_cell(1))
+        rec.record(failed_cell(2))
+    box = Outbox(output)
+    # The driver dies between writing the file and saying so.
+    box.write(make_cell(1))
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        rec.record(make_cell(2))
+        box.write(make_cell(2, trials=1))
+        report = rec.finish()
+    assert (report.recorded, report.pending) == (2, 0)
+    status, trials = content()[1:]
+    assert status == {"cell0001": "FINISHED", "cell0002": "FINISHED"}
+    assert trials["cell0001"] == 2
+
+
 def test_a_new_store_gets_what_an_older_run_had_computed(output: Path, uri: str) -> None:
     with Recorder(output=output, **SWEEP) as rec:
         rec.record(make_cell(1))
