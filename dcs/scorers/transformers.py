@@ -65,16 +65,9 @@ class TransformersScorer:
         self._device = _find_device(torch, device)
         self._token_budget = token_budget or _TOKEN_BUDGET.get(self._device.type, 1536)
         self._reuse_prefix = reuse_prefix
-        on_gpu = self._device.type == "cuda"
+        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         with _loading(reference, transformers):
-            self._tokenizer = transformers.AutoTokenizer.from_pretrained(
-                reference.location, local_files_only=reference.is_local
-            )
-            self._model = transformers.AutoModelForCausalLM.from_pretrained(
-                reference.location,
-                local_files_only=reference.is_local,
-                dtype=torch.bfloat16 if on_gpu else torch.float32,
-            )
+            self._tokenizer, self._model = _load(transformers, reference, dtype)
         self._model.to(self._device).eval()
         self.model = reference.name
         self.revision = (
@@ -260,6 +253,27 @@ def _find_device(torch: Any, device: str | None) -> Any:
             f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU"
         ) from None
     return found
+
+
+def _load(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:
+    def load(local_files_only: bool) -> tuple[Any, Any]:
+        place = {
+            "pretrained_model_name_or_path": reference.location,
+            "local_files_only": local_files_only,
+        }
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
+        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=dtype)
+
+    try:
+        # What has been fetched before is used as it is: the same weights on every run.
+        return load(local_files_only=True)
+    except OSError:
+        if reference.is_local:
+            raise
+    hub = importlib.import_module("huggingface_hub")
+    # One question without retries: out of reach is known in seconds, not in a minute.
+    hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
+    return load(local_files_only=False)
 
 
 @contextmanager
