@@ -10,7 +10,8 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -151,6 +152,7 @@ class Recorder:
         self._todo: dict[str, None] = dict.fromkeys(destination.pending())
         self._wake = threading.Condition()
         self._files = threading.RLock()
+        self._held = threading.local()
         self._closed = False
         self._stop_status: SweepStatus | None = None
         self._stop_at: float | None = None
@@ -179,13 +181,14 @@ class Recorder:
         """
         if self._closed:
             raise TrackingError(f"cell {cell.key}: the recorder of this sweep is closed")
-        with self._files:
-            self.outbox.write(cell)
-            new = self._destination.queue(cell.key, cell.digest)
-        if new:
-            with self._wake:
-                self._todo[cell.key] = None
-                self._wake.notify()
+        with self._holding():
+            with self._files:
+                self.outbox.write(cell)
+                new = self._destination.queue(cell.key, cell.digest)
+            if new:
+                with self._wake:
+                    self._todo[cell.key] = None
+                    self._wake.notify()
 
     def finish(
         self, status: SweepStatus = "FINISHED", *, timeout: float | None = None
@@ -236,11 +239,16 @@ class Recorder:
             return self._report
         self._closed = True
         until = None if timeout is None else time.monotonic() + timeout
-        with self._wake:
+        interrupted = getattr(self._held, "depth", 0) > 0
+        with self._holding(), self._wake:
             # The later call is the more urgent one: Ctrl-C while `finish` still records.
             self._stop_status = status
             self._stop_at = until
             self._wake.notify()
+        if interrupted:
+            # A signal handler on top of `record`, whose locks the writing thread may need: it
+            # cannot be waited for here, but by the next call, at the latest when Python exits.
+            return self._make_report(status)
         # A request under way is not interrupted, but it is not waited for beyond its timeout.
         self._thread.join(None if timeout is None else timeout + 10.0)
         if self._report is None:
@@ -249,6 +257,15 @@ class Recorder:
                 self._destination.release()
             atexit.unregister(self.close)
         return self._report
+
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Mark that this thread holds locks, which a signal handler must not wait upon."""
+        self._held.depth = getattr(self._held, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._held.depth -= 1
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE

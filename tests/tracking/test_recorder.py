@@ -337,6 +337,27 @@ def test_an_exception_ends_the_sweep(
         rec.record(make_cell(2))
 
 
+def test_a_signal_in_the_middle_of_recording_does_not_lock_up(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(output=output, **SWEEP)
+    real = Outbox.write
+
+    def interrupted(self: Outbox, record: Any) -> Path:
+        real(self, record)
+        # What a handler of SIGTERM does, on top of whatever the main thread was doing.
+        recorder.close("KILLED")
+        raise SystemExit(143)
+
+    recorder.record(make_cell(1))
+    monkeypatch.setattr(Outbox, "write", interrupted)
+    with pytest.raises(SystemExit), recorder:
+        recorder.record(make_cell(2))
+    assert recorder.close().ended
+    assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
+    assert "RUNNING" not in set(runs()["status"])
+
+
 def test_a_second_recorder_of_the_same_sweep_is_refused(output: Path, uri: str) -> None:
     with Recorder(output=output, **SWEEP):
         with pytest.raises(TrackingError, match=f"id {os.getpid()}"):
