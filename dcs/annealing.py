@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._kernels import _search, _table
+from dcs._kernels import _moves, _search, _table
 from dcs._problem import (
     DEFAULT_CORRECTIONS,
     DEFAULT_OBJECTIVE,
@@ -26,8 +26,6 @@ from dcs.objective import Objective
 __all__ = ["AnnealingResult", "Moves", "Schedule", "TracePoint", "anneal"]
 
 Moves = Literal["metropolis", "heat-bath"]
-
-_MOVES: Final = {"metropolis": _search.METROPOLIS, "heat-bath": _search.HEAT_BATH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +135,11 @@ class Schedule:
         rates: NDArray[np.float64] = self.cooling_rate ** np.arange(steps, dtype=np.float64)
         return self.initial_temperature * rates
 
+    def limits(self, n_classes: int) -> NDArray[np.int64]:
+        """Return how many accepted and how many generated moves end a temperature."""
+        moves = [round(self.lambda1 * n_classes), round(self.lambda2 * n_classes)]
+        return np.maximum(np.array(moves, dtype=np.int64), 1)
+
 
 #: The schedule of `anneal`.
 DEFAULT_SCHEDULE: Final = Schedule()
@@ -192,50 +195,40 @@ def anneal(
         raise InvalidInputError(f"schedule is {schedule!r}; a Schedule is needed")
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
     table = problem.table
-    state, scratch = _table.make_state(table), _table.make_scratch(table)
+    room, state = _table.make_room(table), _moves.make_state(table)
     streams = _streams(seed, schedule.restarts)
     temperatures = schedule.temperatures()
-    n_classes = problem.n_classes
-    limits = np.array(
-        [max(1, round(schedule.lambda1 * n_classes)), max(1, round(schedule.lambda2 * n_classes))]
-    )
-    start = np.full(n_classes, problem.corrections.identity)
-    best_choice, found = start.copy(), start.copy()
+    limits = schedule.limits(problem.n_classes)
+    choice = np.full(problem.n_classes, problem.corrections.identity)
+    best_choice, found = choice.copy(), choice.copy()
     best = math.inf
     evaluations = 0
     trace: list[TracePoint] = []
     for r in range(schedule.restarts):
         stream = streams[r : r + 1]
         if r > 0:
-            _search.randomise(stream, start, len(problem.corrections))
-        _table.set_choice(table, state, start)
+            _search.randomise(stream, choice, len(problem.corrections))
         curve = np.zeros((temperatures.size, 3))
-        z, judged = _search.chain(
-            table,
-            state,
-            scratch,
-            stream,
-            temperatures,
-            limits,
-            _MOVES[schedule.moves],
-            found,
-            curve,
-        )
+        if schedule.moves == "metropolis":
+            z, judged = _search.metropolis_chain(
+                table, room, state, stream, temperatures, limits, choice, found, curve
+            )
+        else:
+            z, judged = _search.heat_bath_chain(
+                table, room, stream, temperatures, limits, choice, found, curve
+            )
         evaluations += judged
         trace.extend(
             TracePoint(float(t), float(current), min(best, float(low)), float(acceptance))
             for t, (current, low, acceptance) in zip(temperatures, curve, strict=True)
         )
         if schedule.descend:
-            _table.set_choice(table, state, found)
-            z, passes = _search.descend(table, state, scratch, z)
-            found[:] = state.choice
-            evaluations += passes * len(problem.corrections)
+            z, judged = _search.descend(table, room, found)
+            evaluations += judged
         if z < best - _search.TOLERANCE:
             best = z
             best_choice[:] = found
-    if trace:
-        trace[-1] = replace(trace[-1], best=best)
+    trace[-1] = replace(trace[-1], best=best)
     return problem.result(
         best_choice,
         evaluations=evaluations,

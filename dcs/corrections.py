@@ -2,13 +2,13 @@
 
 Every correction, membership or weight, is computed by the one formula ::
 
-    value(p) = max(0, min((p - a) * rise + left, (c - p) * fall + right))
+    value(p) = max(0, min((p - left) * rise, (right - p) * fall))
 
-in this order of operations, in float64. The compiled kernels use the same six numbers, so ties
-between corrected values fall the same way everywhere. For a membership with ``a < b < c``,
-``rise = 1 / (b - a)``, ``fall = 1 / (c - b)`` and ``left = right = 0``; a side without slope
-(``a = b = 0`` or ``b = c = 1``) has slope 0 and an infinite offset, so that the other decides;
-a weight has ``rise = w`` and no right side, which leaves exactly ``p * w``.
+in this order of operations, in float64. The compiled kernels use the same four numbers, so ties
+between corrected values fall the same way everywhere. For a membership with ``a < b < c`` they
+are ``left = a``, ``rise = 1 / (b - a)``, ``right = c`` and ``fall = 1 / (c - b)``; a side without
+slope (``a = b = 0`` or ``b = c = 1``) lies infinitely far off, so that the other decides; a weight
+has ``left = 0``, ``rise = w`` and no right side, which leaves exactly ``p * w``.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ class Membership:
         return f"Peak {self.a:g}-{self.b:g}-{self.c:g}"
 
     @property
-    def coefficients(self) -> tuple[float, float, float, float, float, float]:
-        """The six numbers ``(a, rise, left, c, fall, right)`` of the common formula."""
-        rise, left = (0.0, math.inf) if self.a == self.b else (1.0 / (self.b - self.a), 0.0)
-        fall, right = (0.0, math.inf) if self.b == self.c else (1.0 / (self.c - self.b), 0.0)
-        return (self.a, rise, left, self.c, fall, right)
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """The four numbers ``(left, rise, right, fall)`` of the common formula."""
+        left, rise = (-math.inf, 1.0) if self.a == self.b else (self.a, 1.0 / (self.b - self.a))
+        right, fall = (math.inf, 1.0) if self.b == self.c else (self.c, 1.0 / (self.c - self.b))
+        return (left, rise, right, fall)
 
     def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
         """Correct the probabilities `p` (any shape, values 0..1)."""
@@ -144,9 +144,9 @@ class Weight:
         return f"Weight {self.value:.4g}"
 
     @property
-    def coefficients(self) -> tuple[float, float, float, float, float, float]:
-        """The six numbers ``(a, rise, left, c, fall, right)`` of the common formula."""
-        return (0.0, self.value, 0.0, 1.0, 0.0, math.inf)
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """The four numbers ``(left, rise, right, fall)`` of the common formula."""
+        return (0.0, self.value, math.inf, 1.0)
 
     def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
         """Correct the probabilities `p` (any shape, values 0..1)."""
@@ -279,16 +279,16 @@ class CorrectionSet:
 
     @property
     def coefficients(self) -> NDArray[np.float64]:
-        """The six numbers of every correction, float64 [D, 6], as the kernels take them."""
+        """The four numbers of every correction, float64 [D, 4], as the kernels take them."""
         return np.array([c.coefficients for c in self.corrections], dtype=np.float64)
 
 
 def _evaluate(
-    coefficients: tuple[float, float, float, float, float, float], p: ArrayLike
+    coefficients: tuple[float, float, float, float], p: ArrayLike
 ) -> NDArray[np.float64]:
-    a, rise, left, c, fall, right = coefficients
+    left, rise, right, fall = coefficients
     values = np.asarray(p, dtype=np.float64)
-    corrected = np.minimum((values - a) * rise + left, (c - values) * fall + right)
+    corrected = np.minimum((values - left) * rise, (right - values) * fall)
     return np.asarray(np.maximum(0.0, corrected), dtype=np.float64)
 
 

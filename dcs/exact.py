@@ -77,18 +77,11 @@ def exact_search(
             f"exhaustive search stops at {MOST_SOLUTIONS:.0e}: use anneal instead"
         )
     table = problem.table
-    state, scratch = _table.make_state(table), _table.make_scratch(table)
-    state.second_class[:] = table.fallback
-    values = np.zeros(table.columns.shape)
-    holders = np.zeros(table.columns.shape, np.int16)
-    holders[0] = table.fallback
-    choice = np.zeros(n_classes, np.int64)
+    room = _table.make_room(table)
     best_choice = np.full(n_classes, problem.corrections.identity)
     best = math.inf
     for first in range(n_functions):
-        best = _exhaustive.exhaust(
-            table, state, scratch, values, holders, choice, first, best_choice, best
-        )
+        best = _exhaustive.exhaust(table, room, first, best_choice, best)
         if progress is not None:
             progress((first + 1) / n_functions)
     return problem.result(

@@ -1,164 +1,237 @@
 """All corrections of one class, judged in one pass over the rows.
 
 With the other classes fixed, row m goes to class j exactly when the corrected value exceeds a
-threshold that does not depend on the correction, and otherwise to the best other class. So the
-pass needs, for every correction, the number of rows it wins per *key*: the class that has the row
-otherwise, and whether the label is that class, or j, or another. Weights are monotone: the first
-one that wins a row decides for all larger ones, and a histogram of these holds every count. The
-other corrections are compared one by one, all of them side by side in the lanes of the processor.
+threshold that does not depend on the correction, and otherwise to the best other class, its rival.
+So the pass needs, for every correction, the number of rows it wins per *key*: the rival, and
+whether the label is the rival, or j, or another class. Weights are monotone: the first one that
+wins a row decides for all larger ones, and a histogram of these holds every count. The other
+corrections are compared one by one, eight to a byte of results, and counted eight at a time.
+
+Throughout, a best value of 0 has the row's uncorrected prediction as its class, because a row that
+corrects to all zeros keeps that prediction, whatever class it ties with.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs._kernels._compile import compiled
-from dcs._kernels._table import BLOCK, Scratch, State, Table, z_of
+from dcs._kernels._table import BLOCK, LANES, Room, Table, z_of
 
-__all__ = ["counts_of", "judge_class"]
+__all__ = ["add_class", "clear", "join", "judge_class"]
+
+#: Rows that can be counted in one byte.
+_BYTE = 255
+
+
+@compiled
+def clear(table: Table, best_value: NDArray[np.float64], best_class: NDArray[np.int16]) -> None:
+    """Start a best-of-no-class: nothing but uncorrected predictions."""
+    for m in range(best_value.size):
+        best_value[m] = 0.0
+        best_class[m] = table.fallback[m]
+
+
+@compiled
+def add_class(
+    table: Table,
+    j: int,
+    k: int,
+    value: NDArray[np.float64],
+    holder: NDArray[np.int16],
+    new_value: NDArray[np.float64],
+    new_holder: NDArray[np.int16],
+) -> None:
+    """Add class j with correction k to a best-of-some-classes; input and output may be one."""
+    column = table.columns[j]
+    left, rise, right, fall = table.functions[k]
+    jj = np.int16(j)
+    for m in range(column.size):
+        p = column[m]
+        up = (p - left) * rise
+        down = (right - p) * fall
+        v = up if up < down else down
+        old = value[m]
+        wins = (v > old) | ((v == old) & (jj < holder[m]) & (v > 0.0))
+        new_value[m] = v if wins else old
+        new_holder[m] = jj if wins else holder[m]
+
+
+@compiled
+def join(
+    a_value: NDArray[np.float64],
+    a_class: NDArray[np.int16],
+    b_value: NDArray[np.float64],
+    b_class: NDArray[np.int16],
+    value: NDArray[np.float64],
+    holder: NDArray[np.int16],
+) -> None:
+    """Join two best-of-some-classes into one."""
+    for m in range(value.size):
+        a, b = a_value[m], b_value[m]
+        first = (a > b) | ((a == b) & (a_class[m] < b_class[m]))
+        value[m] = a if first else b
+        holder[m] = a_class[m] if first else b_class[m]
+
+
+@compiled
+def judge_class(
+    table: Table,
+    room: Room,
+    j: int,
+    rival_value: NDArray[np.float64],
+    rival_class: NDArray[np.int16],
+) -> None:
+    """Leave Z of every correction of class j in `room.values`.
+
+    `rival_value` and `rival_class` [M] are the best of all other classes.
+    """
+    room.wins[:] = 0
+    room.reached[:] = 0
+    n_rows = table.labels.size
+    for start in range(0, n_rows, BLOCK):
+        stop = min(start + BLOCK, n_rows)
+        _thresholds(table, room, j, rival_value[start:stop], rival_class[start:stop], start)
+        column = table.columns[j, start:stop]
+        _count_direct(table, room, column)
+        if table.weights.size > 0:
+            _count_weights(table, room, column)
+    _judge_counts(table, room, j)
 
 
 @compiled
 def _thresholds(
-    table: Table, state: State, scratch: Scratch, j: int, start: int, stop: int
+    table: Table,
+    room: Room,
+    j: int,
+    rival_value: NDArray[np.float64],
+    rival_class: NDArray[np.int16],
+    start: int,
 ) -> None:
     """Fill threshold and key for the rows of one block."""
-    threshold, bits, key = scratch.threshold, scratch.threshold_bits, scratch.key
-    first = state.first[start:stop]
-    second = state.second[start:stop]
-    first_class = state.first_class[start:stop]
-    second_class = state.second_class[start:stop]
-    labels = table.labels[start:stop]
+    threshold, bits, key = room.threshold, room.threshold_bits, room.key
+    labels = table.labels[start : start + rival_value.size]
     jj = np.int16(j)
-    for m in range(first.size):
-        threshold[m] = second[m] if first_class[m] == jj else first[m]
-    for m in range(first.size):
-        rival = second_class[m] if first_class[m] == jj else first_class[m]
+    for m in range(rival_value.size):
+        threshold[m] = rival_value[m]
+    # A tie goes to the lower class. One step down in the bits of a positive number is the next
+    # smaller number, so that "greater than" afterwards means "greater or equal" before.
+    for m in range(rival_value.size):
+        bits[m] -= np.int64((jj < rival_class[m]) & (bits[m] > 0))
+    for m in range(rival_value.size):
+        rival = rival_class[m]
         label = labels[m]
         key[m] = (
             np.int32(3) * np.int32(rival)
             + np.int32(label == rival)
             + np.int32(2) * np.int32((label == jj) & (rival != jj))
         )
-    # A tie goes to the lower class. One step down in the bits of a positive number is the next
-    # smaller number, so that "greater than" afterwards means "greater or equal" before.
-    for m in range(first.size):
-        rival = second_class[m] if first_class[m] == jj else first_class[m]
-        bits[m] -= np.int64((jj < rival) & (bits[m] > 0))
 
 
 @compiled
-def _count_direct(table: Table, scratch: Scratch, j: int, start: int, stop: int) -> None:
+def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None:
     """Count, per key, the rows of a block that each direct correction wins."""
-    column = table.columns[j, start:stop]
-    threshold, key = scratch.threshold, scratch.key
-    f0, f1, f2 = table.lanes[0], table.lanes[1], table.lanes[2]
-    f3, f4, f5 = table.lanes[3], table.lanes[4], table.lanes[5]
-    for m in range(column.size):
-        p, t = column[m], threshold[m]
-        wins = scratch.wins[key[m]]
-        for lane in range(wins.size):
-            left = (p - f0[lane]) * f1[lane] + f2[lane]
-            right = (f3[lane] - p) * f4[lane] + f5[lane]
-            v = left if left < right else right
-            wins[lane] += v > t
+    n_rows = column.size
+    n_groups = room.packed.shape[1]
+    threshold = room.threshold
+    for group in range(n_groups):
+        left = table.lanes[0, LANES * group : LANES * group + LANES]
+        rise = table.lanes[1, LANES * group : LANES * group + LANES]
+        right = table.lanes[2, LANES * group : LANES * group + LANES]
+        fall = table.lanes[3, LANES * group : LANES * group + LANES]
+        masks = room.masks[group]
+        for m in range(n_rows):
+            p, t = column[m], threshold[m]
+            bits = np.int64(0)
+            for lane in range(LANES):
+                wins = ((p - left[lane]) * rise[lane] > t) & ((right[lane] - p) * fall[lane] > t)
+                bits |= np.int64(wins) << lane
+            masks[m] = bits
+    packed, spread, masks = room.packed, room.spread, room.masks
+    for start in range(0, n_rows, _BYTE):
+        stop = min(start + _BYTE, n_rows)
+        packed[:] = 0
+        key = room.key[start:stop]
+        if n_groups == 3:
+            # The published set: worth a loop of its own.
+            masks_0, masks_1, masks_2 = (
+                masks[0, start:stop],
+                masks[1, start:stop],
+                masks[2, start:stop],
+            )
+            for m in range(key.size):
+                row = packed[key[m]]
+                row[0] += spread[masks_0[m]]
+                row[1] += spread[masks_1[m]]
+                row[2] += spread[masks_2[m]]
+        else:
+            for group in range(n_groups):
+                mask = masks[group, start:stop]
+                for m in range(key.size):
+                    packed[key[m], group] += spread[mask[m]]
+        for i in range(room.wins.shape[0]):
+            wins_row, bytes_row = room.wins[i], room.packed_bytes[i]
+            for lane in range(wins_row.size):
+                wins_row[lane] += bytes_row[lane]
 
 
 @compiled
-def _count_weights(table: Table, scratch: Scratch, j: int, start: int, stop: int) -> None:
+def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> None:
     """Count, per key, the rows of a block by the first weight that wins them."""
-    column = table.columns[j, start:stop]
-    threshold, key, slot = scratch.threshold, scratch.key, scratch.slot
-    weights, bins = table.weights, table.bins
-    n_bins = np.float64(bins.size - 1)
+    threshold, key, slot = room.threshold, room.key, room.slot
+    weights, bins, reached = table.weights, table.bins, room.reached
+    last = np.float64(bins.size - 1)
+    scale = last - 1.0
     for m in range(column.size):
-        x = threshold[m] / column[m] * n_bins
+        x = threshold[m] / column[m] * scale
         # Also false where p is 0 and the quotient is not a number: no weight wins there.
-        x = x if x < n_bins else n_bins
+        x = x if x < last else last
         slot[m] = bins[np.int32(x)]
     for m in range(column.size):
-        p, t = column[m], threshold[m]
         g = slot[m]
-        slot[m] = (
-            g
-            + np.int32(p * weights[g] <= t)
-            + np.int32(p * weights[g + 1] <= t)
-            + np.int32(p * weights[g + 2] <= t)
-        )
-    for m in range(column.size):
-        scratch.reached[key[m], slot[m]] += 1
+        if g < 0:
+            g = -1 - g
+            while g < weights.size and column[m] * weights[g] <= threshold[m]:
+                g += 1
+        reached[key[m], g] += 1
 
 
 @compiled
-def judge_class(table: Table, state: State, scratch: Scratch, j: int) -> None:
-    """Leave Z of every correction of class j in `scratch.values`; the state stays as it is."""
-    scratch.wins[:] = 0
-    scratch.reached[:] = 0
-    n_rows = table.labels.size
-    n_weights = table.weighed.size
-    for start in range(0, n_rows, BLOCK):
-        stop = min(start + BLOCK, n_rows)
-        _thresholds(table, state, scratch, j, start, stop)
-        _count_direct(table, scratch, j, start, stop)
-        if n_weights > 0:
-            _count_weights(table, scratch, j, start, stop)
-    _losing_counts(table, scratch)
-    for lane in range(table.direct.size):
-        counts_of(table, scratch, j, lane)
-        scratch.values[table.direct[lane]] = z_of(
-            table, scratch, scratch.correct, scratch.predicted
-        )
-    if n_weights > 0:
-        reached = scratch.reached
-        for key in range(reached.shape[0]):
-            total = 0
-            for w in range(n_weights):
-                total += reached[key, w]
-                reached[key, w] = total
-        for w in range(n_weights):
-            counts_of(table, scratch, j, table.direct.size + w)
-            scratch.values[table.weighed[w]] = z_of(
-                table, scratch, scratch.correct, scratch.predicted
-            )
-
-
-@compiled
-def _losing_counts(table: Table, scratch: Scratch) -> None:
-    """Count predictions as they are when the class wins no row at all."""
+def _judge_counts(table: Table, room: Room, j: int) -> None:
+    """Turn the counts per key into Z of every correction."""
+    wins, reached = room.wins, room.reached
     always = table.direct.size
-    for i in range(scratch.base_correct.size):
-        other = scratch.wins[3 * i, always]
-        own = scratch.wins[3 * i + 1, always]
-        mine = scratch.wins[3 * i + 2, always]
-        scratch.base_correct[i] = own
-        scratch.base_predicted[i] = other + own + mine
+    for i in range(room.base_correct.size):
+        room.base_correct[i] = wins[3 * i + 1, always]
+        room.base_predicted[i] = (
+            wins[3 * i, always] + wins[3 * i + 1, always] + wins[3 * i + 2, always]
+        )
+    for lane in range(table.direct.size):
+        room.values[table.direct[lane]] = _z_of_lane(table, room, j, wins, lane)
+    if table.weights.size > 0:
+        for key in range(reached.shape[0]):
+            row = reached[key]
+            for w in range(1, row.size):
+                row[w] += row[w - 1]
+        for w in range(table.weights.size):
+            room.values[table.weighed[w]] = _z_of_lane(table, room, j, reached, w)
 
 
 @compiled
-def counts_of(table: Table, scratch: Scratch, j: int, lane: int) -> None:
-    """Leave the counts of one judged correction in `scratch.correct` and `scratch.predicted`.
-
-    Lanes count the direct corrections first, then the weights.
-    """
-    n_direct = table.direct.size
-    correct, predicted = scratch.correct, scratch.predicted
-    gained = np.int64(0)
-    right = np.int64(0)
+def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: int) -> float:
+    """Return Z when class j wins the rows counted in column `lane` of `won`."""
+    correct, predicted = room.correct, room.predicted
+    gained, right = 0, 0
     for i in range(correct.size):
-        if i == j:
-            # Rows that fall back to j itself stay with it whether it wins them or not.
-            continue
-        if lane < n_direct:
-            other = np.int64(scratch.wins[3 * i, lane])
-            own = np.int64(scratch.wins[3 * i + 1, lane])
-            mine = np.int64(scratch.wins[3 * i + 2, lane])
-        else:
-            other = np.int64(scratch.reached[3 * i, lane - n_direct])
-            own = np.int64(scratch.reached[3 * i + 1, lane - n_direct])
-            mine = np.int64(scratch.reached[3 * i + 2, lane - n_direct])
-        correct[i] = scratch.base_correct[i] - own
-        predicted[i] = scratch.base_predicted[i] - other - own - mine
-        gained += other + own + mine
-        right += mine
-    correct[j] = scratch.base_correct[j] + right
-    predicted[j] = scratch.base_predicted[j] + gained
+        own, mine = won[3 * i + 1, lane], won[3 * i + 2, lane]
+        rows = won[3 * i, lane] + own + mine
+        # Rows that fall back to j itself stay with it whether it wins them or not.
+        taken = i != j
+        correct[i] = room.base_correct[i] - taken * own
+        predicted[i] = room.base_predicted[i] - taken * rows
+        gained += taken * rows
+        right += taken * mine
+    correct[j] += right
+    predicted[j] += gained
+    return z_of(table, room, correct, predicted)

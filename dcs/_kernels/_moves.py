@@ -1,113 +1,206 @@
-"""One changed class: judged in one streaming pass, then taken or left."""
+"""One changed class: judged in one streaming pass, then taken or left.
+
+Rows keep their best and runner-up corrected value. A value of 0 is kept with the row's uncorrected
+prediction as its class, because a row that corrects to all zeros keeps that prediction.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs._kernels._compile import compiled
-from dcs._kernels._table import Scratch, State, Table, corrected, rank_row, z_of
+from dcs._kernels._table import Room, Table, z_of
 
-__all__ = ["apply_choice", "judge_move", "keep_counts"]
+__all__ = ["State", "apply_move", "judge_move", "make_state", "set_choice"]
+
+
+class State(NamedTuple):
+    """A solution and what its moves need to know of it."""
+
+    choice: NDArray[np.int64]  # [N] correction of every class
+    first: NDArray[np.float64]  # [M] best corrected value
+    second: NDArray[np.float64]  # [M] runner-up
+    first_class: NDArray[np.int16]  # [M]
+    second_class: NDArray[np.int16]  # [M]
+    correct: NDArray[np.int64]  # [N] correct predictions
+    predicted: NDArray[np.int64]  # [N] all predictions
+    flags: NDArray[np.uint8]  # [8 * words] rows that may change
+    flag_words: NDArray[np.uint64]  # the same bytes, eight at a time
+    touched: NDArray[np.int32]  # [8 * words + 1] their indices
+    net: NDArray[np.int64]  # [3 N] rows won less rows lost, per rival and label
+    current: NDArray[np.float64]  # [4, N] coefficients of the chosen corrections
+    rows: NDArray[np.float64]  # [M, N] probabilities, row by row
+
+
+def make_state(table: Table) -> State:
+    """Make room for a state; `set_choice` fills it."""
+    n_classes, n_rows = table.columns.shape
+    words = np.zeros((n_rows + 7) // 8, np.uint64)
+    return State(
+        choice=np.zeros(n_classes, np.int64),
+        first=np.zeros(n_rows),
+        second=np.zeros(n_rows),
+        first_class=np.zeros(n_rows, np.int16),
+        second_class=np.zeros(n_rows, np.int16),
+        correct=np.zeros(n_classes, np.int64),
+        predicted=np.zeros(n_classes, np.int64),
+        flags=words.view(np.uint8),
+        flag_words=words,
+        touched=np.zeros(words.size * 8 + 1, np.int32),
+        net=np.zeros(3 * n_classes, np.int64),
+        current=np.zeros((4, n_classes)),
+        rows=np.ascontiguousarray(table.columns.T),
+    )
 
 
 @compiled
-def judge_move(table: Table, state: State, scratch: Scratch, j: int, k: int) -> float:
+def _rank_row(table: Table, state: State, m: int) -> None:
+    """Find best and runner-up of row m from scratch."""
+    row = state.rows[m]
+    left, rise, right, fall = (
+        state.current[0],
+        state.current[1],
+        state.current[2],
+        state.current[3],
+    )
+    first, second = 0.0, 0.0
+    first_class = second_class = table.fallback[m]
+    for j in range(row.size):
+        up = (row[j] - left[j]) * rise[j]
+        down = (right[j] - row[j]) * fall[j]
+        v = up if up < down else down
+        if v > second:
+            if v > first:
+                second, second_class = first, first_class
+                first, first_class = v, np.int16(j)
+            else:
+                second, second_class = v, np.int16(j)
+    state.first[m] = first
+    state.second[m] = second
+    state.first_class[m] = first_class
+    state.second_class[m] = second_class
+
+
+@compiled
+def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
+    """Fill the state for a choice of corrections."""
+    state.choice[:] = choice
+    for j in range(choice.size):
+        state.current[:, j] = table.functions[choice[j]]
+    state.correct[:] = 0
+    state.predicted[:] = 0
+    for m in range(table.labels.size):
+        _rank_row(table, state, m)
+        j = state.first_class[m]
+        state.predicted[j] += 1
+        state.correct[j] += j == table.labels[m]
+
+
+@compiled
+def _list_flagged(state: State) -> int:
+    """List the flagged rows in `state.touched`; returns how many there are."""
+    flags, words, touched = state.flags, state.flag_words, state.touched
+    n = 0
+    for w in range(words.size):
+        if words[w] != 0:
+            # Without a branch per row: an index is written always, and kept if it counts.
+            for m in range(8 * w, 8 * w + 8):
+                touched[n] = m
+                n += flags[m]
+    return n
+
+
+@compiled
+def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
     """Return Z when class j takes correction k, without changing the state.
 
-    The new counts stay in `scratch.correct` and `scratch.predicted`.
+    The new counts stay in `room.correct` and `room.predicted`.
     """
     column = table.columns[j]
     first, second, first_class = state.first, state.second, state.first_class
-    flags = scratch.flags
-    f0, f1, f2, f3, f4, f5 = table.functions[k]
+    flags, net = state.flags, state.net
+    left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
-    # Only the rows this loop flags can change: the class has them and may lose them, or it may
-    # win them. Ties are flagged too and are decided below.
+    # Only the rows flagged here can change: the class has them and may lose them, or it may win
+    # them. Ties are flagged too and are decided below.
     for m in range(column.size):
         p = column[m]
-        left = (p - f0) * f1 + f2
-        right = (f3 - p) * f4 + f5
-        v = left if left < right else right
+        up = (p - left) * rise
+        down = (right - p) * fall
+        v = up if up < down else down
         own = first_class[m] == jj
         flags[m] = (own & (v <= second[m])) | ((not own) & (v >= first[m]))
-    n_touched = 0
-    touched, words = scratch.touched, scratch.flag_words
-    for w in range(words.size):
-        if words[w] != 0:
-            for m in range(8 * w, 8 * w + 8):
-                touched[n_touched] = m
-                n_touched += flags[m]
-    correct, predicted = scratch.correct, scratch.predicted
-    for i in range(correct.size):
-        correct[i] = state.correct[i]
-        predicted[i] = state.predicted[i]
-    for t in range(n_touched):
-        m = touched[t]
-        old = first_class[m]
-        if old == jj:
-            rival, rival_class = second[m], state.second_class[m]
-        else:
-            rival, rival_class = first[m], old
-        v = corrected(column[m], table.functions[k])
-        wins = v > rival or (v == rival and jj < rival_class and v > 0.0)
-        new = jj if wins else rival_class
+    net[:] = 0
+    for t in range(_list_flagged(state)):
+        m = state.touched[t]
+        own = first_class[m] == jj
+        rival_class = state.second_class[m] if own else first_class[m]
+        rival = second[m] if own else first[m]
+        p = column[m]
+        up = (p - left) * rise
+        down = (right - p) * fall
+        v = up if up < down else down
+        tie = v == rival
+        wins = (v > rival) | (tie & (jj < rival_class) & (v > 0.0))
         label = table.labels[m]
-        predicted[old] -= 1
-        predicted[new] += 1
-        correct[old] -= old == label
-        correct[new] += new == label
-    return z_of(table, scratch, correct, predicted)
+        key = 3 * np.int64(rival_class) + (label == rival_class) + 2 * (label == jj)
+        # A row that the class loses to itself, having all zeros, does not change hands.
+        if rival_class != jj:
+            net[key] += np.int64(wins) - np.int64(own)
+    correct, predicted = room.correct, room.predicted
+    gained, hits = 0, 0
+    for i in range(correct.size):
+        rows = net[3 * i] + net[3 * i + 1] + net[3 * i + 2]
+        correct[i] = state.correct[i] - net[3 * i + 1]
+        predicted[i] = state.predicted[i] - rows
+        gained += rows
+        hits += net[3 * i + 2]
+    correct[j] += hits
+    predicted[j] += gained
+    return z_of(table, room, correct, predicted)
 
 
 @compiled
-def keep_counts(state: State, scratch: Scratch) -> None:
-    """Take over the counts that `judge_move` or `judge_class` left in the scratch room."""
+def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> None:
+    """Make the move that `judge_move` has just judged."""
     for i in range(state.correct.size):
-        state.correct[i] = scratch.correct[i]
-        state.predicted[i] = scratch.predicted[i]
-
-
-@compiled
-def apply_choice(table: Table, state: State, scratch: Scratch, j: int, k: int) -> None:
-    """Give class j the correction k and bring best and runner-up of every row up to date.
-
-    The counts are not touched: see `keep_counts`.
-    """
+        state.correct[i] = room.correct[i]
+        state.predicted[i] = room.predicted[i]
+    state.choice[j] = k
+    state.current[:, j] = table.functions[k]
     column = table.columns[j]
     first, second = state.first, state.second
     first_class, second_class = state.first_class, state.second_class
-    flags = scratch.flags
-    f0, f1, f2, f3, f4, f5 = table.functions[k]
+    flags = state.flags
+    left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
-    state.choice[j] = k
     for m in range(column.size):
         p = column[m]
-        left = (p - f0) * f1 + f2
-        right = (f3 - p) * f4 + f5
-        v = left if left < right else right
+        up = (p - left) * rise
+        down = (right - p) * fall
+        v = up if up < down else down
         flags[m] = (first_class[m] == jj) | (second_class[m] == jj) | (v >= second[m])
-    n_touched = 0
-    touched, words = scratch.touched, scratch.flag_words
-    for w in range(words.size):
-        if words[w] != 0:
-            for m in range(8 * w, 8 * w + 8):
-                touched[n_touched] = m
-                n_touched += flags[m]
-    for t in range(n_touched):
-        m = touched[t]
-        v = corrected(column[m], table.functions[k])
+    for t in range(_list_flagged(state)):
+        m = state.touched[t]
+        p = column[m]
+        up = (p - left) * rise
+        down = (right - p) * fall
+        v = up if up < down else down
         if first_class[m] == jj:
             if v > second[m] or (v == second[m] and jj < second_class[m] and v > 0.0):
                 first[m] = v
             else:
-                rank_row(table, state, m)
+                _rank_row(table, state, m)
         elif v > first[m] or (v == first[m] and jj < first_class[m] and v > 0.0):
             second[m], second_class[m] = first[m], first_class[m]
             first[m], first_class[m] = v, jj
         elif second_class[m] == jj:
             if v >= second[m] and v > 0.0:
                 second[m] = v
-            else:
-                rank_row(table, state, m)
+            elif second[m] > 0.0:
+                _rank_row(table, state, m)
         elif v > second[m] or (v == second[m] and jj < second_class[m] and v > 0.0):
             second[m], second_class[m] = v, jj

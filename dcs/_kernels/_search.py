@@ -1,4 +1,4 @@
-"""Annealing: Metropolis and heat-bath chains with cooling, and the descent that ends them."""
+"""Annealing: chains of Metropolis and of heat-bath moves, and the descent that ends them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._kernels._candidates import counts_of, judge_class
+from dcs._kernels._candidates import add_class, clear, join, judge_class
 from dcs._kernels._compile import compiled
-from dcs._kernels._moves import apply_choice, judge_move, keep_counts
+from dcs._kernels._moves import State, apply_move, judge_move, set_choice
 from dcs._kernels._random import below, uniform
-from dcs._kernels._table import Scratch, State, Table, z_of
+from dcs._kernels._table import Room, Table, z_of
 
-__all__ = ["HEAT_BATH", "METROPOLIS", "TOLERANCE", "chain", "descend", "randomise"]
-
-METROPOLIS = 0
-HEAT_BATH = 1
+__all__ = ["TOLERANCE", "descend", "heat_bath_chain", "metropolis_chain", "randomise"]
 
 #: Differences of Z below this are rounding, not improvement.
 TOLERANCE = 1e-12
@@ -30,136 +27,199 @@ def randomise(stream: NDArray[np.uint64], choice: NDArray[np.int64], n_functions
 
 
 @compiled
-def _metropolis(
-    table: Table, state: State, scratch: Scratch, stream: NDArray[np.uint64], t: float, z: float
-) -> tuple[float, bool]:
-    """Perturb one class to another correction and judge it by the Metropolis criterion."""
-    n_classes, n_functions = state.choice.size, table.functions.shape[0]
-    j = below(stream, n_classes)
-    k = below(stream, n_functions - 1)
-    if k >= state.choice[j]:
-        k += 1
-    new = judge_move(table, state, scratch, j, k)
-    accept = new < z
-    if not accept:
-        accept = uniform(stream) < math.exp((z - new) / t)
-    if accept:
-        keep_counts(state, scratch)
-        apply_choice(table, state, scratch, j, k)
-        return new, True
-    return z, False
+def metropolis_chain(
+    table: Table,
+    room: Room,
+    state: State,
+    stream: NDArray[np.uint64],
+    temperatures: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    choice: NDArray[np.int64],
+    best_choice: NDArray[np.int64],
+    trace: NDArray[np.float64],
+) -> tuple[float, int]:
+    """Cool one chain of the paper's moves from `choice`.
+
+    A move perturbs one class to another correction; the Metropolis criterion takes it or leaves
+    it. `limits` holds how many accepted and how many generated moves end a temperature. The best
+    solution is left in `best_choice`, and current Z, best Z and the share of accepted moves of
+    every temperature in `trace` [temperatures, 3]. Returns the best Z and the number of
+    candidates judged.
+    """
+    n_classes, n_functions = choice.size, table.functions.shape[0]
+    set_choice(table, state, choice)
+    z = z_of(table, room, state.correct, state.predicted)
+    best = z
+    best_choice[:] = state.choice
+    judged = 1
+    for i in range(temperatures.size):
+        accepted, generated = 0, 0
+        while accepted < limits[0] and generated < limits[1]:
+            j = below(stream, n_classes)
+            k = below(stream, n_functions - 1)
+            if k >= state.choice[j]:
+                k += 1
+            new = judge_move(table, state, room, j, k)
+            generated += 1
+            if new < z or uniform(stream) < math.exp((z - new) / temperatures[i]):
+                apply_move(table, state, room, j, k)
+                z = new
+                accepted += 1
+                if z < best - TOLERANCE:
+                    best = z
+                    best_choice[:] = state.choice
+        judged += generated
+        trace[i, 0] = z
+        trace[i, 1] = best
+        trace[i, 2] = accepted / generated
+    return best, judged
 
 
 @compiled
-def _take(table: Table, state: State, scratch: Scratch, j: int, k: int) -> None:
-    """Take correction k of class j right after `judge_class`."""
-    lane = 0
-    while lane < table.direct.size and table.direct[lane] != k:
-        lane += 1
-    if lane == table.direct.size:
-        w = 0
-        while table.weighed[w] != k:
-            w += 1
-        lane += w
-    counts_of(table, scratch, j, lane)
-    keep_counts(state, scratch)
-    apply_choice(table, state, scratch, j, k)
+def heat_bath_chain(
+    table: Table,
+    room: Room,
+    stream: NDArray[np.uint64],
+    temperatures: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    choice: NDArray[np.int64],
+    best_choice: NDArray[np.int64],
+    trace: NDArray[np.float64],
+) -> tuple[float, int]:
+    """Cool one chain of heat-bath moves from `choice`, which it moves along.
+
+    A move draws the correction of one class from its Boltzmann distribution given the other
+    classes. Classes are visited in sweeps of random order. Limits, results and trace are those of
+    `metropolis_chain`; a move is accepted when it changes the class.
+    """
+    n_classes, n_functions = choice.size, table.functions.shape[0]
+    order = np.arange(n_classes)
+    best = math.inf
+    moves = 0
+    for i in range(temperatures.size):
+        accepted, generated = 0, 0
+        z = math.inf
+        while accepted < limits[0] and generated < limits[1]:
+            _shuffle(stream, order)
+            _start_sweep(table, room, choice, order)
+            for at in range(n_classes):
+                if accepted >= limits[0] or generated >= limits[1]:
+                    break
+                j = order[at]
+                _judge_next(table, room, j, at)
+                k = _draw(stream, room.values, temperatures[i])
+                accepted += k != choice[j]
+                generated += 1
+                choice[j] = k
+                z = room.values[k]
+                _end_step(table, room, j, k)
+                if z < best - TOLERANCE:
+                    best = z
+                    best_choice[:] = choice
+        moves += generated
+        trace[i, 0] = z
+        trace[i, 1] = best
+        trace[i, 2] = accepted / generated
+    return best, moves * n_functions
 
 
 @compiled
-def _heat_bath(
-    table: Table, state: State, scratch: Scratch, stream: NDArray[np.uint64], t: float, z: float
-) -> tuple[float, bool]:
-    """Draw the correction of one class from its Boltzmann distribution given the others."""
-    j = below(stream, state.choice.size)
-    judge_class(table, state, scratch, j)
-    values = scratch.values
+def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float, int]:
+    """Take the best correction class by class until none improves Z.
+
+    Moves `choice`; returns its Z and the number of candidates judged.
+    """
+    n_classes = choice.size
+    order = np.arange(n_classes)
+    z = math.inf
+    settled, moves = 0, 0
+    while settled < n_classes:
+        _start_sweep(table, room, choice, order)
+        for j in range(n_classes):
+            if settled == n_classes:
+                break
+            _judge_next(table, room, j, j)
+            moves += 1
+            values = room.values
+            best = choice[j]
+            for k in range(values.size):
+                if values[k] < values[best] - TOLERANCE:
+                    best = k
+            settled = settled + 1 if best == choice[j] else 1
+            z = values[best]
+            choice[j] = best
+            _end_step(table, room, j, best)
+    return z, moves * table.functions.shape[0]
+
+
+@compiled
+def _shuffle(stream: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
+    for i in range(order.size - 1, 0, -1):
+        at = below(stream, i + 1)
+        order[i], order[at] = order[at], order[i]
+
+
+@compiled
+def _start_sweep(
+    table: Table, room: Room, choice: NDArray[np.int64], order: NDArray[np.int64]
+) -> None:
+    """Prepare to visit the classes in `order`: the best of those still to come, for each.
+
+    With the best of those already visited it makes the best of all others in one step, whatever
+    the number of classes.
+    """
+    n = order.size
+    clear(table, room.tail_value[n], room.tail_class[n])
+    clear(table, room.head_value, room.head_class)
+    for at in range(n - 1, 0, -1):
+        j = order[at]
+        add_class(
+            table,
+            j,
+            choice[j],
+            room.tail_value[at + 1],
+            room.tail_class[at + 1],
+            room.tail_value[at],
+            room.tail_class[at],
+        )
+
+
+@compiled
+def _judge_next(table: Table, room: Room, j: int, at: int) -> None:
+    """Judge class j, which stands at position `at` of the sweep."""
+    join(
+        room.head_value,
+        room.head_class,
+        room.tail_value[at + 1],
+        room.tail_class[at + 1],
+        room.rival_value,
+        room.rival_class,
+    )
+    judge_class(table, room, j, room.rival_value, room.rival_class)
+
+
+@compiled
+def _end_step(table: Table, room: Room, j: int, k: int) -> None:
+    """Count class j, with correction k, among those visited."""
+    add_class(table, j, k, room.head_value, room.head_class, room.head_value, room.head_class)
+
+
+@compiled
+def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> int:
+    """Draw an index with probability proportional to exp(-value / t)."""
     low = values[0]
-    for k in range(values.size):
+    for k in range(1, values.size):
         low = min(low, values[k])
     total = 0.0
     for k in range(values.size):
         total += math.exp((low - values[k]) / t)
     left = uniform(stream) * total
-    chosen = -1
+    drawn = 0
     for k in range(values.size):
         share = math.exp((low - values[k]) / t)
         if share > 0.0:
-            chosen = k
+            drawn = k
             left -= share
             if left < 0.0:
                 break
-    if chosen == state.choice[j]:
-        return z, False
-    z = values[chosen]
-    _take(table, state, scratch, j, chosen)
-    return z, True
-
-
-@compiled
-def descend(table: Table, state: State, scratch: Scratch, z: float) -> tuple[float, int]:
-    """Take the best correction class by class until none improves Z; returns Z and passes."""
-    n_classes = state.choice.size
-    passes = 0
-    since = 0
-    j = 0
-    while since < n_classes:
-        judge_class(table, state, scratch, j)
-        passes += 1
-        values = scratch.values
-        best = state.choice[j]
-        for k in range(values.size):
-            if values[k] < values[best] - TOLERANCE:
-                best = k
-        since += 1
-        if best != state.choice[j]:
-            z = values[best]
-            _take(table, state, scratch, j, best)
-            since = 1
-        j = (j + 1) % n_classes
-    return z, passes
-
-
-@compiled
-def chain(
-    table: Table,
-    state: State,
-    scratch: Scratch,
-    stream: NDArray[np.uint64],
-    temperatures: NDArray[np.float64],
-    limits: NDArray[np.int64],
-    moves: int,
-    best_choice: NDArray[np.int64],
-    trace: NDArray[np.float64],
-) -> tuple[float, int]:
-    """Cool one chain from the state as it is.
-
-    `limits` holds how many accepted and how many generated moves end a temperature. The best
-    choice seen is left in `best_choice`, and current Z, best Z and the share of accepted moves of
-    every temperature in `trace` [temperatures, 3]. Returns the best Z and the candidates judged.
-    """
-    n_functions = table.functions.shape[0]
-    z = z_of(table, scratch, state.correct, state.predicted)
-    best = z
-    best_choice[:] = state.choice
-    judged = 0
-    for i in range(temperatures.size):
-        t = temperatures[i]
-        accepted = 0
-        generated = 0
-        while accepted < limits[0] and generated < limits[1]:
-            if moves == METROPOLIS:
-                z, moved = _metropolis(table, state, scratch, stream, t, z)
-                judged += 1
-            else:
-                z, moved = _heat_bath(table, state, scratch, stream, t, z)
-                judged += n_functions
-            generated += 1
-            accepted += moved
-            if z < best - TOLERANCE:
-                best = z
-                best_choice[:] = state.choice
-        trace[i, 0] = z
-        trace[i, 1] = best
-        trace[i, 2] = accepted / generated
-    return best, judged
+    return drawn

@@ -75,30 +75,36 @@ def _plain_annealing(
         if r > 0:
             choice = [stream.below(len(corrections)) for _ in range(n)]
         z = value(choice)
-        if z < best - 1e-12:
+        if schedule.moves == "metropolis" and z < best - 1e-12:
             best, best_choice = z, choice
+        order = list(range(n))
         for t in schedule.temperatures():
             accepted = generated = 0
             while accepted < schedule.lambda1 * n and generated < schedule.lambda2 * n:
-                j = stream.below(n)
                 if schedule.moves == "metropolis":
+                    j = stream.below(n)
                     k = stream.below(len(corrections) - 1)
                     k += k >= choice[j]
-                    candidate = [*choice[:j], k, *choice[j + 1 :]]
-                    new = value(candidate)
+                    new = value([*choice[:j], k, *choice[j + 1 :]])
                     moved = new < z or stream.uniform() < math.exp((z - new) / t)
                 else:
-                    row = [
-                        value([*choice[:j], k, *choice[j + 1 :]]) for k in range(len(corrections))
-                    ]
-                    shares = np.exp((min(row) - np.array(row)) / t)
-                    k = int(
-                        np.searchsorted(shares.cumsum(), stream.uniform() * shares.sum(), "right")
+                    if generated % n == 0:
+                        for i in range(n - 1, 0, -1):
+                            at = stream.below(i + 1)
+                            order[i], order[at] = order[at], order[i]
+                    j = order[generated % n]
+                    row = np.array(
+                        [
+                            value([*choice[:j], k, *choice[j + 1 :]])
+                            for k in range(len(corrections))
+                        ]
                     )
-                    candidate, new = [*choice[:j], k, *choice[j + 1 :]], row[k]
+                    shares = np.exp((row.min() - row) / t).cumsum()
+                    k = int(np.searchsorted(shares, stream.uniform() * shares[-1], "right"))
+                    new = float(row[k])
                     moved = k != choice[j]
                 if moved:
-                    choice, z = candidate, new
+                    choice, z = [*choice[:j], k, *choice[j + 1 :]], new
                 accepted += moved
                 generated += 1
                 if z < best - 1e-12:

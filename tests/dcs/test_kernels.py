@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dcs._kernels import _candidates, _moves, _random, _table
+from dcs._kernels._table import Room, Table
 from dcs.corrections import CorrectionSet, Membership, Weight
 from dcs.objective import Objective
 from tests.dcs.published import load_cases
@@ -18,6 +20,20 @@ _UNEVEN_WEIGHTS = CorrectionSet(
 )
 
 
+def _judge_class(table: Table, room: Room, choice: NDArray[np.int64], j: int) -> None:
+    """Judge class j against the best of the others, these joined from two halves."""
+    head = (room.head_value, room.head_class)
+    tail = (room.tail_value[0], room.tail_class[0])
+    _candidates.clear(table, *head)
+    _candidates.clear(table, *tail)
+    for i, k in enumerate(choice):
+        if i != j:
+            part = head if i % 2 else tail
+            _candidates.add_class(table, i, k, *part, *part)
+    _candidates.join(*head, *tail, room.rival_value, room.rival_class)
+    _candidates.judge_class(table, room, j, room.rival_value, room.rival_class)
+
+
 @pytest.mark.parametrize(
     "corrections",
     [*SETS.values(), _CLOSE_WEIGHTS, _UNEVEN_WEIGHTS],
@@ -30,32 +46,33 @@ def test_kernels_agree_with_numpy_move_by_move(
     probs, labels = coarse_problem(n_rows, n_classes, seed=n_rows)
     rng = np.random.default_rng(n_classes)
     table = _table.make_table(probs, labels, corrections, _OBJECTIVE)
-    state, scratch = _table.make_state(table), _table.make_scratch(table)
-    _table.set_choice(table, state, rng.integers(0, len(corrections), n_classes))
+    state, room = _moves.make_state(table), _table.make_room(table)
+    _moves.set_choice(table, state, rng.integers(0, len(corrections), n_classes))
     for step in range(60):
         j, k = int(rng.integers(n_classes)), int(rng.integers(len(corrections)))
         changed = state.choice.copy()
         changed[j] = k
         expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
-        assert _moves.judge_move(table, state, scratch, j, k) == pytest.approx(
+        assert _moves.judge_move(table, state, room, j, k) == pytest.approx(
             expected, rel=0, abs=1e-12
         )
-        _candidates.judge_class(table, state, scratch, j)
-        values = scratch.values.copy()
+        _judge_class(table, room, state.choice, j)
+        values = room.values.copy()
         if step % 10 == 0:
             for other in range(len(corrections)):
                 changed[j] = other
                 expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
                 assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
         assert values[k] == pytest.approx(
-            _moves.judge_move(table, state, scratch, j, k), rel=0, abs=1e-12
+            _moves.judge_move(table, state, room, j, k), rel=0, abs=1e-12
         )
-        _moves.keep_counts(state, scratch)
-        _moves.apply_choice(table, state, scratch, j, k)
-        afresh = _table.make_state(table)
-        _table.set_choice(table, afresh, state.choice)
-        for kept, recomputed in zip(state, afresh, strict=True):
-            assert np.array_equal(kept, recomputed)
+        _moves.apply_move(table, state, room, j, k)
+        afresh = _moves.make_state(table)
+        _moves.set_choice(table, afresh, state.choice)
+        for name in ("choice", "first", "second", "first_class", "second_class"):
+            assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
+        assert np.array_equal(state.correct, afresh.correct)
+        assert np.array_equal(state.predicted, afresh.predicted)
 
 
 def test_blocks_join_without_a_seam() -> None:
@@ -63,10 +80,10 @@ def test_blocks_join_without_a_seam() -> None:
     probs, labels = coarse_problem(n_rows, 3, decimals=4)
     corrections = SETS["dcs"]
     table = _table.make_table(probs, labels, corrections, _OBJECTIVE)
-    state, scratch = _table.make_state(table), _table.make_scratch(table)
-    _table.set_choice(table, state, np.array([17, 3, 25]))
-    _candidates.judge_class(table, state, scratch, 1)
-    for k, value in enumerate(scratch.values):
+    state, room = _moves.make_state(table), _table.make_room(table)
+    _moves.set_choice(table, state, np.array([17, 3, 25]))
+    _judge_class(table, room, state.choice, 1)
+    for k, value in enumerate(room.values):
         expected = judge(probs, labels, corrections, _OBJECTIVE, [17, k, 25])
         assert value == pytest.approx(expected, rel=0, abs=1e-12)
 
@@ -75,10 +92,10 @@ def test_published_objective_values() -> None:
     corrections = CorrectionSet.dcs(weight_scale=30)
     for case in load_cases():
         table = _table.make_table(case.probs, case.labels, corrections, case.objective)
-        state, scratch = _table.make_state(table), _table.make_scratch(table)
-        _table.set_choice(table, state, case.choice)
+        state, room = _moves.make_state(table), _table.make_room(table)
+        _moves.set_choice(table, state, case.choice)
         assert np.array_equal(state.first_class, case.predictions)
-        z = _table.z_of(table, scratch, state.correct, state.predicted)
+        z = _table.z_of(table, room, state.correct, state.predicted)
         assert z == pytest.approx(case.z, rel=0, abs=1e-9)
 
 
