@@ -24,7 +24,7 @@ __all__ = ["SweepConfig", "TunerSettings", "load_config", "packaged_config"]
 class _Strict(BaseModel):
     """Unknown keys are errors: a misspelt key that is ignored costs a night on a cluster."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TunerSettings(_Strict):

@@ -1,0 +1,149 @@
+"""Sweeps on real Ray processes with the packaged model and a real MLflow store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tracking import CellRecord, Outbox, Recorder, queries
+from workflows.cells import table_requests
+from workflows.config import SweepConfig, TunerSettings
+from workflows.stores import ProbabilityStore
+from workflows.sweep import plan_sweep, run_sweep, sweep_key
+
+CONFIG = SweepConfig(
+    name="small",
+    tasks=("helpdesk", "reviews"),
+    shots=(1, "N"),
+    seeds=(0,),
+    methods=("icl", "dcs"),
+    limit=60,
+    tuner=TunerSettings(trials=2),
+)
+
+
+class Steps:
+    """Keeps what a sweep said."""
+
+    def __init__(self) -> None:
+        self.seen_tables: list[tuple[int, int]] = []
+        self.seen_cells: list[tuple[int, int, int]] = []
+
+    def tables(self, done: int, total: int) -> None:
+        self.seen_tables.append((done, total))
+
+    def cells(self, done: int, total: int, failed: int) -> None:
+        self.seen_cells.append((done, total, failed))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def _sweep(config: SweepConfig, output) -> tuple[list[CellRecord], Steps]:
+    steps = Steps()
+    plan = plan_sweep(config, output)
+    recorder = Recorder(
+        output=output, experiment=config.name, sweep_key=sweep_key(config), trials="all"
+    )
+    with recorder:
+        records = run_sweep(plan, recorder, steps)
+    return records, steps
+
+
+@pytest.fixture(scope="module")
+def finished(cluster, tmp_path_factory):
+    output = tmp_path_factory.mktemp("sweep") / "runs"
+    return output, *_sweep(CONFIG, output)
+
+
+def _result(record: CellRecord) -> dict:
+    """Return what has to be the same on every run of a cell."""
+    content = json.loads(record.to_json())
+    return {name: content[name] for name in ("key", "identity", "params", "metrics", "scheme")}
+
+
+def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
+    _, records, steps = finished
+    assert [(r.identity["task"], r.identity["shots"], r.identity["method"]) for r in records] == [
+        (task, shots, method)
+        for task in CONFIG.tasks
+        for shots in CONFIG.shots
+        for method in CONFIG.methods
+    ]
+    assert {record.status for record in records} == {"FINISHED"}
+    assert steps.seen_tables[-1] == (4, 4)
+    assert steps.seen_cells[-1] == (8, 8, 0)
+
+
+def test_uncorrected_figures_are_those_of_the_uncorrected_cell(finished):
+    _, records, _ = finished
+    for icl, dcs in zip(records[::2], records[1::2], strict=True):
+        for name in ("accuracy", "cobias"):
+            assert icl.metrics[f"test/{name}"] == dcs.metrics[f"uncorrected/test/{name}"]
+        assert len(dcs.trials) == 2
+
+
+def test_a_finished_sweep_has_no_work_left(finished):
+    output, records, _ = finished
+    plan = plan_sweep(CONFIG, output)
+    assert not plan.has_work
+    again, steps = _sweep(CONFIG, output)
+    assert again == records
+    assert steps.seen_cells == [(8, 8, 0)]
+
+
+def test_what_is_missing_is_computed_and_equals_what_was(finished):
+    output, records, _ = finished
+    victim = records[3]
+    (output / "cells" / f"{victim.key}.json").unlink()
+    store = ProbabilityStore.under(output)
+    requests = table_requests(CONFIG)
+    plan = plan_sweep(CONFIG, output)
+    assert [cell.key for cells in plan.missing_cells.values() for cell in cells] == [victim.key]
+
+    # With its tables gone too, cells that are finished are found again after the scoring.
+    (key,) = plan.missing_cells
+    for split in ("optimization", "test"):
+        store.path(key, split).unlink()
+    plan = plan_sweep(CONFIG, output)
+    assert list(plan.missing_tables.values()) == [requests[1]]
+    again, _ = _sweep(CONFIG, output)
+    assert list(map(_result, again)) == list(map(_result, records))
+
+
+def test_mlflow_has_each_run_once_and_none_left_running(finished):
+    output, records, _ = finished
+    uri = f"sqlite:///{output / 'mlflow.db'}"
+    cells = queries.cells(uri, "small")
+    assert sorted(cells["cell_key"]) == sorted(record.key for record in records)
+    assert set(cells["status"]) == {"FINISHED"}
+    assert len(queries.trials(uri, "small")) == 8
+
+
+def test_a_wider_sweep_reuses_what_a_narrow_one_finished(finished):
+    output, records, _ = finished
+    wider = CONFIG.model_copy(update={"name": "wider", "methods": ("icl", "dcs", "dnip")})
+    plan = plan_sweep(wider, output)
+    assert sorted(plan.finished) == sorted(record.key for record in records)
+    assert not plan.missing_tables
+    assert {c.method for cells in plan.missing_cells.values() for c in cells} == {"dnip"}
+
+
+def test_a_cell_that_raises_stops_no_other(cluster, tmp_path):
+    # Validation refuses this, so that only a study meets it.
+    tuner = TunerSettings().model_copy(update={"trials": 0})
+    poisoned = CONFIG.model_copy(update={"tasks": ("helpdesk",), "shots": (1,), "tuner": tuner})
+    records, steps = _sweep(poisoned, tmp_path)
+    by_method = {record.identity["method"]: record for record in records}
+    assert by_method["icl"].status == "FINISHED"
+    assert by_method["dcs"].status == "FAILED"
+    assert "Traceback" in (by_method["dcs"].error or "")
+    assert steps.seen_cells[-1] == (2, 2, 1)
+    assert set(Outbox(tmp_path).finished()) == {by_method["icl"].key}
