@@ -145,7 +145,13 @@ class Destination:
         """Change the description and write it."""
         self.info = replace(self.info, **changes)
         body = asdict(self.info) | {"format": _INFO_FORMAT, "version": _INFO_VERSION}
-        atomic_write_text(self.folder / "sweep.json", json.dumps(body, indent=2, sort_keys=True))
+        path = self.folder / "sweep.json"
+        try:
+            atomic_write_text(path, json.dumps(body, indent=2, sort_keys=True))
+        except OSError as error:
+            raise TrackingError(
+                f"{path}: cannot be written ({error.strerror or error})"
+            ) from error
 
     def queue(self, key: str, digest: str) -> bool:
         """Note that a record is to go here; False if it is known already, in this form."""

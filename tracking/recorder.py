@@ -7,9 +7,7 @@ writer of the sweep, sends it to MLflow. The outbox is the queue: in memory ther
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,27 +15,14 @@ from types import TracebackType
 from typing import Any
 
 from dcs.errors import ConfigError, InvalidInputError, TrackingError
-from tracking._runs import SweepRuns
+from tracking._sender import Sender
 from tracking.destinations import Destination, DestinationInfo
 from tracking.outbox import Outbox
 from tracking.records import KEY_PATTERN, CellRecord, plain
 from tracking.reports import RecorderReport, SweepStatus, check_trials
-from tracking.stores import (
-    StoreUnavailable,
-    artifact_location,
-    load_client_class,
-    one_line,
-    open_client,
-    quietly,
-    redact,
-    resolve_tracking_uri,
-    stored_uri,
-)
+from tracking.stores import load_client_class, resolve_tracking_uri, stored_uri
 
 __all__ = ["Recorder"]
-
-_log = logging.getLogger(__name__)
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 
 
 class Recorder:
@@ -143,29 +128,18 @@ class Recorder:
         self.tracking_uri = uri
         self.outbox = outbox
         self._destination = destination
-        self._warn = warn or _log.warning
-        self._progress = progress
+        self._held = threading.local()
+        self._closed = False
+        self._report: RecorderReport | None = None
         # Imported here and not by the thread, where it would race with the imports of others.
         load_client_class()
         destination.acquire()
-        destination.save(status=None, ended=False, moved=False)
-        self._todo: dict[str, None] = dict.fromkeys(destination.pending())
-        self._wake = threading.Condition()
-        self._files = threading.RLock()
-        self._held = threading.local()
-        self._closed = False
-        self._stop_status: SweepStatus | None = None
-        self._stop_at: float | None = None
-        self._runs: SweepRuns | None = None
-        self._recorded = 0
-        self._rejected: dict[str, str] = {}
-        self._damaged: dict[str, str] = {}
-        self._trouble: str | None = None
-        self._warned = False
-        self._ended = False
-        self._report: RecorderReport | None = None
-        self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
-        self._thread.start()
+        try:
+            destination.save(status=None, ended=False, moved=False)
+        except TrackingError:
+            destination.release()
+            raise
+        self._sender = Sender(uri, outbox, destination, warn=warn, progress=progress)
         atexit.register(self.close)
 
     def record(self, cell: CellRecord) -> None:
@@ -182,13 +156,11 @@ class Recorder:
         if self._closed:
             raise TrackingError(f"cell {cell.key}: the recorder of this sweep is closed")
         with self._holding():
-            with self._files:
+            with self._sender.files:
                 self.outbox.write(cell)
                 new = self._destination.queue(cell.key, cell.digest)
             if new:
-                with self._wake:
-                    self._todo[cell.key] = None
-                    self._wake.notify()
+                self._sender.send(cell.key)
 
     def finish(
         self, status: SweepStatus = "FINISHED", *, timeout: float | None = None
@@ -238,22 +210,18 @@ class Recorder:
         if self._report is not None:
             return self._report
         self._closed = True
-        until = None if timeout is None else time.monotonic() + timeout
         interrupted = getattr(self._held, "depth", 0) > 0
-        with self._holding(), self._wake:
-            # The later call is the more urgent one: Ctrl-C while `finish` still records.
-            self._stop_status = status
-            self._stop_at = until
-            self._wake.notify()
+        with self._holding():
+            self._sender.stop(status, timeout)
         if interrupted:
-            # A signal handler on top of `record`, whose locks the writing thread may need: it
-            # cannot be waited for here, but by the next call, at the latest when Python exits.
-            return self._make_report(status)
+            # A signal handler on top of `record`, whose locks the sender may need: it cannot be
+            # waited for here, but by the next call, at the latest when Python exits.
+            return self._sender.report(status)
         # A request under way is not interrupted, but it is not waited for beyond its timeout.
-        self._thread.join(None if timeout is None else timeout + 10.0)
+        gone = self._sender.join(None if timeout is None else timeout + 10.0)
         if self._report is None:
-            self._report = self._make_report(status)
-            if not self._thread.is_alive():
+            self._report = self._sender.report(status)
+            if gone:
                 self._destination.release()
             atexit.unregister(self.close)
         return self._report
@@ -266,180 +234,3 @@ class Recorder:
             yield
         finally:
             self._held.depth -= 1
-
-    def _run(self) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                while (key := self._next()) is not None:
-                    self._write(key)
-                    pause, self._trouble = _FIRST_PAUSE, None
-                self._conclude()
-                return
-            except StoreUnavailable as error:
-                self._say_unavailable(error)
-            except Exception as error:
-                # Whatever goes wrong here must not take the sweep with it.
-                _log.debug("recording failed", exc_info=True)
-                self._say_unavailable(error)
-            if self._stop_status is not None:
-                self._remember_end()
-                return
-            self._rest(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _next(self) -> str | None:
-        """Wait for the next key; "" asks to open the store, None to conclude."""
-        with self._wake:
-            while True:
-                if self._runs is None and self._stop_status is None:
-                    return ""
-                late = self._stop_at is not None and time.monotonic() > self._stop_at
-                if self._todo and not late:
-                    key = next(iter(self._todo))
-                    del self._todo[key]
-                    return key
-                if self._stop_status is not None:
-                    return None
-                self._wake.wait()
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        with self._wake:
-            while self._stop_status is None and (left := until - time.monotonic()) > 0:
-                self._wake.wait(left)
-
-    def _open(self) -> SweepRuns:
-        if self._runs is None:
-            uri, info = self.tracking_uri, self._destination.info
-            client = open_client(uri)
-            location = artifact_location(uri, self.outbox.output, info.experiment)
-            try:
-                with quietly():
-                    self._runs = SweepRuns(client, info, location=location)
-            except StoreUnavailable:
-                raise
-            except Exception as error:
-                raise StoreUnavailable(one_line(error)) from error
-            # Marks from a store that has since been deleted are void. What was refused before is
-            # not tried again by this recorder.
-            given_up = self._rejected.keys() | self._damaged.keys()
-            pending = self._destination.pending(self._runs.parent_id)
-            with self._wake:
-                self._todo |= {key: None for key in pending if key not in given_up}
-        return self._runs
-
-    def _write(self, key: str) -> None:
-        if not key:
-            self._open()
-            return
-        try:
-            with self._files:
-                record = self.outbox.read(key)
-                digest = record.digest
-                # A driver that died may have replaced the file and not said so.
-                self._destination.queue(key, digest)
-        except TrackingError as error:
-            self._damaged[key] = str(error)
-            return
-        try:
-            run_id, parent_id = self._attempt(record, digest)
-        except StoreUnavailable:
-            with self._wake:
-                self._todo[key] = None
-            raise
-        except Exception as error:
-            _log.debug("cell %s was not taken", key, exc_info=True)
-            self._rejected[key] = f"{type(error).__name__}: {one_line(error)}"
-        else:
-            self._rejected.pop(key, None)
-            self._destination.mark(key, digest, run_id=run_id, parent=parent_id)
-            self._recorded += 1
-            if self._progress is not None:
-                self._progress()
-        with self._wake:
-            # Opening the store may have put the key back; a newer record of it must stay.
-            if self._destination.digest(key) == digest:
-                self._todo.pop(key, None)
-
-    def _attempt(self, record: CellRecord, digest: str) -> tuple[str, str]:
-        """Write a cell, a second time if the store fails but still answers.
-
-        A store that does not answer raises StoreUnavailable; any other error is the record's.
-        """
-        runs = self._open()
-        try:
-            with quietly():
-                return runs.write_cell(record, digest), runs.parent_id
-        except Exception:
-            _log.debug("cell %s: first attempt failed", record.key, exc_info=True)
-        self._runs = None
-        runs = self._open()
-        try:
-            with quietly():
-                return runs.write_cell(record, digest), runs.parent_id
-        except Exception:
-            self._runs = None
-            runs = self._open()
-            with quietly():
-                runs.forget_cell(record.key)
-            raise
-
-    def _conclude(self) -> None:
-        runs = self._open()
-        self._trouble = None
-        self._remember_end()
-        contents = self.outbox.load(self._destination.keys, slim=True)
-        with quietly():
-            try:
-                runs.write_summary(contents.records.values())
-            except Exception as error:
-                # The tables can be made again; a run that seems to run for ever is worse.
-                _log.debug("the tables of the sweep were not taken", exc_info=True)
-                self._trouble = one_line(error)
-            runs.end(self._stop_status or "KILLED")
-        self._ended = self._trouble is None
-        if self._ended:
-            self._destination.save(ended=True)
-
-    def _remember_end(self) -> None:
-        try:
-            self._destination.save(status=self._stop_status)
-        except OSError as error:
-            self._trouble = one_line(error)  # A sweep without a known end counts as killed.
-
-    def _say_unavailable(self, error: Exception) -> None:
-        self._runs = None
-        self._trouble = one_line(error)
-        if not self._warned:
-            self._warned = True
-            self._warn(
-                f"tracking store {redact(self.tracking_uri)} cannot be used ({self._trouble}); "
-                f"results are kept in {self.outbox.output} and recorded when it can"
-            )
-
-    def _make_report(self, status: SweepStatus) -> RecorderReport:
-        runs = self._runs
-        pending = self._destination.pending(runs.parent_id if runs else None)
-        uri, name = redact(self.tracking_uri), self._destination.info.experiment
-        message = f"{self._recorded} cells recorded in experiment {name!r} of {uri}"
-        if pending or not self._ended:
-            reason = self._trouble or next(iter(self._rejected.values()), None)
-            reason = reason or next(iter(self._damaged.values()), "out of time")
-            message += (
-                f"; {len(pending)} pending ({reason}): "
-                f"`dcs sync --output {self.outbox.output}` records them"
-            )
-        return RecorderReport(
-            tracking_uri=uri,
-            experiment=name,
-            experiment_id=runs.experiment_id if runs else None,
-            parent_run_id=runs.parent_id if runs else None,
-            recorded=self._recorded,
-            pending=len(pending),
-            rejected=dict(self._rejected),
-            damaged=tuple(self._damaged.values()),
-            status=status,
-            ended=self._ended,
-            message=message,
-        )

@@ -17,8 +17,7 @@ import pytest
 from mlflow import MlflowClient
 
 from dcs.errors import ConfigError, TrackingError
-from tracking import Outbox, Recorder, queries, sync
-from tracking import recorder as recorder_module
+from tracking import Outbox, Recorder, _sender, queries, sync
 
 from .cells import STARTED, content, failed_cell, make_cell, runs, table
 
@@ -187,13 +186,13 @@ def test_recording_never_holds_up_computing(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    real = recorder_module.open_client
+    real = _sender.open_client
 
     def slow(address: str) -> MlflowClient:
         assert gate.wait(30)
         return real(address)
 
-    monkeypatch.setattr(recorder_module, "open_client", slow)
+    monkeypatch.setattr(_sender, "open_client", slow)
     with Recorder(output=output, **SWEEP, trials="none") as rec:
         for number in range(5):
             rec.record(make_cell(number))
@@ -205,7 +204,7 @@ def test_recording_never_holds_up_computing(
 def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     output: Path, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(_sender, "_FIRST_PAUSE", 0.01)
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where the folder should be")
     away = f"sqlite:///{blocked}/mlflow.db"
@@ -250,15 +249,15 @@ def test_a_store_given_up_is_replaced_by_another(output: Path, uri: str) -> None
 def test_a_store_lost_and_found_in_mid_sweep(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(_sender, "_FIRST_PAUSE", 0.01)
     away = threading.Event()
-    real_open, real_write = recorder_module.open_client, recorder_module.SweepRuns.write_cell
+    real_open, real_write = _sender.open_client, _sender.SweepRuns.write_cell
     lost = threading.Event()
 
     def opens(address: str) -> MlflowClient:
         if away.is_set():
             lost.set()
-            raise recorder_module.StoreUnavailable("connection refused")
+            raise _sender.StoreUnavailable("connection refused")
         return real_open(address)
 
     def writes(self: Any, record: Any, digest: str) -> str:
@@ -266,8 +265,8 @@ def test_a_store_lost_and_found_in_mid_sweep(
             raise ConnectionError("reset by peer")
         return real_write(self, record, digest)
 
-    monkeypatch.setattr(recorder_module, "open_client", opens)
-    monkeypatch.setattr(recorder_module.SweepRuns, "write_cell", writes)
+    monkeypatch.setattr(_sender, "open_client", opens)
+    monkeypatch.setattr(_sender.SweepRuns, "write_cell", writes)
     warnings: list[str] = []
     with Recorder(output=output, **SWEEP, warn=warnings.append) as rec:
         rec.record(make_cell(1))
@@ -285,7 +284,7 @@ def test_a_store_lost_and_found_in_mid_sweep(
 def test_one_record_that_is_refused_does_not_stop_the_others(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = recorder_module.SweepRuns._write_trial
+    real = _sender.SweepRuns._write_trial
 
     def picky(self: Any, trial: Any, record: Any, parent: str) -> None:
         if record.key == "cell0002":
@@ -293,7 +292,7 @@ def test_one_record_that_is_refused_does_not_stop_the_others(
         real(self, trial, record, parent)
 
     with monkeypatch.context() as patch:
-        patch.setattr(recorder_module.SweepRuns, "_write_trial", picky)
+        patch.setattr(_sender.SweepRuns, "_write_trial", picky)
         with Recorder(output=output, **SWEEP) as rec:
             for number in (1, 2, 3):
                 rec.record(make_cell(number))
