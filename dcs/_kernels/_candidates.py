@@ -43,7 +43,10 @@ def add_class(
     new_value: NDArray[np.float64],
     new_holder: NDArray[np.int16],
 ) -> None:
-    """Add class j with correction k to a best-of-some-classes; input and output may be one."""
+    """Add class j with correction k to a best-of-some-classes.
+
+    Input and output must be different arrays: where they overlap the loop is not vectorised.
+    """
     column = table.columns[j]
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
@@ -134,20 +137,25 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
     """Count, per key, the rows of a block that each direct correction wins."""
     n_rows = column.size
     n_groups = room.packed.shape[1]
-    threshold = room.threshold
+    threshold, wide = room.threshold, room.wide
     for group in range(n_groups):
         left = table.lanes[0, LANES * group : LANES * group + LANES]
         rise = table.lanes[1, LANES * group : LANES * group + LANES]
         right = table.lanes[2, LANES * group : LANES * group + LANES]
         fall = table.lanes[3, LANES * group : LANES * group + LANES]
-        masks = room.masks[group]
+        # Bits are gathered in 64-bit lanes, as wide as the numbers compared, and packed after.
         for m in range(n_rows):
             p, t = column[m], threshold[m]
             bits = np.int64(0)
             for lane in range(LANES):
-                wins = ((p - left[lane]) * rise[lane] > t) & ((right[lane] - p) * fall[lane] > t)
-                bits |= np.int64(wins) << lane
-            masks[m] = bits
+                up = (p - left[lane]) * rise[lane]
+                down = (right[lane] - p) * fall[lane]
+                v = up if up < down else down
+                bits |= (np.int64(1) << lane) if v > t else np.int64(0)
+            wide[m] = bits
+        masks = room.masks[group]
+        for m in range(n_rows):
+            masks[m] = wide[m]
     packed, spread, masks = room.packed, room.spread, room.masks
     for start in range(0, n_rows, _BYTE):
         stop = min(start + _BYTE, n_rows)
@@ -187,7 +195,9 @@ def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> Non
         x = threshold[m] / column[m] * scale
         # Also false where p is 0 and the quotient is not a number: no weight wins there.
         x = x if x < last else last
-        slot[m] = bins[np.int32(x)]
+        slot[m] = np.uint32(x)
+    for m in range(column.size):
+        slot[m] = bins[np.uint32(slot[m])]
     for m in range(column.size):
         g = slot[m]
         if g < 0:

@@ -112,7 +112,7 @@ def heat_bath_chain(
                 generated += 1
                 choice[j] = k
                 z = room.values[k]
-                _end_step(table, room, j, k)
+                _end_step(table, room, j, k, at)
                 if z < best - TOLERANCE:
                     best = z
                     best_choice[:] = choice
@@ -148,7 +148,7 @@ def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float,
             settled = settled + 1 if best == choice[j] else 1
             z = values[best]
             choice[j] = best
-            _end_step(table, room, j, best)
+            _end_step(table, room, j, best, j)
     return z, moves * table.functions.shape[0]
 
 
@@ -170,7 +170,7 @@ def _start_sweep(
     """
     n = order.size
     clear(table, room.tail_value[n], room.tail_class[n])
-    clear(table, room.head_value, room.head_class)
+    clear(table, room.head_value[0], room.head_class[0])
     for at in range(n - 1, 0, -1):
         j = order[at]
         add_class(
@@ -187,9 +187,10 @@ def _start_sweep(
 @compiled
 def _judge_next(table: Table, room: Room, j: int, at: int) -> None:
     """Judge class j, which stands at position `at` of the sweep."""
+    turn = at % 2
     join(
-        room.head_value,
-        room.head_class,
+        room.head_value[turn],
+        room.head_class[turn],
         room.tail_value[at + 1],
         room.tail_class[at + 1],
         room.rival_value,
@@ -199,9 +200,18 @@ def _judge_next(table: Table, room: Room, j: int, at: int) -> None:
 
 
 @compiled
-def _end_step(table: Table, room: Room, j: int, k: int) -> None:
-    """Count class j, with correction k, among those visited."""
-    add_class(table, j, k, room.head_value, room.head_class, room.head_value, room.head_class)
+def _end_step(table: Table, room: Room, j: int, k: int, at: int) -> None:
+    """Count class j at position `at`, with correction k, among those visited."""
+    turn = at % 2
+    add_class(
+        table,
+        j,
+        k,
+        room.head_value[turn],
+        room.head_class[turn],
+        room.head_value[1 - turn],
+        room.head_class[1 - turn],
+    )
 
 
 @compiled

@@ -59,6 +59,7 @@ class Room(NamedTuple):
     threshold_bits: NDArray[np.int64]  # the same bytes
     key: NDArray[np.uint32]  # [BLOCK] who has the row otherwise, and whose it is
     slot: NDArray[np.int32]  # [BLOCK] first weight that wins the row
+    wide: NDArray[np.int64]  # [BLOCK]
     masks: NDArray[np.uint8]  # [L / 8, BLOCK] direct corrections that win the row, one bit each
     spread: NDArray[np.uint64]  # [256] the bits of a byte as eight bytes
     packed: NDArray[np.uint64]  # [3 N, L / 8] wins per key, eight counters to a word
@@ -69,8 +70,8 @@ class Room(NamedTuple):
     base_predicted: NDArray[np.int64]  # [N]
     tail_value: NDArray[np.float64]  # [N + 1, M] best of the classes still to come
     tail_class: NDArray[np.int16]  # [N + 1, M]
-    head_value: NDArray[np.float64]  # [M] best of the classes already visited
-    head_class: NDArray[np.int16]  # [M]
+    head_value: NDArray[np.float64]  # [2, M] best of the classes already visited, by turns
+    head_class: NDArray[np.int16]  # [2, M]
     rival_value: NDArray[np.float64]  # [M] best of all other classes
     rival_class: NDArray[np.int16]  # [M]
 
@@ -178,6 +179,7 @@ def make_room(table: Table) -> Room:
         threshold_bits=threshold.view(np.int64),
         key=np.zeros(BLOCK, np.uint32),
         slot=np.zeros(BLOCK, np.int32),
+        wide=np.zeros(BLOCK, np.int64),
         masks=np.zeros((n_lanes // LANES, BLOCK), np.uint8),
         spread=bits.astype(np.uint8).view(np.uint64)[:, 0].copy(),
         packed=packed,
@@ -188,8 +190,8 @@ def make_room(table: Table) -> Room:
         base_predicted=np.zeros(n_classes, np.int64),
         tail_value=np.zeros((n_classes + 1, n_rows)),
         tail_class=np.zeros((n_classes + 1, n_rows), np.int16),
-        head_value=np.zeros(n_rows),
-        head_class=np.zeros(n_rows, np.int16),
+        head_value=np.zeros((2, n_rows)),
+        head_class=np.zeros((2, n_rows), np.int16),
         rival_value=np.zeros(n_rows),
         rival_class=np.zeros(n_rows, np.int16),
     )

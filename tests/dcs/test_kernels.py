@@ -22,15 +22,17 @@ _UNEVEN_WEIGHTS = CorrectionSet(
 
 def _judge_class(table: Table, room: Room, choice: NDArray[np.int64], j: int) -> None:
     """Judge class j against the best of the others, these joined from two halves."""
-    head = (room.head_value, room.head_class)
-    tail = (room.tail_value[0], room.tail_class[0])
-    _candidates.clear(table, *head)
-    _candidates.clear(table, *tail)
-    for i, k in enumerate(choice):
-        if i != j:
-            part = head if i % 2 else tail
-            _candidates.add_class(table, i, k, *part, *part)
-    _candidates.join(*head, *tail, room.rival_value, room.rival_class)
+    halves = []
+    for half in (0, 1):
+        best = np.zeros(table.labels.size), np.zeros(table.labels.size, np.int16)
+        _candidates.clear(table, *best)
+        for i, k in enumerate(choice):
+            if i != j and i % 2 == half:
+                new = np.zeros_like(best[0]), np.zeros_like(best[1])
+                _candidates.add_class(table, i, k, *best, *new)
+                best = new
+        halves.extend(best)
+    _candidates.join(*halves, room.rival_value, room.rival_class)
     _candidates.judge_class(table, room, j, room.rival_value, room.rival_class)
 
 
