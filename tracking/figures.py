@@ -50,9 +50,8 @@ def class_accuracy_figure(records: Iterable[CellRecord], *, method: str = "dcs")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for panel, (title, cells) in zip(axes, panels.items(), strict=True):
         _draw(panel, title, cells)
-    axes[0].legend(
-        *axes[0].get_legend_handles_labels(), loc="lower right", frameon=False, fontsize=9
-    )
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False)
     return figure
 
 

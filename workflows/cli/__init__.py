@@ -8,6 +8,7 @@ import typer
 
 from dcs.errors import DCSError
 from workflows.cli import apply, evaluate, importing, quickstart, sweep, sync, tasks, tune, ui
+from workflows.cli._signals import STOP
 
 __all__ = ["app", "main"]
 
@@ -35,6 +36,7 @@ def _root(
 def main() -> None:
     """Run the command line: exit code 2 and one line for what a user can mend."""
     debug = "--debug" in sys.argv[1:]
+    STOP.listen()
     try:
         app()
     except DCSError as error:
@@ -42,8 +44,10 @@ def main() -> None:
             raise
         typer.echo(f"dcs: error: {' '.join(str(error).split())}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except SystemExit:
+        if STOP.number is None:
+            raise
         typer.echo(
-            "dcs: interrupted; what is finished is kept, run the same command again", err=True
+            "dcs: stopped; what is finished is kept, run the same command again to go on", err=True
         )
-        sys.exit(130)
+        sys.exit(128 + STOP.number)

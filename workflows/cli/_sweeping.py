@@ -8,13 +8,19 @@ from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 
+from dcs._files import atomic_path
 from tracking import CellRecord, Recorder, RecorderReport
+from tracking.figures import class_accuracy_figure
 from workflows.cli._console import console, sweep_bars
 from workflows.cli._results import results_table
+from workflows.cli._signals import STOP
 from workflows.config import SweepConfig
 from workflows.sweep import plan_sweep, run_sweep, sweep_key
 
 __all__ = ["sweep_and_show"]
+
+#: The method whose class accuracies are drawn.
+_DRAWN = "dcs"
 
 
 def sweep_and_show(config: SweepConfig, *, output: Path, tracking_uri: str | None) -> None:
@@ -40,7 +46,7 @@ def sweep_and_show(config: SweepConfig, *, output: Path, tracking_uri: str | Non
             records = run_sweep(plan, recorder, bars)
         with console.status("recording in MLflow"):
             report = recorder.finish()
-    _show(records, report, output=output, seconds=time.perf_counter() - clock)
+    _show(config.name, records, report, output=output, seconds=time.perf_counter() - clock)
 
 
 @contextmanager
@@ -49,8 +55,10 @@ def local_ray() -> Iterator[None]:
     import logging
     import os
 
-    # Asked for before the import reads it: how workers see GPUs when they ask for none.
+    # Read when Ray is imported: how workers see GPUs when they ask for none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray complains on the terminal about work that it dropped when it was told to stop.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     with console.status("starting Ray"):
         import ray
 
@@ -60,6 +68,7 @@ def local_ray() -> Iterator[None]:
             logging_level=logging.ERROR,
             log_to_driver=False,
         )
+        STOP.listen()
     try:
         yield
     finally:
@@ -67,7 +76,7 @@ def local_ray() -> Iterator[None]:
 
 
 def _show(
-    records: list[CellRecord], report: RecorderReport, *, output: Path, seconds: float
+    name: str, records: list[CellRecord], report: RecorderReport, *, output: Path, seconds: float
 ) -> None:
     finished = [record for record in records if record.status == "FINISHED"]
     by_task = sorted(finished, key=lambda record: _group(record))
@@ -84,6 +93,11 @@ def _show(
                 f"{identity['shots']}-shot seed {identity['seed']}: {last}"
             )
     console.print()
+    if any(record.identity["method"] == _DRAWN for record in finished):
+        picture = output / "figures" / f"{name}.png"
+        with atomic_path(picture) as temporary:
+            class_accuracy_figure(finished, method=_DRAWN).savefig(temporary, format="png")
+        console.print(f"class accuracies before and after drawn in {picture}", soft_wrap=True)
     console.print(report.message, soft_wrap=True)
     console.print(f"written to {output} in {seconds:.0f} s", soft_wrap=True)
     console.print(f"next: [bold]dcs ui --output {output}[/bold] compares the runs in MLflow")

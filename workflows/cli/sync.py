@@ -31,4 +31,4 @@ def sync(output: Output = Path("dcs-runs"), tracking_uri: TrackingUri = None) ->
     for report in reports:
         console.print(report.message, soft_wrap=True)
     if not reports:
-        console.print(f"nothing was ever recorded under {output}")
+        console.print(f"nothing to send: all that is finished under {output} is recorded")
