@@ -28,7 +28,9 @@ for module in (quickstart, tune, evaluate, apply, importing, tasks, sweep, sync,
 
 @app.callback()
 def _root(
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of expected errors too."),
+    debug: bool = typer.Option(
+        False, "--debug", help="Show the traceback of an expected error; works anywhere."
+    ),
 ) -> None:
     pass
 
@@ -36,9 +38,10 @@ def _root(
 def main() -> None:
     """Run the command line: exit code 2 and one line for what a user can mend."""
     debug = "--debug" in sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     STOP.listen()
     try:
-        app()
+        app(arguments)
     except DCSError as error:
         if debug:
             raise

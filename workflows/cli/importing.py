@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 __all__ = ["register"]
 
+_FORMATS = """Turn class probabilities from elsewhere into a probability table.
+
+FORMAT is one of:
+
+* **npz**: NumPy archive with `probs` (or `logits`) [M, N] and `labels` [M]
+* **csv**, **parquet**: named columns: `label`, one `p:<class>` per class, perhaps `id`
+* **vectors**: lines `id label prediction p_0 ... p_{N-1}`, or a folder with opt.txt and test.txt
+* **lm-eval**: sample log of lm-evaluation-harness (`samples_*.jsonl`)
+"""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("import")(import_)
+    app.command("import", help=_FORMATS)(import_)
 
 
 def import_(
-    format: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is: npz, ...")],
+    format: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file or folder to read.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="TABLE", help="The Parquet file to write.")
@@ -24,13 +34,49 @@ def import_(
     normalise: Annotated[
         bool, typer.Option("--normalise", help="Divide each row by its sum instead of refusing.")
     ] = False,
+    logits: Annotated[
+        bool, typer.Option("--logits", help="The values are logits: apply a softmax.")
+    ] = False,
+    classes: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Class names, in the order of columns.")
+    ] = None,
+    id_column: Annotated[str | None, typer.Option(help="Column of the row names.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column of the true classes.")] = None,
+    class_columns: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Columns of the probabilities.")
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Which table of a folder: optimization or test.")
+    ] = None,
+    filter: Annotated[
+        str | None, typer.Option(help="lm-eval: which filter's responses to read.")
+    ] = None,
+    targets: Annotated[
+        Literal["auto", "index", "text"], typer.Option(help="lm-eval: what targets are.")
+    ] = "auto",
+    model: Annotated[str | None, typer.Option(help="Model to note as the origin.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task to note as the origin.")] = None,
 ) -> None:
     """Turn class probabilities from elsewhere into a probability table."""
     from dcs.importers import import_file
     from dcs.metrics import ClassificationMetrics
     from workflows.cli._console import console
 
-    table = import_file(format, path, normalise=normalise)
+    table = import_file(
+        format,
+        path,
+        part=part,
+        normalise=normalise,
+        logits=logits,
+        classes=_names(classes),
+        id_column=id_column,
+        label_column=label_column,
+        class_columns=_names(class_columns),
+        filter=filter,
+        targets=targets,
+        model=model,
+        task=task,
+    )
     table.write(output)
     metrics = ClassificationMetrics.from_predictions(
         table.labels, table.probs.argmax(axis=1), table.n_classes
@@ -40,6 +86,11 @@ def import_(
         f"({', '.join(table.classes)}); accuracy {100 * metrics.accuracy:.1f} %, "
         f"COBias {100 * metrics.cobias:.1f}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
-    console.print(f"next: [bold]dcs tune {output}[/bold]")
+    console.print(f"next: [bold]dcs tune {output}[/bold]", soft_wrap=True)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
