@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,23 +25,26 @@ class Outcome:
     err: str
 
 
-@pytest.fixture
-def dcs(monkeypatch, capsys) -> Callable[..., Outcome]:
-    """Run ``dcs ARGUMENTS``; wide output, so that no line is wrapped."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["dcs", *map(str, arguments)])
-        capsys.readouterr()
+def run_dcs(*arguments: object) -> Outcome:
+    """Run ``dcs ARGUMENTS`` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with (
+        mock.patch.object(sys, "argv", ["dcs", *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         try:
             main()
-            code = 0
         except SystemExit as end:
             code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
+    return Outcome(code, out.getvalue(), err.getvalue())
 
-    return run
+
+@pytest.fixture
+def dcs() -> Callable[..., Outcome]:
+    """The command line."""
+    return run_dcs
 
 
 def biased_table(
