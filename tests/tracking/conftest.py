@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,17 @@ from tracking.records import CellRecord
 from tracking.stores import default_tracking_uri, open_client
 
 from .cells import make_cell
+
+
+@pytest.fixture(autouse=True)
+def nothing_lands_in_the_working_directory(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """An experiment on a database without an artifact location writes to ./mlruns."""
+    folder = tmp_path_factory.mktemp("cwd")
+    monkeypatch.chdir(folder)
+    yield
+    assert not list(folder.iterdir())
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,18 @@ from tracking._content import chosen, thin
 from tracking._runs import SweepRuns
 from tracking.destinations import DestinationInfo
 from tracking.reports import check_trials, parse_trials
-from tracking.stores import StoreUnavailable, open_client, quietly
+from tracking.stores import StoreUnavailable, artifact_location, open_client, quietly
 
 from .cells import content, make_cell, runs
 
 INFO = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "log_artifacts", "set_terminated", "delete_run", "set_tag"}
+
+
+def _sweep(client: MlflowClient, uri: str, info: DestinationInfo = INFO) -> SweepRuns:
+    # As the sender does: without a location MLflow would use the working directory.
+    location = artifact_location(uri, Path(), info.experiment)
+    return SweepRuns(client, info, location=location)
 
 
 class Crash(BaseException):
@@ -53,17 +60,17 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> 
     older = make_cell(1, trials=1, metrics={"test/accuracy": 0.1})
     client = open_client(uri)
     with quietly():
-        SweepRuns(client, INFO, location=None).write_cell(older, older.digest)
+        _sweep(client, uri).write_cell(older, older.digest)
         crashes = 0
         for call in range(1, 40):
             changed = make_cell(1, trials=2, metrics={"test/accuracy": call / 100})
-            sweep = SweepRuns(client, INFO, location=None)
+            sweep = _sweep(client, uri)
             sweep._client = FailingClient(client, after=call, done=call % 2 == 0)  # type: ignore[assignment]
             try:
                 sweep.write_cell(changed, changed.digest)
             except Crash:
                 crashes += 1
-            again = SweepRuns(client, INFO, location=None)
+            again = _sweep(client, uri)
             run_id = again.write_cell(changed, changed.digest)
             assert content() == (1, {cell.key: "FINISHED"}, {cell.key: 2})
             run = client.get_run(run_id)
@@ -80,10 +87,10 @@ def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(uri: str) -> None:
     client = open_client(uri)
     cell = make_cell(1)
     with quietly():
-        first = SweepRuns(client, INFO, location=None)
+        first = _sweep(client, uri)
         run_id = first.write_cell(cell, cell.digest)
         other = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s2")
-        second = SweepRuns(client, other, location=None)
+        second = _sweep(client, uri, other)
         assert second.parent_id != first.parent_id
         assert second.write_cell(cell, cell.digest) == run_id
         assert client.get_run(run_id).data.tags[schema.PARENT] == second.parent_id
@@ -99,7 +106,7 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(uri: str) -> 
         identity={"task": "t" * 9000, "method": "dcs"},
     )
     with quietly():
-        run_id = SweepRuns(client, INFO, location=None).write_cell(odd, odd.digest)
+        run_id = _sweep(client, uri).write_cell(odd, odd.digest)
         data = client.get_run(run_id).data
     assert data.params["list"] == '[1, "\\u00e4"]'
     assert len(data.params["a b_c"]) == 6000
@@ -110,10 +117,10 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(uri: str) -> 
 def test_a_deleted_experiment_is_not_written_to(uri: str) -> None:
     client = open_client(uri)
     with quietly():
-        sweep = SweepRuns(client, INFO, location=None)
+        sweep = _sweep(client, uri)
         client.delete_experiment(sweep.experiment_id)
         with pytest.raises(StoreUnavailable, match="mlflow experiments restore"):
-            SweepRuns(client, INFO, location=None)
+            _sweep(client, uri)
 
 
 def test_parameters_of_a_sweep_are_added_but_never_rewritten(uri: str) -> None:
@@ -123,7 +130,7 @@ def test_parameters_of_a_sweep_are_added_but_never_rewritten(uri: str) -> None:
             tracking_uri=None, experiment="demo", sweep_key="s1", sweep_params=params
         )
         with quietly():
-            SweepRuns(client, info, location=None)
+            _sweep(client, uri, info)
     sweeps = runs(kind="sweep")
     assert len(sweeps) == 1
     assert sweeps.iloc[0]["params.seed"] == "1"
