@@ -6,6 +6,7 @@ Precedence: command line > YAML > defaults.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,10 @@ from dcs.errors import ConfigError, DCSError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
 
-__all__ = ["SweepConfig", "TunerSettings", "load_config", "packaged_config"]
+__all__ = ["AXES", "SweepConfig", "TunerSettings", "load_config", "narrowed", "packaged_config"]
+
+#: What a sweep is the product of, outermost first.
+AXES = ("models", "tasks", "shots", "seeds", "methods")
 
 
 class _Strict(BaseModel):
@@ -157,6 +161,42 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
         return SweepConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{file}: {_one_line(error)}") from None
+
+
+def narrowed(config: SweepConfig, restrictions: Iterable[str]) -> SweepConfig:
+    """Return a sweep without the cells that are not asked for.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The whole sweep.
+    restrictions : iterable of str
+        Each ``axis=value,value``, e.g. ``tasks=trec,rte``; the axes are models, tasks, shots,
+        seeds and methods.
+
+    Raises
+    ------
+    ConfigError
+        An axis is not known, or a value is not in the configuration.
+    """
+    kept: dict[str, tuple[Any, ...]] = {}
+    for restriction in restrictions:
+        axis, _, text = restriction.partition("=")
+        if axis not in AXES:
+            raise ConfigError(
+                f"--only {restriction!r}: unknown axis {axis!r}{suggest(axis, AXES)}; "
+                f"write AXIS=VALUE,... with one of {', '.join(AXES)}"
+            )
+        there = {str(value): value for value in getattr(config, axis)}
+        for value in text.split(","):
+            if value not in there:
+                raise ConfigError(
+                    f"--only {restriction!r}: {value!r} is not among the {axis} of the sweep "
+                    f"({', '.join(there)}){suggest(value, there)}"
+                )
+        wanted = text.split(",")
+        kept[axis] = tuple(value for name, value in there.items() if name in wanted)
+    return config.model_copy(update=kept)
 
 
 def packaged_config(name: str) -> Path:

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -18,9 +18,7 @@ from workflows.cells import Cell, TableRequest, cells_of
 from workflows.compute import compute_cell, failed_record
 from workflows.generate import ScoringActor
 from workflows.stores import ProbabilityStore
-
-if TYPE_CHECKING:
-    from workflows.sweep import Progress, SweepPlan
+from workflows.sweep import Progress, SweepPlan
 
 __all__ = ["Driver"]
 
@@ -75,8 +73,9 @@ class Driver:
         # Without GPUs half of the CPUs score, so that annealing can start beside them.
         self._actor_slots = gpus or max(1, cpus // 2)
         self._cell_slots = _IN_FLIGHT_PER_CPU * cpus
+        self._gpus_each = 1 if gpus else 0
         self._actor_class = ray.remote(
-            num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=_RETRIES, max_task_retries=_RETRIES
+            num_cpus=1, num_gpus=self._gpus_each, max_restarts=_RETRIES, max_task_retries=_RETRIES
         )(ScoringActor)
         self._cell_task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_run_cell)
 
@@ -89,8 +88,8 @@ class Driver:
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
         self._tuning: dict[Any, _Tuning] = {}
-        self._cells_ended = len(plan.finished)
-        self._cells_failed = 0
+        self._cells_ended = len(plan.ended)
+        self._cells_failed = plan.n_failed
 
     def run(self) -> Iterator[CellRecord]:
         """Yield the record of every missing cell as it ends.
@@ -128,7 +127,7 @@ class Driver:
         if self._idle.get(model):
             return self._idle[model].pop()
         self._idle.clear()
-        return self._actor_class.remote(model, self._store.root)
+        return self._actor_class.remote(model, self._store.root, self._gpus_each)
 
     def _end_scoring(self, digests: Any) -> Iterator[CellRecord]:
         scoring = self._scoring.pop(digests)
@@ -180,9 +179,12 @@ class Driver:
             record = failed_record(
                 tuning.cell, error, sweep=self._plan.config.name, started_ms=tuning.started_ms
             )
-        self._cells_ended += 1
-        self._cells_failed += record.status == "FAILED"
+        self._count(record)
         return record
+
+    def _count(self, record: CellRecord) -> None:
+        self._cells_ended += 1
+        self._cells_failed += not record.finished
 
     def _report(self) -> None:
         missing = len(self._requests) + len(self._scoring)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from dcs.generation import generate_tables
 from dcs.probabilities import ProbabilityTable
@@ -54,10 +54,13 @@ class ScoringActor:
         A local folder, a hub id, or ``tiny_lm``.
     store : pathlib.Path
         Where tables are kept, on a file system that all nodes share.
+    gpus : float
+        GPUs that the actor holds.
     """
 
-    def __init__(self, model: str, store: Path) -> None:
+    def __init__(self, model: str, store: Path, gpus: float) -> None:
         self._scorer = load_scorer(model)
+        self._gpus = gpus
         self._store = ProbabilityStore(store)
 
     def generate(
@@ -71,12 +74,19 @@ class ScoringActor:
             By split; two objects, so that the driver reads only the digests and hands the tables
             on to the tasks without a copy of its own.
         """
-        tables: dict[str, Any] = generate_tables(
+        clock = time.perf_counter()
+        tables = generate_tables(
             self._scorer,
             get_task(request.task),
             shots=request.shots,
             seed=request.seed,
             limit=request.limit,
         )
-        self._store.write(key, tables)
-        return tables, {split: table.digest for split, table in tables.items()}
+        scoring = self._store.write(
+            key,
+            tables,
+            model=request.model,
+            seconds=time.perf_counter() - clock,
+            gpus=self._gpus,
+        )
+        return tables, scoring.digests

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dcs._files import atomic_write_text
+from dcs.errors import TableError
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import SPLITS
 
-__all__ = ["ProbabilityStore"]
+__all__ = ["ProbabilityStore", "Scoring"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How long a pair of tables took.
+
+    Attributes
+    ----------
+    model : str
+        The model, as it was named.
+    seconds : float
+        Wall-clock time.
+    rows : int
+        Prompts scored.
+    gpus : float
+        GPUs held for that time.
+    digests : dict of str to str
+        Content hash of each table, by split.
+    """
+
+    model: str
+    seconds: float
+    rows: int
+    gpus: float
+    digests: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ProbabilityStore:
-    """A folder of Parquet files, two for each key.
+    """A folder of Parquet files, two for each key, and a note of how they came about.
 
     Attributes
     ----------
@@ -33,19 +61,63 @@ class ProbabilityStore:
         """Return where a table lies."""
         return self.root / key / f"{split}.parquet"
 
-    def read(self, key: str) -> dict[str, ProbabilityTable] | None:
-        """Return both tables of a key, or None unless both are there.
+    def _note(self, key: str) -> Path:
+        return self.root / key / "scoring.json"
+
+    def scoring(self, key: str) -> Scoring | None:
+        """Return how a pair of tables came about, or None if it is not there.
+
+        The note is written last: where it is, the tables are whole.
 
         Raises
         ------
         TableError
-            A file is there and damaged; names it.
+            The note is damaged; names the file.
         """
-        if not all(self.path(key, split).is_file() for split in SPLITS):
+        path = self._note(key)
+        if not path.is_file() or not all(self.path(key, split).is_file() for split in SPLITS):
             return None
-        return {split: ProbabilityTable.read(self.path(key, split)) for split in map(str, SPLITS)}
+        try:
+            return Scoring(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, OSError) as error:
+            raise TableError(
+                f"{path}: damaged ({error}); remove the folder {path.parent.name} beside it "
+                "to have its tables scored again"
+            ) from None
 
-    def write(self, key: str, tables: Mapping[str, ProbabilityTable]) -> None:
-        """Write both tables of a key, each all or nothing."""
+    def digests(self, key: str) -> dict[str, str] | None:
+        """Return the content hashes of both tables, or None unless both are there."""
+        scoring = self.scoring(key)
+        return None if scoring is None else scoring.digests
+
+    def read(self, key: str) -> dict[str, ProbabilityTable]:
+        """Return both tables of a key.
+
+        Raises
+        ------
+        TableError
+            A file is missing or damaged; names it.
+        """
+        return {str(split): ProbabilityTable.read(self.path(key, split)) for split in SPLITS}
+
+    def write(
+        self,
+        key: str,
+        tables: Mapping[str, ProbabilityTable],
+        *,
+        model: str,
+        seconds: float,
+        gpus: float,
+    ) -> Scoring:
+        """Write both tables of a key, each all or nothing, and the note of them last."""
         for split in SPLITS:
             tables[split].write(self.path(key, split))
+        scoring = Scoring(
+            model=model,
+            seconds=seconds,
+            rows=sum(table.n_rows for table in tables.values()),
+            gpus=gpus,
+            digests={split: table.digest for split, table in tables.items()},
+        )
+        atomic_write_text(self._note(key), json.dumps(asdict(scoring), indent=1))
+        return scoring

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,7 @@ from workflows.config import SweepConfig
 from workflows.generate import request_key
 from workflows.stores import ProbabilityStore
 
-__all__ = ["Progress", "SweepPlan", "plan_sweep", "run_sweep", "sweep_key"]
+__all__ = ["Progress", "SweepPlan", "ended_cells", "plan_sweep", "run_sweep", "sweep_key"]
 
 
 class Progress(Protocol):
@@ -28,7 +28,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What a sweep consists of and what is still to do.
+    """What a sweep consists of and what of it has been done.
 
     Attributes
     ----------
@@ -36,19 +36,38 @@ class SweepPlan:
         The sweep.
     output : pathlib.Path
         The folder that everything is written to.
-    missing_tables : dict of str to TableRequest
-        Requests not yet scored, by key.
-    missing_cells : dict of str to list of Cell
-        Cells not yet computed whose tables are there, by the table's key.
-    finished : dict of str to CellRecord
-        Cells computed earlier, by key.
+    requests : dict of str to TableRequest
+        Every table, by key, in the order of the configuration.
+    cells : dict of str to list of Cell
+        The cells of those tables that have been scored, by the table's key. Those of the others
+        are not known yet, since a cell is named by its numbers.
+    ended : dict of str to CellRecord
+        Cells of earlier runs that are not to be computed again, by key: finished ones, and
+        failed ones unless they are to be retried.
+    retry_failed : bool
+        Whether cells that failed earlier are computed again.
     """
 
     config: SweepConfig
     output: Path
-    missing_tables: dict[str, TableRequest]
-    missing_cells: dict[str, list[Cell]]
-    finished: dict[str, CellRecord]
+    requests: dict[str, TableRequest]
+    cells: dict[str, list[Cell]]
+    ended: dict[str, CellRecord]
+    retry_failed: bool
+
+    @property
+    def missing_tables(self) -> dict[str, TableRequest]:
+        """Tables to be scored, by key."""
+        return {key: r for key, r in self.requests.items() if key not in self.cells}
+
+    @property
+    def missing_cells(self) -> dict[str, list[Cell]]:
+        """Cells to be computed whose tables have been scored, by the table's key."""
+        missing = {
+            key: [cell for cell in cells if cell.key not in self.ended]
+            for key, cells in self.cells.items()
+        }
+        return {key: cells for key, cells in missing.items() if cells}
 
     @property
     def has_work(self) -> bool:
@@ -58,12 +77,17 @@ class SweepPlan:
     @property
     def n_tables(self) -> int:
         """Number of tables in the sweep."""
-        return len(table_requests(self.config))
+        return len(self.requests)
 
     @property
     def n_cells(self) -> int:
         """Number of cells in the sweep."""
         return self.n_tables * len(self.config.methods)
+
+    @property
+    def n_failed(self) -> int:
+        """Number of cells that failed earlier and are left so."""
+        return sum(not record.finished for record in self.ended.values())
 
 
 def sweep_key(config: SweepConfig) -> str:
@@ -71,7 +95,7 @@ def sweep_key(config: SweepConfig) -> str:
     return content_key(config.model_dump(mode="json", exclude={"tracked_trials"}))
 
 
-def plan_sweep(config: SweepConfig, output: Path) -> SweepPlan:
+def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False) -> SweepPlan:
     """Compare a sweep with what is on disk.
 
     Parameters
@@ -80,37 +104,45 @@ def plan_sweep(config: SweepConfig, output: Path) -> SweepPlan:
         The sweep.
     output : pathlib.Path
         The folder of earlier work, or a new one.
+    retry_failed : bool
+        Whether cells that failed earlier are to be computed again.
 
     Returns
     -------
     SweepPlan
         Nothing is computed or written yet.
+
+    Raises
+    ------
+    DCSError
+        A model or task is not known, or a file of earlier work is damaged.
     """
-    store = ProbabilityStore.under(output)
-    outbox = Outbox(output)
-    missing_tables: dict[str, TableRequest] = {}
-    missing_cells: dict[str, list[Cell]] = {}
-    finished: dict[str, CellRecord] = {}
-    for request in table_requests(config):
-        key = request_key(request)
-        tables = store.read(key)
-        if tables is None:
-            missing_tables[key] = request
-            continue
-        digests = {split: table.digest for split, table in tables.items()}
-        cells = cells_of(request, config, digests)
-        done = outbox.finished([cell.key for cell in cells])
-        finished |= done
-        remaining = [cell for cell in cells if cell.key not in done]
-        if remaining:
-            missing_cells[key] = remaining
+    store, outbox = ProbabilityStore.under(output), Outbox(output)
+    requests = {request_key(request): request for request in table_requests(config)}
+    cells = {
+        key: cells_of(request, config, digests)
+        for key, request in requests.items()
+        if (digests := store.digests(key)) is not None
+    }
+    ended: dict[str, CellRecord] = {}
+    for some in cells.values():
+        ended |= ended_cells(outbox, some, retry_failed=retry_failed)
     return SweepPlan(
         config=config,
         output=output,
-        missing_tables=missing_tables,
-        missing_cells=missing_cells,
-        finished=finished,
+        requests=requests,
+        cells=cells,
+        ended=ended,
+        retry_failed=retry_failed,
     )
+
+
+def ended_cells(
+    outbox: Outbox, cells: Iterable[Cell], *, retry_failed: bool
+) -> dict[str, CellRecord]:
+    """Return the records of those cells that are not to be computed (again), by key."""
+    records = outbox.load([cell.key for cell in cells]).records
+    return {key: record for key, record in records.items() if record.finished or not retry_failed}
 
 
 def run_sweep(plan: SweepPlan, recorder: Recorder, progress: Progress) -> list[CellRecord]:
@@ -129,11 +161,17 @@ def run_sweep(plan: SweepPlan, recorder: Recorder, progress: Progress) -> list[C
     -------
     list of CellRecord
         All cells of the sweep, in the order of the configuration.
+
+    Raises
+    ------
+    DCSError
+        A model cannot be scored. What has been computed is recorded.
     """
-    records = {**plan.finished}
-    for record in plan.finished.values():
+    records = {**plan.ended}
+    for record in plan.ended.values():
         recorder.record(record)
-    progress.cells(len(records), plan.n_cells, 0)
+    progress.tables(len(plan.cells), plan.n_tables)
+    progress.cells(len(records), plan.n_cells, plan.n_failed)
     if plan.has_work:
         # Ray takes a second to import, and a finished sweep does not need it.
         from workflows.driver import Driver

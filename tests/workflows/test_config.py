@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError
-from workflows.config import SweepConfig, load_config, packaged_config
+from workflows.config import SweepConfig, load_config, narrowed, packaged_config
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
 
@@ -83,3 +83,28 @@ def test_a_file_that_is_not_text_or_not_there(tmp_path):
         load_config(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path)
+
+
+def test_a_sweep_is_narrowed_to_what_is_named():
+    whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"), shots=(1, 5, "N"))
+    part = narrowed(whole, ["shots=N,1", "tasks=reviews"])
+    assert part.shots == (1, "N")
+    assert part.tasks == ("reviews",)
+    assert narrowed(whole, []) == whole
+
+
+@pytest.mark.parametrize(
+    ("restriction", "words"),
+    [
+        ("task=reviews", ["'task'", "'tasks'"]),
+        ("tasks=revews", ["'revews'", "'reviews'"]),
+        ("shots=2", ["'2'", "1"]),
+        ("tasks", ["tasks"]),
+    ],
+)
+def test_what_a_sweep_does_not_have_cannot_be_asked_for(restriction, words):
+    whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"))
+    with pytest.raises(ConfigError) as caught:
+        narrowed(whole, [restriction])
+    for word in words:
+        assert word in str(caught.value)

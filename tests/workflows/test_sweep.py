@@ -9,6 +9,7 @@ import pytest
 from tracking import CellRecord, Outbox, Recorder, queries
 from workflows.cells import table_requests
 from workflows.config import SweepConfig, TunerSettings
+from workflows.estimate import estimate
 from workflows.stores import ProbabilityStore
 from workflows.sweep import plan_sweep, run_sweep, sweep_key
 
@@ -110,8 +111,7 @@ def test_what_is_missing_is_computed_and_equals_what_was(finished):
 
     # With its tables gone too, cells that are finished are found again after the scoring.
     (key,) = plan.missing_cells
-    for split in ("optimization", "test"):
-        store.path(key, split).unlink()
+    store.path(key, "test").unlink()
     plan = plan_sweep(CONFIG, output)
     assert list(plan.missing_tables.values()) == [requests[1]]
     again, _ = _sweep(CONFIG, output)
@@ -131,9 +131,25 @@ def test_a_wider_sweep_reuses_what_a_narrow_one_finished(finished):
     output, records, _ = finished
     wider = CONFIG.model_copy(update={"name": "wider", "methods": ("icl", "dcs", "dnip")})
     plan = plan_sweep(wider, output)
-    assert sorted(plan.finished) == sorted(record.key for record in records)
+    assert sorted(plan.ended) == sorted(record.key for record in records)
     assert not plan.missing_tables
     assert {c.method for cells in plan.missing_cells.values() for c in cells} == {"dnip"}
+
+
+def test_the_rest_of_a_sweep_is_judged_by_what_is_done(finished):
+    output, records, _ = finished
+    nothing = estimate(plan_sweep(CONFIG, output))
+    assert (nothing.tables, nothing.cells) == (0, 0)
+    assert nothing.scoring_seconds == nothing.cell_seconds == 0
+
+    twice = CONFIG.model_copy(update={"seeds": (0, 1)})
+    rest = estimate(plan_sweep(twice, output))
+    assert (rest.tables, rest.cells) == (4, 8)
+    assert rest.scoring_seconds > 0
+    assert rest.gpu_seconds == 0
+    assert rest.cell_seconds > 0
+    unknown = estimate(plan_sweep(CONFIG, output / "elsewhere"))
+    assert unknown.scoring_seconds is unknown.cell_seconds is None
 
 
 def test_a_cell_that_raises_stops_no_other(cluster, tmp_path):
@@ -147,3 +163,8 @@ def test_a_cell_that_raises_stops_no_other(cluster, tmp_path):
     assert "Traceback" in (by_method["dcs"].error or "")
     assert steps.seen_cells[-1] == (2, 2, 1)
     assert set(Outbox(tmp_path).finished()) == {by_method["icl"].key}
+
+    # A failed cell is left alone, unless it is to be retried; its run is then the same one.
+    assert not plan_sweep(poisoned, tmp_path).has_work
+    plan = plan_sweep(poisoned, tmp_path, retry_failed=True)
+    assert [c.method for cells in plan.missing_cells.values() for c in cells] == ["dcs"]

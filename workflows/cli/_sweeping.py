@@ -11,35 +11,59 @@ from pathlib import Path
 from dcs._files import atomic_path
 from tracking import CellRecord, Recorder, RecorderReport
 from tracking.figures import class_accuracy_figure
-from workflows.cli._console import console, sweep_bars
+from workflows.cli._console import console, new_table, sweep_bars
 from workflows.cli._results import results_table
 from workflows.cli._signals import STOP
 from workflows.config import SweepConfig
-from workflows.sweep import plan_sweep, run_sweep, sweep_key
+from workflows.estimate import estimate
+from workflows.sweep import SweepPlan, plan_sweep, run_sweep, sweep_key
 
-__all__ = ["sweep_and_show"]
+__all__ = ["local_ray", "show_plan", "sweep_and_show"]
 
 #: The method whose class accuracies are drawn.
 _DRAWN = "dcs"
 
 
-def sweep_and_show(config: SweepConfig, *, output: Path, tracking_uri: str | None) -> None:
-    """Run a sweep to its end and print its tables, what was written, and what to type next."""
+def sweep_and_show(
+    config: SweepConfig,
+    *,
+    whole: SweepConfig,
+    output: Path,
+    tracking_uri: str | None,
+    retry_failed: bool = False,
+) -> None:
+    """Run a sweep to its end and print its tables, what was written, and what to type next.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        What to run.
+    whole : SweepConfig
+        The sweep that this is all or a part of; its runs lie under one parent.
+    output : pathlib.Path
+        Folder for all that is written.
+    tracking_uri : str or None
+        The MLflow store.
+    retry_failed : bool
+        Whether cells that failed earlier are computed again.
+
+    Raises
+    ------
+    SystemExit
+        With code 1 if a cell failed.
+    """
     clock = time.perf_counter()
     with console.status("looking at what is there already"):
-        plan = plan_sweep(config, output)
-    console.print(
-        f"[bold]{config.name}[/bold]: {plan.n_tables} tables, {plan.n_cells} cells; "
-        f"{len(plan.finished)} cells finished earlier"
-    )
+        plan = plan_sweep(config, output, retry_failed=retry_failed)
+    console.print(_headline(plan))
     with Recorder(
         tracking_uri,
         output=output,
-        experiment=config.name,
-        sweep_key=sweep_key(config),
-        sweep_params=config.model_dump(mode="json"),
-        run_name=config.name,
-        trials=config.tracked_trials,
+        experiment=whole.name,
+        sweep_key=sweep_key(whole),
+        sweep_params=whole.model_dump(mode="json"),
+        run_name=whole.name,
+        trials=whole.tracked_trials,
         warn=lambda line: console.print(f"[yellow]{line}[/yellow]"),
     ) as recorder:
         with local_ray() if plan.has_work else nullcontext(), sweep_bars() as bars:
@@ -47,6 +71,49 @@ def sweep_and_show(config: SweepConfig, *, output: Path, tracking_uri: str | Non
         with console.status("recording in MLflow"):
             report = recorder.finish()
     _show(config.name, records, report, output=output, seconds=time.perf_counter() - clock)
+    if not all(record.finished for record in records):
+        raise SystemExit(1)
+
+
+def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
+    """Print the cells of a sweep: what is finished, what is missing, how long that may take."""
+    plan = plan_sweep(config, output, retry_failed=retry_failed)
+    table = new_table("model ", "task ", "shots", "seed", "table ", "finished", "failed", "to do")
+    for key, request in plan.requests.items():
+        cells = plan.cells.get(key, [])
+        ended = [plan.ended[cell.key] for cell in cells if cell.key in plan.ended]
+        finished = sum(record.finished for record in ended)
+        table.add_row(
+            request.model,
+            request.task,
+            str(request.shots),
+            str(request.seed),
+            "there" if cells else "to score",
+            str(finished),
+            str(len(ended) - finished),
+            str(len(config.methods) - len(ended)),
+        )
+    console.print(table)
+    console.print(_headline(plan))
+    rest = estimate(plan)
+    console.print(
+        f"to do: {rest.tables} tables to score{_duration(rest.scoring_seconds, 'one worker')}"
+        f"{_duration(rest.gpu_seconds, 'GPUs') if rest.gpu_seconds else ''}, "
+        f"{rest.cells} cells to tune{_duration(rest.cell_seconds, 'one CPU')}",
+        soft_wrap=True,
+    )
+
+
+def _duration(seconds: float | None, of: str) -> str:
+    if seconds is None:
+        return " (how long shows once the first is done)"
+    if seconds < 120:
+        return f" ({seconds:.0f} s of {of})"
+    return (
+        f" ({seconds / 60:.0f} min of {of})"
+        if seconds < 7200
+        else (f" ({seconds / 3600:.1f} h of {of})")
+    )
 
 
 @contextmanager
@@ -75,6 +142,14 @@ def local_ray() -> Iterator[None]:
         ray.shutdown()
 
 
+def _headline(plan: SweepPlan) -> str:
+    failed = f", {plan.n_failed} failed" if plan.n_failed else ""
+    return (
+        f"[bold]{plan.config.name}[/bold]: {plan.n_tables} tables, {plan.n_cells} cells; "
+        f"{len(plan.ended) - plan.n_failed} cells finished earlier{failed}"
+    )
+
+
 def _show(
     name: str, records: list[CellRecord], report: RecorderReport, *, output: Path, seconds: float
 ) -> None:
@@ -92,6 +167,8 @@ def _show(
                 f"[red]failed[/red] {identity['method']} {identity['task']} "
                 f"{identity['shots']}-shot seed {identity['seed']}: {last}"
             )
+    if len(finished) < len(records):
+        console.print("add [bold]--retry-failed[/bold] to compute the failed cells again")
     console.print()
     if any(record.identity["method"] == _DRAWN for record in finished):
         picture = output / "figures" / f"{name}.png"

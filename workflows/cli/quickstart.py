@@ -27,4 +27,4 @@ def quickstart(output: Output = Path("dcs-runs"), tracking_uri: TrackingUri = No
     from workflows.config import load_config, packaged_config
 
     config = load_config(packaged_config("quickstart"))
-    sweep_and_show(config, output=output, tracking_uri=tracking_uri)
+    sweep_and_show(config, whole=config, output=output, tracking_uri=tracking_uri)

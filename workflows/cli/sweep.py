@@ -21,14 +21,40 @@ def sweep(
     config: Annotated[
         Path, typer.Argument(metavar="CONFIG.yaml", help="The sweep: models, tasks, shots, ...")
     ],
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Use this model instead of those of the file; repeatable."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="AXIS=VALUE,...",
+            help="Leave out other cells, e.g. tasks=trec,rte; repeatable.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Compute cells again that failed earlier.")
+    ] = False,
     output: Output = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Run every cell of a sweep: models x tasks x shots x seeds x methods.
 
-    What is finished is not computed again when the command is repeated.
+    What is finished is not computed again when the command is repeated, also after it was
+    stopped or the machine went down. The command line wins over the file, the file over defaults.
     """
-    from workflows.cli._sweeping import sweep_and_show
-    from workflows.config import load_config
+    from workflows.cli._sweeping import show_plan, sweep_and_show
+    from workflows.config import load_config, narrowed
 
-    sweep_and_show(load_config(config), output=output, tracking_uri=tracking_uri)
+    whole = load_config(config, models=model)
+    part = narrowed(whole, only or [])
+    if dry_run:
+        show_plan(part, output=output, retry_failed=retry_failed)
+        return
+    sweep_and_show(
+        part, whole=whole, output=output, tracking_uri=tracking_uri, retry_failed=retry_failed
+    )
