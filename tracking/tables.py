@@ -132,7 +132,7 @@ def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
             [str(row[name]) for name in (*_GROUP, "seeds")]
             + [_percent(row[f"{m}_mean"], row[f"{m}_std"]) for m in ("accuracy", "cobias")]
         )
-    return _markdown(names, rows, right=(4, 5, 6))
+    return markdown_table(names, rows, right=(4, 5, 6))
 
 
 def to_markdown(frame: pd.DataFrame, *, digits: int = 3) -> str:
@@ -142,7 +142,7 @@ def to_markdown(frame: pd.DataFrame, *, digits: int = 3) -> str:
         [_text(value, digits) for value in row] for row in frame.itertuples(index=False, name=None)
     ]
     right = [i for i, kind in enumerate(frame.dtypes) if kind.kind in "iuf"]
-    return _markdown(names, rows, right=right)
+    return markdown_table(names, rows, right=right)
 
 
 def to_mlflow_json(frame: pd.DataFrame) -> str:
@@ -200,7 +200,10 @@ def _percent(mean: float, deviation: float) -> str:
     return f"{100 * mean:.1f}{spread}"
 
 
-def _markdown(names: Sequence[str], rows: list[list[str]], *, right: Iterable[int] = ()) -> str:
+def markdown_table(
+    names: Sequence[str], rows: list[list[str]], *, right: Iterable[int] = ()
+) -> str:
+    """Return rows of text as an aligned Markdown table; columns `right` are figures."""
     cells = [
         [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
         for row in [list(names), *rows]

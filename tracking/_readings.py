@@ -1,0 +1,192 @@
+"""What tables and figures read off a cell record, each said once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from dcs.errors import ConfigError
+from dcs.methods import get_method, method_names
+from tracking.records import CellRecord, TrialRecord
+
+__all__ = [
+    "annealing_seconds",
+    "best_trial",
+    "finished_cells",
+    "method_title",
+    "objective_name",
+    "optimization_rows",
+    "ordered",
+    "other_axes",
+    "place",
+    "search_space",
+    "shots_text",
+    "weakest_class",
+]
+
+
+_KNOWN = frozenset({"model", "task", "shots", "seed", "method", "objective"})
+
+
+def finished_cells(records: Iterable[CellRecord]) -> list[CellRecord]:
+    """Return the finished cells in the order of tables: see `ordered`."""
+    return ordered(record for record in records if record.finished)
+
+
+def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
+    """Sort cells by model and task as they first come, then by shots, method and seed."""
+    cells = list(records)
+    first: dict[tuple[str, str], int] = {}
+    for cell in cells:
+        for name in ("model", "task"):
+            first.setdefault((name, str(cell.identity.get(name))), len(first))
+    methods = method_names()
+
+    def position(cell: CellRecord) -> tuple[Any, ...]:
+        who = cell.identity
+        method = str(who.get("method"))
+        rank = methods.index(method) if method in methods else len(methods)
+        return (
+            first["model", str(who.get("model"))],
+            first["task", str(who.get("task"))],
+            shots_rank(who.get("shots")),
+            rank,
+            method,
+            _number(who.get("seed")),
+        )
+
+    return sorted(cells, key=position)
+
+
+def shots_rank(shots: object) -> float:
+    """Order shots: none, 0, 1, 5, ..., N."""
+    return math.inf if shots == "N" else -1.0 if shots is None else _number(shots)
+
+
+def shots_text(shots: object) -> str:
+    """Return how people write a number of shots."""
+    return "" if shots is None else f"{shots}-shot"
+
+
+def method_title(name: object) -> str:
+    """Return a method's title, or its name where it is not one of ours."""
+    try:
+        return get_method(str(name)).title
+    except ConfigError:
+        return str(name)
+
+
+def place(record: CellRecord, *names: str) -> tuple[Any, ...]:
+    """Return some values of a cell's identity."""
+    return tuple(record.identity.get(name) for name in names)
+
+
+def other_axes(records: Iterable[CellRecord]) -> list[str]:
+    """Return what cells differ in besides model, task, shots, seed, method and objective.
+
+    Differences that come with the method or the table, such as its digest, are none.
+    """
+    seen: dict[str, dict[object, set[str]]] = {}
+    for record in records:
+        method = record.identity.get("method")
+        for name, value in record.identity.items():
+            if name not in _KNOWN and not name.endswith("digest"):
+                seen.setdefault(name, {}).setdefault(method, set()).add(str(value))
+    return [name for name, by in seen.items() if any(len(values) > 1 for values in by.values())]
+
+
+def best_trial(record: CellRecord) -> TrialRecord | None:
+    """Return the trial whose scheme was chosen, None if nothing was tuned."""
+    number = record.params.get("best_trial")
+    for trial in record.trials:
+        if trial.number == number:
+            return trial
+    scored = [trial for trial in record.trials if trial.value is not None]
+    sign = 1.0 if record.direction == "maximize" else -1.0
+    return max(scored, key=lambda trial: sign * (trial.value or 0.0), default=None)
+
+
+def trial_score(trial: TrialRecord) -> float | None:
+    """Return what a trial was judged by on the development rows."""
+    return trial.metrics.get("dev/score") if trial.value is None else trial.value
+
+
+def annealing_seconds(record: CellRecord) -> float | None:
+    """Return the time of the search that found the scheme; None where nothing was searched.
+
+    Where the annealing itself was not timed it is the trial's time, judging included.
+    """
+    seconds = record.metrics.get("opt/seconds")
+    if seconds is not None:
+        return seconds
+    trial = best_trial(record)
+    return None if trial is None else trial.seconds
+
+
+def search_space(record: CellRecord) -> int | None:
+    """Return N * D, classes times correction functions to choose from (paper, Section 4.2)."""
+    try:
+        corrections = get_method(str(record.identity.get("method"))).correction_set(
+            int(record.params.get("weight_scale", 30))
+        )
+    except ConfigError:
+        return None
+    if corrections is None or record.scheme is None:
+        return None
+    return len(corrections) * len(record.scheme["corrections"])
+
+
+def optimization_rows(record: CellRecord) -> int | None:
+    """Return the number of rows of the table that the cell was tuned on."""
+    tables = record.provenance.get("tables", {})
+    rows = tables.get("optimization", {}).get("rows") if isinstance(tables, Mapping) else None
+    return None if rows is None else int(rows)
+
+
+def objective_name(record: CellRecord) -> str:
+    """Return ``full``, ``err``, ``err+pmi``, ...: the terms of the objective that have weight."""
+    objective = record.identity.get("objective")
+    if objective is None:
+        return "full"
+    if not isinstance(objective, Mapping):
+        return str(objective)
+    weights = {
+        "err": objective.get("error_weight", 1.0),
+        "cobias": objective.get("beta", 1.0),
+        "pmi": objective.get("tau", 0.2),
+    }
+    terms = [name for name, weight in weights.items() if weight != 0]
+    return "full" if len(terms) == len(weights) else "+".join(terms)
+
+
+def weakest_class(record: CellRecord) -> int | None:
+    """Return the index of the class that the uncorrected model is worst at."""
+    before = record.class_accuracies.get("before", [])
+    known = [index for index, value in enumerate(before) if value is not None]
+    return min(known, key=lambda index: before[index], default=None)
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the sample's standard deviation, NaN where there is none."""
+    if not values:
+        return math.nan, math.nan
+    return fmean(values), stdev(values) if len(values) > 1 else math.nan
+
+
+def percent(mean: float | None, deviation: float | None = None, *, digits: int = 1) -> str:
+    """Write a fraction as percent, with its deviation where there is one."""
+    if mean is None or math.isnan(mean):
+        return ""
+    text = f"{100 * mean:.{digits}f}"
+    if deviation is None or math.isnan(deviation):
+        return text
+    return f"{text} ± {100 * deviation:.{digits}f}"
+
+
+def _number(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.inf
