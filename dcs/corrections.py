@@ -34,6 +34,7 @@ __all__ = [
 
 _SLOPES: Final = (2, 4, 8)
 _NARROWEST: Final = 1e-6
+_LARGEST_WEIGHT: Final = 1e6
 
 
 def _finite(value: Any, name: str) -> float:
@@ -117,7 +118,8 @@ class Weight:
     Parameters
     ----------
     value : float
-        What every probability of the class is multiplied by, ``0 < value <= 1``.
+        What every probability of the class is multiplied by, ``0 < value <= 1000000``. The paper
+        uses values up to 1; only a larger one can lift a class above a membership function.
 
     Raises
     ------
@@ -130,8 +132,10 @@ class Weight:
     def __post_init__(self) -> None:
         value = _finite(self.value, "weight value")
         object.__setattr__(self, "value", value)
-        if not 0.0 < value <= 1.0:
-            raise InvalidInputError(f"weight value {value}: needs 0 < value <= 1")
+        if not 0.0 < value <= _LARGEST_WEIGHT:
+            raise InvalidInputError(
+                f"weight value {value}: needs 0 < value <= {_LARGEST_WEIGHT:.0f}"
+            )
 
     @property
     def kind(self) -> Literal["weight"]:
@@ -245,6 +249,42 @@ class CorrectionSet:
     def furud(cls) -> CorrectionSet:
         """Return the 19 memberships only (the FuRud method)."""
         return cls(_memberships())
+
+    @classmethod
+    def logarithmic(
+        cls, *, count: int, smallest: float, largest: float = 1.0, memberships: bool = False
+    ) -> CorrectionSet:
+        """Return weights in equal steps of their logarithm, always with the weight 1.
+
+        Equal steps of the weight itself are coarse where it is small: from 1/30 to 2/30 it
+        doubles.
+
+        Parameters
+        ----------
+        count : int
+            Number of weights, 2 or more.
+        smallest, largest : float
+            The ends, ``0 < smallest < 1 <= largest``.
+        memberships : bool, optional
+            Whether the 19 membership functions come first.
+
+        Raises
+        ------
+        InvalidInputError
+            When an argument is not allowed.
+        """
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 2:
+            raise InvalidInputError(f"count {count!r}: a whole number of weights, 2 or more")
+        low, high = _finite(smallest, "smallest weight"), _finite(largest, "largest weight")
+        if not 0.0 < low < 1.0 <= high <= _LARGEST_WEIGHT:
+            raise InvalidInputError(
+                f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest"
+            )
+        step = (math.log(high) - math.log(low)) / (int(count) - 1)
+        # A whole number of steps below 1, so that the weight 1 is exactly among them.
+        below = max(1, min(int(count) - 1, round(-math.log(low) / step)))
+        weights = tuple(Weight(math.exp((i - below) * step)) for i in range(int(count)))
+        return cls((_memberships() if memberships else ()) + weights)
 
     def __len__(self) -> int:
         return len(self.corrections)

@@ -14,14 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs._arrays import checked_classes, checked_probabilities
 from dcs._files import atomic_write_text, suggest
+from dcs.calibration import Calibration
 from dcs.corrections import DONT_CHANGE, Correction, Membership, Weight, correction_from_dict
 from dcs.errors import InvalidInputError, SchemeError
 
 __all__ = ["CorrectionScheme"]
 
 _FORMAT: Final = "dcs-scheme"
-_VERSION: Final = 1
-_KEYS: Final = ("format", "version", "corrections", "provenance")
+#: Version 2 adds the calibration and weights above 1; a scheme without them is still written as 1,
+#: which older releases read.
+_VERSION: Final = 2
+_KEYS: Final = ("format", "version", "calibration", "corrections", "provenance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +39,19 @@ class CorrectionScheme:
         The correction of each class, in the order of `classes`.
     provenance : mapping, optional
         Where the scheme comes from: any values that JSON can hold.
+    calibration : Calibration, optional
+        What is done to the probabilities before they are corrected; None for nothing.
 
     Raises
     ------
     SchemeError
-        When names and corrections do not match.
+        When names, corrections and calibration do not match.
     """
 
     classes: tuple[str, ...]
     corrections: tuple[Correction, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -66,6 +72,15 @@ class CorrectionScheme:
                 raise SchemeError(
                     f"class {name!r} has {correction!r}; a Membership or a Weight is needed"
                 )
+        if self.calibration is None:
+            return
+        if not isinstance(self.calibration, Calibration):
+            raise SchemeError(f"calibration is {self.calibration!r}; a Calibration is needed")
+        if self.calibration.n_classes != len(names):
+            raise SchemeError(
+                f"the calibration is for {self.calibration.n_classes} classes; "
+                f"the scheme has {len(names)}"
+            )
 
     @classmethod
     def identity(cls, classes: Sequence[str]) -> CorrectionScheme:
@@ -84,7 +99,7 @@ class CorrectionScheme:
         -------
         array of float64, shape [M, N]
             Corrected values, not normalised. A row that corrects to all zeros keeps its
-            uncorrected probabilities.
+            probabilities as they are before the corrections.
 
         Raises
         ------
@@ -92,6 +107,8 @@ class CorrectionScheme:
             When a value is not a probability or the number of classes differs.
         """
         values = checked_probabilities(probs, n_classes=len(self.classes))
+        if self.calibration is not None:
+            values = self.calibration.apply(values)
         corrected = np.empty_like(values)
         for j, correction in enumerate(self.corrections):
             corrected[:, j] = correction(values[:, j])
@@ -111,11 +128,14 @@ class CorrectionScheme:
         return predictions
 
     def explain(self) -> list[str]:
-        """Return one plain sentence per class."""
-        return [
+        """Return one plain sentence per class, after one on the calibration if there is one."""
+        sentences = [
             f"{name}: {_sentence(correction)}"
             for name, correction in zip(self.classes, self.corrections, strict=True)
         ]
+        if self.calibration is None:
+            return sentences
+        return [f"First, {self.calibration.name} calibration of all classes.", *sentences]
 
     def for_classes(self, classes: Sequence[str], *, source: str = "scheme") -> CorrectionScheme:
         """Return the scheme with its classes in the order of a table's columns.
@@ -138,15 +158,20 @@ class CorrectionScheme:
                 f"{', '.join(classes)}, use a scheme that was tuned on these classes"
             )
         by_name = dict(zip(self.classes, self.corrections, strict=True))
+        calibration = self.calibration
+        if calibration is not None:
+            calibration = calibration.permuted([self.classes.index(name) for name in classes])
         return CorrectionScheme(
-            tuple(classes), tuple(by_name[name] for name in classes), self.provenance
+            tuple(classes), tuple(by_name[name] for name in classes), self.provenance, calibration
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`to_json` writes, as plain values."""
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
+        above = any(isinstance(c, Weight) and c.value > 1.0 for c in self.corrections)
+        data: dict[str, Any] = {"format": _FORMAT, "version": 2 if above else 1}
+        if self.calibration is not None:
+            data |= {"version": 2, "calibration": self.calibration.to_dict()}
+        return data | {
             "corrections": [
                 {"class": name, **correction.to_dict()}
                 for name, correction in zip(self.classes, self.corrections, strict=True)
@@ -212,8 +237,14 @@ class CorrectionScheme:
             except InvalidInputError as error:
                 raise SchemeError(f"{where} (class {name!r}): {error}") from error
             names.append(name)
+        calibration: Calibration | None = None
+        if "calibration" in data:
+            try:
+                calibration = Calibration.from_dict(data["calibration"])
+            except InvalidInputError as error:
+                raise SchemeError(f"{source}: key 'calibration': {error}") from error
         try:
-            return cls(tuple(names), tuple(corrections), data.get("provenance", {}))
+            return cls(tuple(names), tuple(corrections), data.get("provenance", {}), calibration)
         except SchemeError as error:
             raise SchemeError(f"{source}: {error}") from error
 

@@ -122,7 +122,7 @@ def test_bad_membership_is_refused(abc: tuple[float, float, float]) -> None:
         Membership(*abc)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, math.inf, math.nan])
+@pytest.mark.parametrize("value", [0, -1, 2e6, math.inf, math.nan])
 def test_bad_weight_is_refused(value: float) -> None:
     with pytest.raises(InvalidInputError, match="weight value"):
         Weight(value)

@@ -79,7 +79,7 @@ def _good() -> dict[str, Any]:
     ("change", "message"),
     [
         ({"format": "other"}, "key 'format'"),
-        ({"version": 2}, "key 'version' is 2, newer"),
+        ({"version": 3}, "key 'version' is 3, newer"),
         ({"version": "1"}, "key 'version' is '1'"),
         ({"correction": []}, r"unknown key 'correction' \(did you mean 'corrections'\?\)"),
         ({"corrections": {}}, "key 'corrections' must be a list"),

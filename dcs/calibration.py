@@ -1,0 +1,332 @@
+"""Calibrations: maps of class probabilities that are linear in their logarithms.
+
+Every calibration here has one form, ::
+
+    calibrated = softmax(matrix @ log(max(probabilities, floor)) + offset)
+
+Batch and contextual calibration and class-prior reweighting choose the offset, temperature and
+vector scaling the diagonal, logistic regression the whole matrix. A correction scheme may hold one
+and apply its corrections on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs._arrays import checked_labels, checked_probabilities
+from dcs._minimise import minimise
+from dcs.errors import InvalidInputError
+
+__all__ = [
+    "Calibration",
+    "CalibrationKind",
+    "batch_calibration",
+    "contextual_calibration",
+    "fit_calibration",
+    "prior_reweighting",
+]
+
+#: What `fit_calibration` can fit.
+CalibrationKind: TypeAlias = Literal["none", "batch", "temperature", "vector", "logistic"]
+
+#: Probabilities below this count as this: an exact zero has no logarithm.
+DEFAULT_FLOOR: Final = 1e-6
+
+_KEYS: Final = ("name", "matrix", "offset", "floor")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A map of class probabilities that is linear in their logarithms.
+
+    Parameters
+    ----------
+    name : str
+        How it came about, e.g. ``"vector"``.
+    matrix : tuple of tuple of float
+        N x N; row j gives the calibrated logit of class j.
+    offset : tuple of float
+        N numbers added to the logits.
+    floor : float, optional
+        Smaller probabilities count as this one, ``0 < floor <= 0.01``.
+
+    Raises
+    ------
+    InvalidInputError
+        When a size does not match or a value is not a finite number in its range.
+    """
+
+    name: str
+    matrix: tuple[tuple[float, ...], ...]
+    offset: tuple[float, ...]
+    floor: float = DEFAULT_FLOOR
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidInputError(f"calibration name {self.name!r}: a text is needed")
+        try:
+            matrix = np.asarray(self.matrix, dtype=np.float64)
+            offset = np.asarray(self.offset, dtype=np.float64)
+            floor = float(self.floor)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"calibration {self.name!r}: matrix, offset and floor must be numbers"
+            ) from error
+        if offset.ndim != 1 or matrix.shape != (offset.size, offset.size):
+            raise InvalidInputError(
+                f"calibration {self.name!r}: matrix has shape {matrix.shape} and offset "
+                f"{offset.shape}; [N, N] and [N] are needed"
+            )
+        if not np.isfinite(matrix).all() or not np.isfinite(offset).all():
+            raise InvalidInputError(
+                f"calibration {self.name!r}: matrix and offset need finite numbers"
+            )
+        if not math.isfinite(floor) or not 0.0 < floor <= 0.01:
+            raise InvalidInputError(
+                f"calibration {self.name!r}: floor {floor} must be above 0 and at most 0.01"
+            )
+        object.__setattr__(self, "matrix", tuple(tuple(row) for row in matrix.tolist()))
+        object.__setattr__(self, "offset", tuple(offset.tolist()))
+        object.__setattr__(self, "floor", floor)
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes N."""
+        return len(self.offset)
+
+    def logits(self, probs: ArrayLike) -> NDArray[np.float64]:
+        """Return the calibrated logits of probabilities [M, N]."""
+        values = checked_probabilities(probs, n_classes=self.n_classes)
+        logs = np.log(np.maximum(values, self.floor))
+        logits: NDArray[np.float64] = logs @ np.array(self.matrix).T + np.array(self.offset)
+        return logits
+
+    def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
+        """Return calibrated probabilities, shape [M, N], every row with sum 1.
+
+        Raises
+        ------
+        InvalidInputError
+            When a value is not a probability or the number of classes differs.
+        """
+        return _softmax(self.logits(probs))
+
+    def permuted(self, order: list[int]) -> Calibration:
+        """Return the calibration with class ``order[j]`` in place j."""
+        matrix = tuple(tuple(self.matrix[i][j] for j in order) for i in order)
+        return Calibration(self.name, matrix, tuple(self.offset[i] for i in order), self.floor)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form a scheme file holds."""
+        return {
+            "name": self.name,
+            "matrix": [list(row) for row in self.matrix],
+            "offset": list(self.offset),
+            "floor": self.floor,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Calibration:
+        """Read what :meth:`to_dict` gives.
+
+        Raises
+        ------
+        InvalidInputError
+            When a key is missing or unknown, or a value is not allowed.
+        """
+        if not isinstance(data, Mapping):
+            raise InvalidInputError("an object with name, matrix, offset and floor is needed")
+        for key in data:
+            if key not in _KEYS:
+                raise InvalidInputError(
+                    f"unknown key {key!r}; allowed are {', '.join(sorted(_KEYS))}"
+                )
+        for key in _KEYS:
+            if key not in data:
+                raise InvalidInputError(f"key {key!r} is missing")
+        return cls(data["name"], data["matrix"], data["offset"], data["floor"])
+
+
+def from_offset(
+    name: str, offset: NDArray[np.float64], *, floor: float = DEFAULT_FLOOR
+) -> Calibration:
+    """Return the calibration that only adds `offset` [N] to the logarithms."""
+    return from_arrays(name, np.eye(offset.size), offset, floor=floor)
+
+
+def from_arrays(
+    name: str,
+    matrix: NDArray[np.float64],
+    offset: NDArray[np.float64],
+    *,
+    floor: float = DEFAULT_FLOOR,
+) -> Calibration:
+    """Return the calibration of a matrix [N, N] and an offset [N]."""
+    return Calibration(name, tuple(map(tuple, matrix.tolist())), tuple(offset.tolist()), floor)
+
+
+def batch_calibration(probs: ArrayLike, *, floor: float = DEFAULT_FLOOR) -> Calibration:
+    """Divide by the mean probability of every class over the rows (needs no labels).
+
+    Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
+    """
+    values = checked_probabilities(probs)
+    return from_offset("batch", -np.log(np.maximum(values.mean(axis=0), floor)), floor=floor)
+
+
+def contextual_calibration(
+    content_free: ArrayLike, *, floor: float = DEFAULT_FLOOR
+) -> Calibration:
+    """Divide by the probabilities that the model gives to content-free inputs.
+
+    Parameters
+    ----------
+    content_free : array of float, shape [N] or [K, N]
+        Class probabilities of one or several inputs such as ``"N/A"``; several are averaged.
+    floor : float, optional
+        Smaller probabilities count as this one.
+
+    Notes
+    -----
+    Source: contextual calibration, Zhao et al. 2021, arXiv 2102.09690.
+    """
+    values = checked_probabilities(np.atleast_2d(np.asarray(content_free, dtype=np.float64)))
+    mean = np.maximum(values.mean(axis=0), floor)
+    return from_offset("contextual", -np.log(mean), floor=floor)
+
+
+def prior_reweighting(
+    probs: ArrayLike, labels: ArrayLike, *, floor: float = DEFAULT_FLOOR
+) -> Calibration:
+    """Multiply by label frequency over mean probability, class by class.
+
+    Moves the share of every class in the mean prediction to its share in the labels; one row is
+    added to every class, so that a class without rows keeps a weight.
+    """
+    values = checked_probabilities(probs)
+    n_rows, n_classes = values.shape
+    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
+    counts = np.bincount(indices, minlength=n_classes) + 1.0
+    frequency = counts / counts.sum()
+    mean = np.maximum(values.mean(axis=0), floor)
+    return from_offset("prior", np.log(frequency) - np.log(mean), floor=floor)
+
+
+def fit_calibration(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    kind: CalibrationKind,
+    ridge: float = 10.0,
+    floor: float = DEFAULT_FLOOR,
+) -> Calibration | None:
+    """Fit a calibration by maximum likelihood, held back towards changing nothing.
+
+    Minimises ``-sum log q(label) + ridge / 2 * |matrix - I|^2 + ridge / 20 * |offset|^2``: with
+    few rows the probabilities stay nearly as they are, with many the ridge no longer counts.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices.
+    kind : {"none", "batch", "temperature", "vector", "logistic"}
+        Nothing, the mean probabilities, one scale, a scale and an offset per class, or the whole
+        matrix with an offset.
+    ridge : float, optional
+        Strength of the pull, 0 or more; not used by ``"batch"``.
+    floor : float, optional
+        Smaller probabilities count as this one.
+
+    Returns
+    -------
+    Calibration or None
+        None for the kind ``"none"``.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed.
+    """
+    values = checked_probabilities(probs)
+    n_rows, n_classes = values.shape
+    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
+    if not math.isfinite(ridge) or ridge < 0.0:
+        raise InvalidInputError(f"ridge {ridge!r}: a finite number, 0 or more, is needed")
+    if kind == "none":
+        return None
+    if kind == "batch":
+        return batch_calibration(values, floor=floor)
+    if kind not in _SHAPES:
+        allowed = ", ".join(("none", "batch", *_SHAPES))
+        raise InvalidInputError(f"calibration {kind!r}: allowed are {allowed}")
+    logs = np.log(np.maximum(values, floor))
+    matrix, offset = _maximum_likelihood(logs, indices, _SHAPES[kind], ridge)
+    return from_arrays(kind, matrix, offset, floor=floor)
+
+
+_Shape: TypeAlias = Literal["scale", "diagonal", "full"]
+_SHAPES: Final[dict[str, _Shape]] = {
+    "temperature": "scale",
+    "vector": "diagonal",
+    "logistic": "full",
+}
+
+
+def _maximum_likelihood(
+    logs: NDArray[np.float64], labels: NDArray[np.int64], shape: _Shape, ridge: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    n_rows, n = logs.shape
+    rows = np.arange(n_rows)
+    n_scales = {"scale": 1, "diagonal": n, "full": n * n}[shape]
+    start = np.concatenate(
+        [np.ones(n_scales) if shape != "full" else np.eye(n).ravel(), [0.0] * n]
+    )
+    pull = np.concatenate([np.full(n_scales, ridge), np.full(n, ridge / 10)])
+    if shape == "scale":
+        pull[:] = 0.0
+
+    def unpack(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if shape == "full":
+            return x[: n * n].reshape(n, n), x[n * n :]
+        matrix = np.diag(x[:n]) if shape == "diagonal" else x[0] * np.eye(n)
+        return matrix, x[n_scales:]
+
+    def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        if shape == "full":
+            logits = logs @ x[: n * n].reshape(n, n).T + x[n * n :]
+        else:
+            logits = logs * x[:n_scales] + x[n_scales:]
+        logits -= logits.max(axis=1, keepdims=True)
+        residual = np.exp(logits)
+        total = residual.sum(axis=1)
+        value = float(np.log(total).sum() - logits[rows, labels].sum())
+        residual /= total[:, None]
+        residual[rows, labels] -= 1.0
+        if shape == "full":
+            slope = (residual.T @ logs).ravel()
+        elif shape == "diagonal":
+            slope = (residual * logs).sum(axis=0)
+        else:
+            slope = np.array([(residual * logs).sum()])
+        # Temperature scaling has no offsets.
+        shift = np.zeros(n) if shape == "scale" else residual.sum(axis=0)
+        away = x - start
+        value += 0.5 * float(pull @ (away * away))
+        gradient = np.concatenate([slope, shift]) + pull * away
+        return value / n_rows, gradient / n_rows
+
+    return unpack(minimise(loss, start))
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    normalised: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return normalised

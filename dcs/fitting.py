@@ -1,0 +1,277 @@
+"""Fitting one setting: calibration, then corrections searched on top of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs._arrays import (
+    checked_classes,
+    checked_labels,
+    checked_probabilities,
+    warn_of_absent_classes,
+)
+from dcs.annealing import AnnealingResult, Schedule, anneal
+from dcs.calibration import Calibration, CalibrationKind, fit_calibration
+from dcs.corrections import Correction, CorrectionSet, Weight
+from dcs.errors import InvalidInputError
+from dcs.objective import Objective
+from dcs.scheme import CorrectionScheme
+
+__all__ = ["CorrectionFamily", "Hyperparameters", "Prepared", "WeightSpacing", "fit_setting"]
+
+CorrectionFamily: TypeAlias = Literal["weights", "memberships", "both"]
+WeightSpacing: TypeAlias = Literal["logarithmic", "linear"]
+
+#: Short, for a search that cross-validation repeats a hundred times.
+_SCHEDULE: Final = Schedule(
+    initial_temperature=0.02,
+    final_temperature=0.0005,
+    cooling_rate=0.6,
+    lambda1=2.0,
+    lambda2=2.0,
+    restarts=3,
+)
+
+#: From this beta on, shrinkage draws towards equal shares of all classes.
+_BALANCED_BETA: Final = 0.3
+_MOST_COPIES: Final = 64
+_COPIED_ROWS: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """One setting of the method: what `cross_validate` judges and `fit_setting` fits.
+
+    Parameters
+    ----------
+    calibration : {"none", "batch", "temperature", "vector", "logistic"}
+        What happens to the probabilities before corrections are searched.
+    ridge : float
+        How strongly the calibration is held back towards changing nothing.
+    corrections : {"weights", "memberships", "both"}
+        What the search chooses from.
+    weight_scale : int
+        Number of weights, D_W.
+    spacing : {"logarithmic", "linear"}
+        Weights in equal steps of the logarithm, over the range that the probabilities make
+        useful, or ``i / D_W`` as in the paper.
+    beta, tau : float
+        Weights of COBias and PMI in the objective.
+    prior_rows : float
+        Guard against overfitting: with M rows, the share ``prior_rows / (prior_rows + M)`` of the
+        evidence comes from what the calibrated probabilities expect rather than from the labels.
+        0 trusts the labels alone.
+    schedule : Schedule
+        How the search cools.
+
+    Raises
+    ------
+    InvalidInputError
+        When a value is not allowed.
+    """
+
+    calibration: CalibrationKind = "logistic"
+    ridge: float = 20.0
+    corrections: CorrectionFamily = "weights"
+    weight_scale: int = 80
+    spacing: WeightSpacing = "logarithmic"
+    beta: float = 0.5
+    tau: float = 0.0
+    prior_rows: float = 100.0
+    schedule: Schedule = field(default_factory=lambda: _SCHEDULE)
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("calibration", get_args(CalibrationKind)),
+            ("corrections", get_args(CorrectionFamily)),
+            ("spacing", get_args(WeightSpacing)),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise InvalidInputError(f"{name} {value!r}: allowed are {', '.join(allowed)}")
+        for name in ("ridge", "prior_rows"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not np.isfinite(value) or value < 0:
+                raise InvalidInputError(f"{name} {value!r}: a finite number, 0 or more, is needed")
+        whole = isinstance(self.weight_scale, int | np.integer)
+        if not whole or isinstance(self.weight_scale, bool) or self.weight_scale < 2:
+            raise InvalidInputError(
+                f"weight_scale {self.weight_scale!r}: a whole number, 2 or more, is needed"
+            )
+        Objective(beta=self.beta, tau=self.tau)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Rows with their calibration, fitted once for all settings that share it."""
+
+    probs: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    calibration: Calibration | None
+
+    @classmethod
+    def from_arguments(
+        cls,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        kind: CalibrationKind,
+        ridge: float,
+        classes: Sequence[str] | None = None,
+    ) -> Prepared:
+        """Check the arguments and fit the calibration."""
+        values = checked_probabilities(probs)
+        indices = checked_labels(labels, n_rows=values.shape[0], n_classes=values.shape[1])
+        names = checked_classes(classes, n_classes=values.shape[1])
+        calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
+        calibrated = values if calibration is None else calibration.apply(values)
+        return cls(calibrated, indices, names, calibration)
+
+    def fit(self, setting: Hyperparameters, *, seed: int = 0) -> CorrectionScheme:
+        """Search the corrections of one setting; see :func:`fit_setting`."""
+        corrections = _correction_set(self.probs, setting)
+        share = setting.prior_rows / (setting.prior_rows + self.labels.size)
+        rows, targets = _smoothed(self.probs, self.labels, share, seed)
+        with warnings.catch_warnings():
+            # Reported once by fit_setting, not by each of a hundred searches.
+            warnings.simplefilter("ignore", UserWarning)
+            result: AnnealingResult = anneal(
+                rows,
+                targets,
+                corrections=corrections,
+                objective=Objective(beta=setting.beta, tau=setting.tau),
+                schedule=setting.schedule,
+                seed=seed,
+            )
+        chosen: tuple[Correction, ...] = result.scheme.corrections
+        if setting.corrections == "weights" and share > 0.0:
+            chosen = _shrunk(chosen, self._balancing_weights(), setting.beta, share)
+        return CorrectionScheme(
+            self.classes,
+            chosen,
+            {"beta": setting.beta, "tau": setting.tau, "rows": int(self.labels.size)},
+            self.calibration,
+        )
+
+    def _balancing_weights(self) -> NDArray[np.float64]:
+        """Return the logarithms of the weights that give all classes the same prior."""
+        n_classes = len(self.classes)
+        if self.calibration is None or self.calibration.name == "batch":
+            shares = np.maximum(self.probs.mean(axis=0), 1e-6)
+        else:
+            counts = np.bincount(self.labels, minlength=n_classes) + 1.0
+            shares = counts / counts.sum()
+        logs: NDArray[np.float64] = -np.log(shares)
+        return logs
+
+
+def fit_setting(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    setting: Hyperparameters,
+    *,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+) -> CorrectionScheme:
+    """Fit one setting on all rows.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices.
+    setting : Hyperparameters
+        What to fit.
+    seed : int, optional
+        The same arguments give the same scheme.
+    classes : sequence of str, optional
+        Class names, by default ``"0", "1", ...``.
+
+    Returns
+    -------
+    CorrectionScheme
+        With the calibration, if any, inside.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed.
+
+    Warns
+    -----
+    UserWarning
+        When a class has no rows.
+    """
+    prepared = Prepared.from_arguments(
+        probs, labels, kind=setting.calibration, ridge=setting.ridge, classes=classes
+    )
+    warn_of_absent_classes(prepared.labels, prepared.classes)
+    return prepared.fit(setting, seed=seed)
+
+
+def _correction_set(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionSet:
+    if setting.corrections == "memberships":
+        return CorrectionSet.furud()
+    both = setting.corrections == "both"
+    if setting.spacing == "linear":
+        scale = int(setting.weight_scale)
+        build = CorrectionSet.dcs if both else CorrectionSet.dnip
+        return build(weight_scale=scale)
+    # Weights act through ratios: the useful range is that of the log-odds between a row's best
+    # class and the others.
+    logs = np.log(np.maximum(probs, 1e-12))
+    reach = 1.5 * float(np.quantile(logs.max(axis=1, keepdims=True) - logs, 0.9))
+    reach = min(max(reach, 0.1), 6.0)
+    return CorrectionSet.logarithmic(
+        count=int(setting.weight_scale),
+        smallest=float(np.exp(-reach)),
+        largest=2.0 if both else 1.0,
+        memberships=both,
+    )
+
+
+def _smoothed(
+    probs: NDArray[np.float64], labels: NDArray[np.int64], share: float, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Copy the rows so that a share of the labels follows the probabilities themselves.
+
+    A search over labels alone fits their noise; what the calibrated probabilities expect has none.
+    The labels of the copies are spread evenly over every row's distribution.
+    """
+    n_rows, n_classes = probs.shape
+    copies = min(_MOST_COPIES, max(4, round(_COPIED_ROWS / n_rows)))
+    expected = round(share * copies)
+    if expected == 0:
+        return probs, labels
+    below = probs.cumsum(axis=1)
+    first = np.random.default_rng(seed).random(n_rows)
+    targets = [
+        np.minimum((((i + first) / expected)[:, None] > below).sum(axis=1), n_classes - 1)
+        for i in range(expected)
+    ]
+    targets += [labels] * (copies - expected)
+    return np.tile(probs, (copies, 1)), np.concatenate(targets)
+
+
+def _shrunk(
+    corrections: tuple[Correction, ...],
+    balancing: NDArray[np.float64],
+    beta: float,
+    share: float,
+) -> tuple[Correction, ...]:
+    """Draw weights towards the closed-form balance, the more the fewer rows there are."""
+    values = np.array([c.value for c in corrections if isinstance(c, Weight)])
+    logs = np.log(values)
+    target = min(1.0, beta / _BALANCED_BETA) * balancing
+    mixed = (1.0 - share) * (logs - logs.mean()) + share * (target - target.mean())
+    # Weights may be scaled together; a range wider than this has no use.
+    mixed = np.maximum(mixed - mixed.max(), -30.0)
+    return tuple(Weight(float(w)) for w in np.exp(mixed))
