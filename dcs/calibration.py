@@ -36,7 +36,7 @@ __all__ = [
 CalibrationKind: TypeAlias = Literal["none", "batch", "temperature", "vector", "logistic"]
 
 #: Probabilities below this count as this: an exact zero has no logarithm.
-DEFAULT_FLOOR: Final = 1e-6
+DEFAULT_FLOOR: Final = 1e-4
 
 _KEYS: Final = ("name", "matrix", "offset", "floor")
 

@@ -1,16 +1,34 @@
-"""The methods a table can be corrected with, one name each."""
+"""The methods a table can be corrected with, one name each.
+
+`METHODS` are those of the paper, which a study can tune. `PEERS` are what else people use: they
+are fitted in one go, and so can be the others, by :meth:`Method.fit`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from numpy.typing import ArrayLike
 
 from dcs._files import suggest
 from dcs._table_checks import show
 from dcs.corrections import CorrectionSet
 from dcs.errors import ConfigError
+from dcs.objective import Objective
 
-__all__ = ["METHODS", "Method", "get_method", "method_names"]
+if TYPE_CHECKING:
+    from dcs.scheme import CorrectionScheme
+
+__all__ = ["METHODS", "OBJECTIVES", "PEERS", "Method", "get_method", "method_names"]
+
+#: Objectives that the paper compares, by name.
+OBJECTIVES: Final = {
+    "full": Objective(beta=1.0, tau=0.2),
+    "err": Objective(beta=0.0, tau=0.0),
+    "err+pmi": Objective(beta=0.0, tau=0.2),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,47 @@ class Method:
         """
         return None if self.build is None else self.build(weight_scale)
 
+    def fit(
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        classes: Sequence[str] | None = None,
+        seed: int = 0,
+        content_free: ArrayLike | None = None,
+    ) -> CorrectionScheme:
+        """Fit the method on labelled probabilities, all choices included.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities.
+        labels : array of int, shape [M]
+            True class indices.
+        classes : sequence of str, optional
+            Class names, by default ``"0", "1", ...``.
+        seed : int, optional
+            Seed of methods that draw at random.
+        content_free : array of float, shape [N] or [K, N], optional
+            Probabilities for content-free inputs; needed by contextual calibration only.
+
+        Returns
+        -------
+        CorrectionScheme
+            What predicts and applies.
+
+        Raises
+        ------
+        InvalidInputError
+            When an argument is not allowed.
+        """
+        # The search compiles; whoever only lists methods should not wait for that.
+        from dcs.peers import fit_peer
+
+        return fit_peer(
+            self.name, probs, labels, classes=classes, seed=seed, content_free=content_free
+        )
+
 
 def _weights(weight_scale: int) -> CorrectionSet:
     return CorrectionSet.dnip(weight_scale=weight_scale)
@@ -93,26 +152,81 @@ METHODS: tuple[Method, ...] = (
         uses_weight_scale=True,
     ),
 )
-"""All methods, in the order in which tables list them."""
+"""The methods of the paper, in the order in which tables list them."""
+
+PEERS: tuple[Method, ...] = (
+    Method(
+        name="batch",
+        title="Batch calibration",
+        summary="Divides by the mean probability of every class; needs no labels.",
+    ),
+    Method(
+        name="contextual",
+        title="Contextual calibration",
+        summary="Divides by the probabilities that inputs without content get.",
+    ),
+    Method(
+        name="prior",
+        title="Prior reweighting",
+        summary="Moves the mean prediction of every class to its share of the labels.",
+    ),
+    Method(
+        name="temperature",
+        title="Temperature scaling",
+        summary="One temperature for all classes; predictions stay as they are.",
+    ),
+    Method(
+        name="vector",
+        title="Vector scaling",
+        summary="A scale and an offset of every log-probability, by maximum likelihood.",
+    ),
+    Method(
+        name="logistic",
+        title="Logistic regression",
+        summary="Logistic regression on log-probabilities.",
+    ),
+    Method(
+        name="logistic-balanced",
+        title="Balanced logistic regression",
+        summary="The same with every class weighing alike.",
+    ),
+    Method(
+        name="thresholds",
+        title="Thresholds",
+        summary="A threshold per class such that all classes have one true positive rate.",
+    ),
+    Method(
+        name="published",
+        title="Published DCS",
+        summary="The paper's schedule, with a grid and one development split of 5 %.",
+    ),
+)
+"""What else people use, for comparison."""
 
 
-def method_names() -> tuple[str, ...]:
-    """Return the names of all methods, in the order in which tables list them."""
-    return tuple(method.name for method in METHODS)
+def method_names(*, peers: bool = False) -> tuple[str, ...]:
+    """Return the names of the methods, in the order in which tables list them.
+
+    Parameters
+    ----------
+    peers : bool, optional
+        Whether to add the names of `PEERS`.
+    """
+    return tuple(method.name for method in (*METHODS, *(PEERS if peers else ())))
 
 
 def get_method(name: str) -> Method:
-    """Return the method of a name.
+    """Return the method or peer of a name.
 
     Raises
     ------
     ConfigError
         If there is none.
     """
-    for method in METHODS:
+    for method in (*METHODS, *PEERS):
         if method.name == name:
             return method
-    names = method_names()
+    names = method_names(peers=True)
     raise ConfigError(
         f"unknown method {show(name)}{suggest(name, names)}; allowed: {', '.join(names)}"
     )

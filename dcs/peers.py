@@ -1,0 +1,275 @@
+"""Fitting every method by one protocol: labelled probabilities in, a correction scheme out.
+
+All of them are judged alike, saved in the same file and applied by the same code, since each can
+be written as a calibration that is linear in the log-probabilities, corrections per class, or
+both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs._arrays import checked_classes, checked_labels, checked_probabilities
+from dcs.annealing import Schedule, anneal
+from dcs.calibration import (
+    DEFAULT_FLOOR,
+    Calibration,
+    batch_calibration,
+    contextual_calibration,
+    fit_calibration,
+    from_arrays,
+    from_offset,
+    prior_reweighting,
+)
+from dcs.corrections import DONT_CHANGE, CorrectionSet
+from dcs.errors import ConfigError, InvalidInputError
+from dcs.fitting import CorrectionFamily, Hyperparameters
+from dcs.metrics import ClassificationMetrics
+from dcs.objective import Objective
+from dcs.scheme import CorrectionScheme
+from dcs.seeds import derive_seed
+from dcs.selection import SelectionSettings, fit_scheme
+from dcs.splits import stratified_split
+
+__all__ = ["PEER_NAMES", "fit_peer"]
+
+#: What the published protocol tunes over; the paper names the parameters, not their values.
+_PUBLISHED_GRID: Final = tuple(itertools.product((15, 30), (0.5, 1.0, 2.0), (0.1, 0.2, 0.5)))
+_DEVELOPMENT: Final = 0.05
+_TARGETS: Final = 99
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Checked arguments."""
+
+    probs: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    seed: int
+    content_free: ArrayLike | None
+
+    def calibrated(self, calibration: Calibration | None, name: str) -> CorrectionScheme:
+        n_classes = len(self.classes)
+        return CorrectionScheme(
+            self.classes, (DONT_CHANGE,) * n_classes, {"method": name}, calibration
+        )
+
+
+def fit_peer(
+    name: str,
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: Sequence[str] | None = None,
+    seed: int = 0,
+    content_free: ArrayLike | None = None,
+) -> CorrectionScheme:
+    """Fit the method of a name.
+
+    Parameters
+    ----------
+    name : str
+        One of `PEER_NAMES`.
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices.
+    classes : sequence of str, optional
+        Class names, by default ``"0", "1", ...``.
+    seed : int, optional
+        Seed of methods that draw at random.
+    content_free : array of float, shape [N] or [K, N], optional
+        Probabilities for content-free inputs; needed by ``"contextual"`` only.
+
+    Returns
+    -------
+    CorrectionScheme
+        Predicts, applies, explains itself and saves like any other.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such method.
+    InvalidInputError
+        When an argument is not allowed, or ``"contextual"`` has no content-free probabilities.
+    """
+    if name not in _FITS:
+        raise ConfigError(f"unknown method {name!r}; allowed: {', '.join(PEER_NAMES)}")
+    values = checked_probabilities(probs)
+    n_rows, n_classes = values.shape
+    rows = _Rows(
+        values,
+        checked_labels(labels, n_rows=n_rows, n_classes=n_classes),
+        checked_classes(classes, n_classes=n_classes),
+        seed,
+        content_free,
+    )
+    return _FITS[name](rows)
+
+
+def _icl(rows: _Rows) -> CorrectionScheme:
+    return rows.calibrated(None, "icl")
+
+
+def _batch(rows: _Rows) -> CorrectionScheme:
+    return rows.calibrated(batch_calibration(rows.probs), "batch")
+
+
+def _contextual(rows: _Rows) -> CorrectionScheme:
+    if rows.content_free is None:
+        raise InvalidInputError(
+            "contextual calibration needs content_free: the class probabilities of inputs "
+            'without content such as "N/A"; batch calibration needs none'
+        )
+    calibration = contextual_calibration(rows.content_free)
+    return rows.calibrated(calibration, "contextual")
+
+
+def _prior(rows: _Rows) -> CorrectionScheme:
+    return rows.calibrated(prior_reweighting(rows.probs, rows.labels), "prior")
+
+
+def _temperature(rows: _Rows) -> CorrectionScheme:
+    return rows.calibrated(
+        fit_calibration(rows.probs, rows.labels, kind="temperature"), "temperature"
+    )
+
+
+def _vector(rows: _Rows) -> CorrectionScheme:
+    # A ridge of one row or so only keeps classes without rows finite.
+    calibration = fit_calibration(rows.probs, rows.labels, kind="vector", ridge=1.0)
+    return rows.calibrated(calibration, "vector")
+
+
+def _logistic(rows: _Rows) -> CorrectionScheme:
+    return rows.calibrated(_regression(rows, balanced=False), "logistic")
+
+
+def _balanced(rows: _Rows) -> CorrectionScheme:
+    return rows.calibrated(_regression(rows, balanced=True), "logistic-balanced")
+
+
+def _regression(rows: _Rows, *, balanced: bool) -> Calibration:
+    """Fit scikit-learn's logistic regression, as anybody would, on log-probabilities."""
+    from sklearn.linear_model import LogisticRegression
+
+    n_classes = len(rows.classes)
+    name = "logistic-balanced" if balanced else "logistic"
+    present = np.unique(rows.labels)
+    # What is never seen is never predicted.
+    matrix, offset = np.zeros((n_classes, n_classes)), np.full(n_classes, -100.0)
+    if present.size == 1:
+        offset[present] = 0.0
+        return from_arrays(name, matrix, offset)
+    model = LogisticRegression(max_iter=5000, class_weight="balanced" if balanced else None)
+    model.fit(np.log(np.maximum(rows.probs, DEFAULT_FLOOR)), rows.labels)
+    if present.size == 2:
+        matrix[present[1]], matrix[present[0]] = model.coef_[0], 0.0
+        offset[present[1]], offset[present[0]] = model.intercept_[0], 0.0
+    else:
+        matrix[present], offset[present] = model.coef_, model.intercept_
+    return from_arrays(name, matrix, offset)
+
+
+def _thresholds(rows: _Rows) -> CorrectionScheme:
+    """One threshold per class, all at the same true positive rate, the most accurate such set.
+
+    In the manner of Fairlearn's threshold optimiser: a grid of target rates, for every class the
+    threshold that meets it, and the target that serves accuracy best. A row goes to the class
+    that exceeds its threshold by the largest factor.
+    """
+    n_classes = len(rows.classes)
+    best: tuple[float, NDArray[np.float64]] | None = None
+    for i in range(1, _TARGETS + 1):
+        cut = np.array(
+            [
+                np.quantile(own, 1.0 - i / (_TARGETS + 1)) if own.size else 1.0
+                for own in (rows.probs[rows.labels == j, j] for j in range(n_classes))
+            ]
+        )
+        cut = np.maximum(cut, DEFAULT_FLOOR)
+        hits = float(((rows.probs / cut).argmax(axis=1) == rows.labels).mean())
+        if best is None or hits > best[0]:
+            best = (hits, cut)
+    cuts = np.ones(n_classes) if best is None else best[1]
+    return rows.calibrated(from_offset("thresholds", -np.log(cuts)), "thresholds")
+
+
+def _paper_set(corrections: CorrectionFamily) -> Callable[[_Rows], CorrectionScheme]:
+    """Return a fit over the corrections of the paper with the search and selection used here."""
+
+    def fit(rows: _Rows) -> CorrectionScheme:
+        setting = Hyperparameters(
+            calibration="none",
+            corrections=corrections,
+            weight_scale=30,
+            spacing="linear",
+            prior_rows=0.0,
+        )
+        settings = SelectionSettings(candidates=(setting,))
+        return fit_scheme(
+            rows.probs, rows.labels, settings=settings, seed=rows.seed, classes=rows.classes
+        ).scheme
+
+    return fit
+
+
+def _dcs(rows: _Rows) -> CorrectionScheme:
+    return fit_scheme(rows.probs, rows.labels, seed=rows.seed, classes=rows.classes).scheme
+
+
+def _published(rows: _Rows) -> CorrectionScheme:
+    """Fit as the paper does: its schedule, a grid, and one development split of 5 %."""
+    parts = stratified_split(
+        rows.labels,
+        {"optimization": 1.0 - _DEVELOPMENT, "development": _DEVELOPMENT},
+        seed=derive_seed(rows.seed, "split"),
+    )
+    inside, outside = parts["optimization"], parts["development"]
+    best: tuple[float, CorrectionScheme] | None = None
+    for trial, (weight_scale, beta, tau) in enumerate(_PUBLISHED_GRID):
+        scheme = anneal(
+            rows.probs[inside],
+            rows.labels[inside],
+            corrections=CorrectionSet.dcs(weight_scale=weight_scale),
+            objective=Objective(beta=beta, tau=tau),
+            schedule=Schedule.paper(inside.size),
+            seed=derive_seed(rows.seed, "anneal", trial),
+            classes=rows.classes,
+        ).scheme
+        judged = ClassificationMetrics.from_predictions(
+            rows.labels[outside], scheme.predict(rows.probs[outside]), len(rows.classes)
+        )
+        score = judged.accuracy - judged.cobias
+        if best is None or score > best[0]:
+            best = (score, scheme)
+    if best is None:
+        raise InvalidInputError("the published grid is empty")
+    return CorrectionScheme(rows.classes, best[1].corrections, {"method": "published"})
+
+
+_FITS: Final[dict[str, Callable[[_Rows], CorrectionScheme]]] = {
+    "icl": _icl,
+    "batch": _batch,
+    "contextual": _contextual,
+    "prior": _prior,
+    "temperature": _temperature,
+    "vector": _vector,
+    "logistic": _logistic,
+    "logistic-balanced": _balanced,
+    "thresholds": _thresholds,
+    "dnip": _paper_set("weights"),
+    "furud": _paper_set("memberships"),
+    "dcs": _dcs,
+    "published": _published,
+}
+
+#: All methods that can be fitted, in the order in which tables list them.
+PEER_NAMES: Final = tuple(_FITS)
