@@ -1,0 +1,29 @@
+"""Figures of results, from cell records: matplotlib figures, not attached to any window.
+
+`save_figure` writes one as PNG and SVG; `overview_figures` makes those that a sweep has data for.
+"""
+
+from __future__ import annotations
+
+from tracking.figures._style import figure_bytes, save_figure
+from tracking.figures.classes import class_accuracy_figure, class_group_figure
+from tracking.figures.comparison import ablation_figure, tradeoff_figure
+from tracking.figures.overview import overview_figures
+from tracking.figures.schemes import scheme_figure
+from tracking.figures.search import time_figure, trace_figure
+from tracking.figures.trials import importance_figure, slice_figure
+
+__all__ = [
+    "ablation_figure",
+    "class_accuracy_figure",
+    "class_group_figure",
+    "figure_bytes",
+    "importance_figure",
+    "overview_figures",
+    "save_figure",
+    "scheme_figure",
+    "slice_figure",
+    "time_figure",
+    "trace_figure",
+    "tradeoff_figure",
+]

@@ -1,0 +1,75 @@
+"""The figures of a whole sweep, those that it has data for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from dcs.errors import InvalidInputError
+from tracking._readings import finished_cells
+from tracking.figures.classes import class_accuracy_figure, class_group_figure
+from tracking.figures.comparison import ablation_figure, tradeoff_figure
+from tracking.figures.search import time_figure
+from tracking.figures.trials import importance_figure, slice_figure
+from tracking.records import CellRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["overview_figures"]
+
+_FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
+    "class_accuracies": (
+        "Class accuracies before and after correction by DCS, mean over seeds",
+        class_accuracy_figure,
+    ),
+    "accuracy_cobias": (
+        "Accuracy against COBias, mean and standard deviation over seeds; numbers are shots. "
+        "Good is up and to the left, the line joins what nothing else beats in both",
+        tradeoff_figure,
+    ),
+    "class_groups": (
+        "Accuracy from the weakest to the strongest classes: what each level of correction does",
+        class_group_figure,
+    ),
+    "ablation": ("DCS by the terms of its objective", ablation_figure),
+    "annealing_time": (
+        "Time of one annealing run against the size of its search",
+        time_figure,
+    ),
+    "importances": (
+        "Which hyperparameters mattered: mean decrease in impurity of a random forest over the "
+        "trials of all cells",
+        importance_figure,
+    ),
+    "slices": ("What each value of each hyperparameter of DCS reached", slice_figure),
+}
+
+
+def overview_figures(
+    records: Iterable[CellRecord], *, only: Iterable[str] | None = None
+) -> dict[str, tuple[str, Figure]]:
+    """Return the figures of a sweep by name, each with its caption.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        The cells; failed ones are left out.
+    only : iterable of str, optional
+        Names of the figures wanted; by default all.
+
+    Returns
+    -------
+    dict of str to (str, matplotlib.figure.Figure)
+        Without those for which there are no data.
+    """
+    cells = finished_cells(records)
+    wanted = list(_FIGURES) if only is None else list(only)
+    figures = {}
+    for name in wanted:
+        caption, draw = _FIGURES[name]
+        try:
+            figures[name] = caption, draw(cells)
+        except InvalidInputError:
+            continue  # Nothing of that kind in this sweep.
+    return figures

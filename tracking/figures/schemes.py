@@ -1,0 +1,95 @@
+"""What a scheme does to each class, drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dcs.corrections import Correction, Weight
+from dcs.errors import InvalidInputError
+from dcs.scheme import CorrectionScheme
+from tracking._readings import method_title, place, shots_text
+from tracking.figures._style import ACCENT, GREY, INK, LIGHT, grid_of, tidy, title
+from tracking.records import CellRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from dcs.probabilities import ProbabilityTable
+
+__all__ = ["scheme_figure"]
+
+_BINS = 40
+
+
+def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) -> Figure:
+    """Draw the correction function of each class over the histogram of that class's probabilities.
+
+    Parameters
+    ----------
+    record : CellRecord
+        A cell with a scheme.
+    table : ProbabilityTable, optional
+        The table that the cell was tuned on (or tested on): without it, functions only.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel per class. The dark part of a bar are rows of that class, the light part all
+        others; the dashed line would leave probabilities as they are.
+
+    Raises
+    ------
+    InvalidInputError
+        The cell has no scheme, or the table has other classes.
+    """
+    if record.scheme is None:
+        raise InvalidInputError(f"cell {record.key} has no scheme to draw")
+    scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
+    if table is not None:
+        scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
+    figure, panels = grid_of(len(scheme.classes), width=2.5, height=2.2, columns=5)
+    for index, (panel, name, correction) in enumerate(
+        zip(panels, scheme.classes, scheme.corrections, strict=True)
+    ):
+        if table is not None:
+            _draw_histogram(panel, table, index)
+        points = np.linspace(0.0, 1.0, 257)
+        panel.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=(0, (3, 3)))
+        panel.plot(points, correction(points), color=ACCENT, linewidth=2.2)
+        panel.set_xlim(0, 1)
+        panel.set_ylim(0, 1.04)
+        panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        panel.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+        tidy(panel, grid=None)
+        title(panel, f"{name}\n{_brief(correction)}")
+    panels[0].set_ylabel("corrected")
+    panels[0].set_xlabel("probability")
+    method, task, shots, seed = place(record, "method", "task", "shots", "seed")
+    parts = (method_title(method), str(task), shots_text(shots), f"seed {seed}")
+    figure.suptitle(
+        ", ".join(filter(None, parts)), x=0.01, ha="left", fontsize=10, color=INK, weight="bold"
+    )
+    return figure
+
+
+def _draw_histogram(axes: Axes, table: ProbabilityTable, index: int) -> None:
+    edges = np.linspace(0.0, 1.0, _BINS + 1)
+    values = table.probs[:, index]
+    total, _ = np.histogram(values, bins=edges)
+    own, _ = np.histogram(values[table.labels == index], bins=edges)
+    # Most probabilities lie near 0: on a square-root scale the others are seen too.
+    scale = float(np.sqrt(max(1, int(total.max()))))
+    heights = np.sqrt(total) / scale
+    widths = np.diff(edges)
+    axes.bar(edges[:-1], heights, width=widths, align="edge", color=LIGHT, linewidth=0)
+    share = np.divide(own, total, out=np.zeros(len(total)), where=total > 0)
+    axes.bar(edges[:-1], heights * share, width=widths, align="edge", color=GREY, linewidth=0)
+
+
+def _brief(correction: Correction) -> str:
+    if isinstance(correction, Weight):
+        return "unchanged" if correction.value == 1.0 else f"weight {correction.value:.2f}"
+    return correction.name

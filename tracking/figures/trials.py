@@ -1,0 +1,172 @@
+"""Figures of tuning: which hyperparameters mattered, and which values were good.
+
+Trials of all cells of a method are pooled: a single study is too short to tell. Scores are taken
+relative to their cell's mean, since some tables are harder than others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from dcs.errors import InvalidInputError
+from tracking._readings import finished_cells, method_title, trial_score
+from tracking.figures._style import GREY, INK, grid_of, legend, looks, tidy, title
+from tracking.records import CellRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["importance_figure", "importances", "slice_figure"]
+
+#: With fewer trials a forest explains noise.
+_FEWEST_TRIALS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    names: tuple[str, ...]
+    rows: tuple[tuple[float, ...], ...]
+    gains: tuple[float, ...]
+
+
+def importances(records: Iterable[CellRecord], *, method: str = "dcs") -> dict[str, float]:
+    """Return how much each hyperparameter explains of what trials reached, summing to 1.
+
+    A random forest is fitted to the pooled trials of the method; the importance is the mean
+    decrease in impurity, as in Optuna's evaluator of that name.
+
+    Returns
+    -------
+    dict of str to float
+        Largest first; empty if there are fewer than 20 trials or nothing varies.
+    """
+    from sklearn.ensemble import RandomForestRegressor
+
+    trials = _pooled(records, method)
+    if len(trials.rows) < _FEWEST_TRIALS or len(set(trials.gains)) < 2:
+        return {}
+    forest = RandomForestRegressor(n_estimators=100, random_state=0, n_jobs=1)
+    forest.fit(trials.rows, trials.gains)
+    found = dict(zip(trials.names, map(float, forest.feature_importances_), strict=True))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def importance_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw the importance of each hyperparameter, a panel per method that was tuned.
+
+    Raises
+    ------
+    InvalidInputError
+        No method has enough trials.
+    """
+    cells = finished_cells(records)
+    names = dict.fromkeys(str(cell.identity.get("method")) for cell in cells if cell.trials)
+    found = {name: importances(cells, method=name) for name in names}
+    found = {name: values for name, values in found.items() if values}
+    if not found:
+        raise InvalidInputError(f"no method has {_FEWEST_TRIALS} trials to draw")
+    height = 1.0 + 0.3 * max(map(len, found.values()))
+    figure, panels = grid_of(len(found), width=4.2, height=height)
+    styles = looks(names)
+    for panel, (name, values) in zip(panels, found.items(), strict=True):
+        order = list(reversed(values.items()))
+        style = styles[name]
+        bars = panel.barh(
+            [_readable(parameter) for parameter, _ in order],
+            [100 * value for _, value in order],
+            color=style.color,
+            hatch=style.hatch,
+            edgecolor="white",
+            linewidth=0,
+        )
+        panel.bar_label(bars, fmt="%.0f", padding=3, fontsize=8, color=INK)
+        panel.set_xlabel("importance, %")
+        panel.margins(x=0.15)
+        tidy(panel, grid="x")
+        title(panel, method_title(name))
+    return figure
+
+
+def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
+    """Draw what each value of each hyperparameter reached, a panel per hyperparameter.
+
+    Raises
+    ------
+    InvalidInputError
+        The method has no trials.
+    """
+    trials = _pooled(records, method)
+    if not trials.rows:
+        raise InvalidInputError(f"no trials of method {method!r} to draw")
+    figure, panels = grid_of(len(trials.names), width=2.7, height=2.3, columns=4)
+    color = looks([method])[method].color
+    for panel, (name, values) in zip(
+        panels, zip(trials.names, zip(*trials.rows, strict=True), strict=True), strict=True
+    ):
+        panel.axhline(0.0, color=GREY, linewidth=0.8)
+        panel.scatter(
+            values,
+            [100 * gain for gain in trials.gains],
+            s=12,
+            color=color,
+            alpha=0.45,
+            linewidth=0,
+            label="a trial",
+        )
+        if _is_wide(values):
+            panel.set_xscale("log")
+        tidy(panel)
+        title(panel, _readable(name))
+    panels[0].set_ylabel("score against the\ncell's mean, points")
+    legend(figure, panels[0])
+    return figure
+
+
+def _pooled(records: Iterable[CellRecord], method: str) -> _Trials:
+    cells = [
+        cell
+        for cell in finished_cells(records)
+        if cell.identity.get("method") == method and cell.trials
+    ]
+    names: dict[str, None] = {}
+    rows: list[dict[str, float]] = []
+    gains: list[float] = []
+    for cell in cells:
+        done = [
+            (trial, score)
+            for trial in cell.trials
+            if trial.state == "COMPLETE" and (score := trial_score(trial)) is not None
+        ]
+        mean = fmean(score for _, score in done) if done else 0.0
+        for trial, score in done:
+            numbers = {
+                name: float(value)
+                for name, value in trial.params.items()
+                if isinstance(value, int | float)
+            }
+            names |= dict.fromkeys(numbers)
+            rows.append(numbers)
+            gains.append(score - mean)
+    # A hyperparameter that some trials do not have cannot be compared over all of them.
+    shared = [
+        name
+        for name in names
+        if all(name in row for row in rows) and len({row[name] for row in rows}) > 1
+    ]
+    return _Trials(
+        tuple(shared),
+        tuple(tuple(row[name] for name in shared) for row in rows) if shared else (),
+        tuple(gains) if shared else (),
+    )
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    low, high = min(values), max(values)
+    return low > 0 and high / low > 30
+
+
+def _readable(parameter: str) -> str:
+    return parameter.replace("_", " ")
