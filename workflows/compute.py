@@ -11,6 +11,7 @@ from dcs.methods import get_method
 from dcs.metrics import ClassificationMetrics
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
+from dcs.seeds import derive_seed
 from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
 from workflows.cells import Cell
 from workflows.tune import StudyResult, run_study
@@ -86,7 +87,7 @@ def compute_cell(
         error=None,
         started_ms=started_ms,
         finished_ms=_now_ms(),
-        provenance=collect_provenance(tables=_sources(optimization, test)),
+        provenance=collect_provenance(tables=_sources(optimization, test), seeds=_seeds(cell)),
     )
 
 
@@ -116,6 +117,12 @@ def _sources(optimization: ProbabilityTable, test: ProbabilityTable) -> dict[str
     return {
         "optimization": optimization.provenance.to_dict() | {"rows": optimization.n_rows},
         "test": test.provenance.to_dict() | {"rows": test.n_rows},
+    }
+
+
+def _seeds(cell: Cell) -> dict[str, int]:
+    return {"root": cell.seed} | {
+        stream: derive_seed(cell.seed, stream) for stream in ("split", "sampler", "anneal")
     }
 
 

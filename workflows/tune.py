@@ -10,6 +10,8 @@ from typing import Any
 import optuna
 
 from dcs.annealing import AnnealingResult, Schedule, anneal
+from dcs.errors import InvalidInputError
+from dcs.exact import exact_search
 from dcs.methods import Method
 from dcs.metrics import ClassificationMetrics
 from dcs.objective import Objective
@@ -17,10 +19,10 @@ from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.splits import stratified_split
-from tracking.records import TrialRecord
+from tracking import CellRecord, TrialRecord
 from workflows.config import TunerSettings
 
-__all__ = ["StudyResult", "run_study", "selection_score"]
+__all__ = ["StudyResult", "certify", "run_study", "selection_score", "study_rows"]
 
 #: Optuna seeds NumPy's legacy generator, which takes 32 bits.
 _SAMPLER_SEEDS = 2**32
@@ -100,13 +102,7 @@ def run_study(
     StudyResult
         Ties go to the earliest trial.
     """
-    parts = stratified_split(
-        table.labels,
-        {"optimization": 1.0 - settings.development, "development": settings.development},
-        seed=derive_seed(seed, "split"),
-    )
-    rows, held_out = (table.subset(parts[name]) for name in ("optimization", "development"))
-
+    rows, held_out = study_rows(table, settings=settings, seed=seed)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=derive_seed(seed, "sampler") % _SAMPLER_SEEDS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -154,6 +150,52 @@ def run_study(
         raise ValueError("a study needs at least one trial")
     _, record, result = best
     return StudyResult(scheme=result.scheme, best=record, trials=tuple(records), annealing=result)
+
+
+def study_rows(
+    table: ProbabilityTable, *, settings: TunerSettings, seed: int
+) -> tuple[ProbabilityTable, ProbabilityTable]:
+    """Return the rows that a study anneals on and those that it judges trials on."""
+    parts = stratified_split(
+        table.labels,
+        {"optimization": 1.0 - settings.development, "development": settings.development},
+        seed=derive_seed(seed, "split"),
+    )
+    return table.subset(parts["optimization"]), table.subset(parts["development"])
+
+
+def certify(
+    table: ProbabilityTable, method: Method, record: CellRecord, *, settings: TunerSettings
+) -> float:
+    """Return how far the chosen scheme's Z is above the proven optimum of its own search.
+
+    Parameters
+    ----------
+    table : ProbabilityTable
+        The optimization rows that the cell was tuned on.
+    method : Method
+        The cell's method.
+    record : CellRecord
+        The finished cell.
+    settings : TunerSettings
+        The cell's tuner.
+
+    Raises
+    ------
+    InvalidInputError
+        There are too many classes for an exhaustive search.
+    """
+    corrections = method.correction_set(record.params.get("weight_scale", 30))
+    if corrections is None:
+        raise InvalidInputError(f"method {method.name!r} searches nothing that could be certified")
+    rows, _ = study_rows(table, settings=settings, seed=record.identity["seed"])
+    optimum = exact_search(
+        rows.probs,
+        rows.labels,
+        corrections=corrections,
+        objective=Objective(beta=record.params["beta"], tau=record.params["tau"]),
+    )
+    return record.metrics["opt/z"] - optimum.z
 
 
 def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> dict[str, Any]:

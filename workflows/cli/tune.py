@@ -16,6 +16,8 @@ __all__ = ["HELD_OUT", "register"]
 
 #: Share of the rows that is held out for the final figures when no test table is given.
 HELD_OUT = 0.3
+#: Most classes that an exhaustive search can cope with.
+MOST_CERTIFIED = 4
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +39,13 @@ def tune(
     ] = None,
     method: Annotated[str, typer.Option(help="dcs, dnip (weights only) or furud.")] = "dcs",
     trials: Annotated[int, typer.Option(min=1, help="Hyperparameter settings to try.")] = 30,
+    certify: Annotated[
+        bool,
+        typer.Option(
+            "--certify",
+            help="Prove by exhaustive search how near the optimum is: up to 4 classes.",
+        ),
+    ] = False,
     seed: Seed = 0,
     output: Output = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
@@ -46,6 +55,8 @@ def tune(
     Optuna tries hyperparameters, simulated annealing finds a scheme for each, development rows
     choose among them. The scheme is written to OUTPUT/scheme.json, the runs to MLflow.
     """
+    from dcs.errors import ConfigError
+    from dcs.methods import get_method
     from dcs.probabilities import ProbabilityTable
     from dcs.scheme import CorrectionScheme
     from tracking import Recorder
@@ -54,15 +65,25 @@ def tune(
     from workflows.cli._results import results_table
     from workflows.config import TunerSettings
     from workflows.tables import table_cells, tune_cells
+    from workflows.tune import certify as prove
 
+    settings = TunerSettings(trials=trials)
+    chosen = get_method(method)
+    if not chosen.searches:
+        raise ConfigError(f"--method {method}: nothing to tune there; choose dcs, dnip or furud")
     whole = ProbabilityTable.read(table)
+    if certify and whole.n_classes > MOST_CERTIFIED:
+        raise ConfigError(
+            f"--certify: {table} has {whole.n_classes} classes, and exhaustive search takes "
+            f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
+        )
     optimization, held_out = _split(whole, test, seed=seed)
     cells = table_cells(
         optimization,
         held_out,
         name=table.stem,
         methods=("icl", method),
-        tuner=TunerSettings(trials=trials),
+        tuner=settings,
         seed=seed,
     )
     with Recorder(
@@ -92,12 +113,19 @@ def tune(
     scheme = CorrectionScheme.from_dict(records[-1].scheme)
     path = output / "scheme.json"
     scheme.save(path)
+    gap = None
+    if certify:
+        with console.status("searching exhaustively"):
+            gap = prove(optimization, chosen, records[-1], settings=settings)
     console.print()
     console.print(f"[bold]{table.name}[/bold]: % of {held_out.n_rows} held-out rows")
     console.print(results_table(records, width=console.width))
     console.print()
     for sentence in scheme.explain():
         console.print(f"  {sentence}", highlight=False, soft_wrap=True)
+    if gap is not None:
+        z = records[-1].metrics["opt/z"]
+        console.print(f"  Z {z:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
     console.print(report.message, soft_wrap=True)
     console.print(f"scheme written to {path}", soft_wrap=True)

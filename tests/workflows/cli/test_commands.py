@@ -78,6 +78,21 @@ def test_tune_again_computes_nothing(dcs, tuned, table, monkeypatch):
     assert (output / "scheme.json").read_bytes() == before
 
 
+def test_tune_certifies_how_near_the_optimum_is(dcs, tuned, table):
+    _, output = tuned
+    outcome = dcs("tune", table, "--trials", 4, "--certify", "--output", output)
+    line = next(line for line in outcome.out.splitlines() if "proven optimum" in line)
+    gap = float(line.split(": ")[1].split()[0])
+    assert 0 <= gap + 1e-12 < 0.01
+
+
+def test_certifying_many_classes_is_refused_before_any_work(dcs, tmp_path):
+    biased_table(classes=("a", "b", "c", "d", "e")).write(tmp_path / "five.parquet")
+    outcome = dcs("tune", tmp_path / "five.parquet", "--certify", "-o", tmp_path / "runs")
+    _is_one_line_error(outcome, ["5 classes", "--certify"])
+    assert not (tmp_path / "runs").exists()
+
+
 def test_tune_with_a_test_table_uses_every_row(dcs, table, tmp_path):
     other = tmp_path / "other.parquet"
     biased_table(90, seed=1).write(other)
@@ -184,6 +199,7 @@ def test_missing_files_and_unknown_names(dcs, table, tmp_path):
         (["import", "npz", gone, "-o", tmp_path / "x.parquet"], [str(gone)]),
         (["import", "nqz", gone, "-o", tmp_path / "x.parquet"], ["nqz", "npz"]),
         (["tune", table, "--method", "dsc", "-o", output], ["dsc", "dcs"]),
+        (["tune", table, "--method", "icl", "-o", output], ["icl", "dcs"]),
         (["tasks", "show", "revews"], ["revews", "reviews"]),
         (["sweep", gone, "-o", output], [str(gone)]),
         (["sweep", config, "-o", output], [str(config), "sheds"]),
