@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
-from dcs.errors import DCSError
+from dcs.errors import DCSError, ScoringError
 from dcs.probabilities import ProbabilityTable
 from tracking import CellRecord, Outbox
 from workflows.cells import Cell, TableRequest, cells_of
+from workflows.cluster_placement import Placement, place
 from workflows.compute import compute_cell, failed_record
 from workflows.generate import ScoringActor
 from workflows.stores import ProbabilityStore
@@ -22,10 +23,10 @@ from workflows.sweep import Progress, SweepPlan
 
 __all__ = ["Driver"]
 
-#: Cells handed to Ray per CPU: enough to keep it busy, little enough to stop soon.
-_IN_FLIGHT_PER_CPU = 3
 #: A worker that dies (out of memory, a lost node) is tried again so often.
 _RETRIES = 3
+#: How often the cluster is looked at again: nodes come and go.
+_LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class _Scoring:
 @dataclass(frozen=True, slots=True)
 class _Tuning:
     cell: Cell
+    key: str
     started_ms: int
 
 
@@ -63,25 +65,22 @@ class Driver:
     """
 
     def __init__(self, plan: SweepPlan, progress: Progress) -> None:
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        cpus = max(1, int(resources.get("CPU", 1)))
-        gpus = int(resources.get("GPU", 0))
         self._plan = plan
         self._progress = progress
         self._outbox = Outbox(plan.output)
         self._store = ProbabilityStore.under(plan.output)
-        # Without GPUs half of the CPUs score, so that annealing can start beside them.
-        self._actor_slots = gpus or max(1, cpus // 2)
-        self._cell_slots = _IN_FLIGHT_PER_CPU * cpus
-        self._gpus_each = 1 if gpus else 0
-        self._actor_class = ray.remote(
-            num_cpus=1, num_gpus=self._gpus_each, max_restarts=_RETRIES, max_task_retries=_RETRIES
-        )(ScoringActor)
-        self._cell_task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_run_cell)
+        self._placement = _look()
+        self._looked = time.monotonic()
+        self._actor_class = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES)(
+            ScoringActor
+        )
+        self._cell_task = ray.remote(max_retries=_RETRIES)(_run_cell)
 
         self._requests = deque(plan.missing_tables.items())
         self._idle: dict[str, list[Any]] = {}
         self._scoring: dict[Any, _Scoring] = {}
+        self._attempts: Counter[str] = Counter()
+        self._unscored: list[ScoringError] = []
         self._tables: dict[str, Any] = {}
         self._waiting: deque[tuple[Cell, str]] = deque()
         self._cells_left: Counter[str] = Counter()
@@ -96,8 +95,10 @@ class Driver:
 
         Raises
         ------
+        ScoringError
+            A table cannot be scored, said once all else is done: its cells cannot be computed.
         DCSError
-            A model cannot be scored: then none of its cells can be.
+            The results cannot be kept, for example on a full disk.
         """
         self._report()
         while True:
@@ -105,20 +106,25 @@ class Driver:
             self._start_tuning()
             running = [*self._scoring, *self._tuning]
             if not running:
-                return
-            (ready,), _ = ray.wait(running, num_returns=1)
-            if ready in self._scoring:
-                yield from self._end_scoring(ready)
-            else:
-                yield self._end_tuning(ready)
+                break
+            ready, _ = ray.wait(running, num_returns=1, timeout=_LOOK_SECONDS)
+            for done in ready:
+                if done in self._scoring:
+                    yield from self._end_scoring(done)
+                else:
+                    yield from self._end_tuning(done)
+            if time.monotonic() - self._looked > _LOOK_SECONDS:
+                self._placement, self._looked = _look(), time.monotonic()
             self._report()
+        if self._unscored:
+            raise _summary(self._unscored)
 
     def _start_scoring(self) -> None:
-        while self._requests and len(self._scoring) < self._actor_slots:
+        while self._requests and len(self._scoring) < self._placement.actor_slots:
             key, request = self._requests.popleft()
             actor = self._take_actor(request.model)
-            tables, digests = actor.generate.options(num_returns=2).remote(request, key)
-            self._scoring[digests] = _Scoring(actor, key, request, tables)
+            tables, scoring = actor.generate.options(num_returns=2).remote(request, key)
+            self._scoring[scoring] = _Scoring(actor, key, request, tables)
         # An actor without work gives its GPU back: dropping the last handle ends it.
         wanted = {request.model for _, request in self._requests}
         self._idle = {model: actors for model, actors in self._idle.items() if model in wanted}
@@ -127,70 +133,132 @@ class Driver:
         if self._idle.get(model):
             return self._idle[model].pop()
         self._idle.clear()
-        return self._actor_class.remote(model, self._store.root, self._gpus_each)
+        options = self._placement.actors
+        return self._actor_class.options(**options).remote(
+            model, self._store.root, options["num_gpus"]
+        )
 
-    def _end_scoring(self, digests: Any) -> Iterator[CellRecord]:
-        scoring = self._scoring.pop(digests)
+    def _end_scoring(self, done: Any) -> Iterator[CellRecord]:
+        scoring = self._scoring.pop(done)
+        request = scoring.request
         try:
-            values = ray.get(digests)
+            note = ray.get(done)
+            if self._store.digests(scoring.key) is None:
+                # The actor's disk is not ours: keep what it made here too.
+                self._store.keep(scoring.key, ray.get(scoring.tables), note)
         except RayTaskError as error:
-            if isinstance(error.cause, DCSError):
-                raise error.cause from None
-            raise
+            self._give_up(request, error.cause, error)
+            return
+        except RayActorError as error:
+            if _creation_failed(error):
+                self._give_up(request, error, error)
+            else:
+                self._score_again(scoring, error)
+            return
         except RayError as error:
-            raise DCSError(
-                f"scoring {scoring.request.label} ended {_RETRIES + 1} times before it was done: "
-                f"{_one_line(error)}; what is finished is kept, run the same command again"
-            ) from error
-        self._idle.setdefault(scoring.request.model, []).append(scoring.actor)
-        cells = cells_of(scoring.request, self._plan.config, values)
+            self._score_again(scoring, error)
+            return
+        self._idle.setdefault(request.model, []).append(scoring.actor)
+        cells = cells_of(request, self._plan.config, note.digests)
         # Only now are the keys known: the same numbers may have been worked on before.
         finished = self._outbox.finished([cell.key for cell in cells])
-        self._tables[scoring.key] = scoring.tables
         self._enqueue(scoring.key, [cell for cell in cells if cell.key not in finished])
         for record in finished.values():
             self._cells_ended += 1
             yield record
+
+    def _score_again(self, scoring: _Scoring, error: RayError) -> None:
+        """Put a request back whose node went away; Ray has tried the actor's own restarts."""
+        self._attempts[scoring.key] += 1
+        if self._attempts[scoring.key] < _RETRIES:
+            self._requests.append((scoring.key, scoring.request))
+        else:
+            self._give_up(scoring.request, error, error)
+
+    def _give_up(
+        self, request: TableRequest, cause: BaseException | None, error: RayError
+    ) -> None:
+        """Leave a table out; every table of a model that cannot be loaded."""
+        if isinstance(cause, OSError):
+            # A full disk and the like meet the others too: stop, and keep what there is.
+            raise DCSError(
+                f"{cause.filename or self._store.root}: the scored table cannot be written "
+                f"({cause.strerror or cause}); make room and run the same command again"
+            ) from error
+        reason = str(cause) if isinstance(cause, DCSError) else _last_line(error)
+        wrapped = ScoringError(f"scoring {request.label} failed: {' '.join(reason.split())}")
+        wrapped.__cause__ = error
+        self._unscored.append(wrapped)
+        if _creation_failed(error):
+            alike = [key for key, other in self._requests if other.model == request.model]
+            self._requests = deque(item for item in self._requests if item[0] not in alike)
 
     def _enqueue(self, key: str, cells: list[Cell]) -> None:
         self._waiting.extend((cell, key) for cell in cells)
         self._cells_left[key] += len(cells)
 
     def _start_tuning(self) -> None:
-        while self._waiting and len(self._tuning) < self._cell_slots:
+        task = self._cell_task.options(**self._placement.cells)
+        while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
             cell, key = self._waiting.popleft()
-            task = self._cell_task.remote(cell, self._table_of(key), self._plan.config.name)
-            self._tuning[task] = _Tuning(cell, time.time_ns() // 1_000_000)
+            running = task.remote(cell, self._table_of(key), self._plan.config.name)
+            self._tuning[running] = _Tuning(cell, key, time.time_ns() // 1_000_000)
             self._cells_left[key] -= 1
             if not self._cells_left[key]:
                 # The tasks hold references of their own: the tables are freed after the last.
                 del self._tables[key]
 
     def _table_of(self, key: str) -> Any:
+        # Put by the driver and not by the actor, whose node may leave before the cells are done.
         if key not in self._tables:
             self._tables[key] = ray.put(self._store.read(key))
         return self._tables[key]
 
-    def _end_tuning(self, task: Any) -> CellRecord:
-        tuning = self._tuning.pop(task)
+    def _end_tuning(self, done: Any) -> Iterator[CellRecord]:
+        tuning = self._tuning.pop(done)
         try:
-            record: CellRecord = ray.get(task)
+            record: CellRecord = ray.get(done)
         except RayError as error:
+            if _input_lost(error) and self._attempts[tuning.cell.key] < _RETRIES:
+                self._attempts[tuning.cell.key] += 1
+                self._tables.pop(tuning.key, None)
+                self._enqueue(tuning.key, [tuning.cell])
+                return
             record = failed_record(
                 tuning.cell, error, sweep=self._plan.config.name, started_ms=tuning.started_ms
             )
-        self._count(record)
-        return record
-
-    def _count(self, record: CellRecord) -> None:
         self._cells_ended += 1
         self._cells_failed += not record.finished
+        yield record
 
     def _report(self) -> None:
-        missing = len(self._requests) + len(self._scoring)
+        missing = len(self._requests) + len(self._scoring) + len(self._unscored)
         self._progress.tables(self._plan.n_tables - missing, self._plan.n_tables)
         self._progress.cells(self._cells_ended, self._plan.n_cells, self._cells_failed)
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+def _look() -> Placement:
+    return place(ray.nodes())  # type: ignore[no-untyped-call]
+
+
+def _input_lost(error: RayError) -> bool:
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return isinstance(cause, ObjectLostError)
+
+
+def _creation_failed(error: RayError) -> bool:
+    return isinstance(error, RayActorError) and "creation task" in str(error)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
+
+
+def _summary(errors: list[ScoringError]) -> ScoringError:
+    more = f" (and {len(errors) - 1} more tables)" if len(errors) > 1 else ""
+    error = ScoringError(
+        f"{errors[0]}{more}; what is finished is kept, run the same command again to go on"
+    )
+    error.__cause__ = errors[0].__cause__
+    return error

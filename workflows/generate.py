@@ -11,7 +11,7 @@ from dcs.probabilities import ProbabilityTable
 from dcs.prompting import SPLITS, get_task, prompt_hash, select_demonstrations
 from dcs.scorers import load_scorer, resolve_model
 from workflows.cells import TableRequest, content_key
-from workflows.stores import ProbabilityStore
+from workflows.stores import ProbabilityStore, Scoring
 
 __all__ = ["ScoringActor", "request_key"]
 
@@ -65,14 +65,16 @@ class ScoringActor:
 
     def generate(
         self, request: TableRequest, key: str
-    ) -> tuple[dict[str, ProbabilityTable], dict[str, str]]:
+    ) -> tuple[dict[str, ProbabilityTable], Scoring]:
         """Score both splits of a request and keep them.
 
         Returns
         -------
-        tables, digests : dict, dict
-            By split; two objects, so that the driver reads only the digests and hands the tables
-            on to the tasks without a copy of its own.
+        tables : dict of str to ProbabilityTable
+            By split.
+        scoring : Scoring
+            The note kept beside them. An object of its own, so that a driver which shares the
+            file system reads no more than that.
         """
         clock = time.perf_counter()
         tables = generate_tables(
@@ -89,4 +91,4 @@ class ScoringActor:
             seconds=time.perf_counter() - clock,
             gpus=self._gpus,
         )
-        return tables, scoring.digests
+        return dict(tables), scoring

@@ -110,8 +110,6 @@ class ProbabilityStore:
         gpus: float,
     ) -> Scoring:
         """Write both tables of a key, each all or nothing, and the note of them last."""
-        for split in SPLITS:
-            tables[split].write(self.path(key, split))
         scoring = Scoring(
             model=model,
             seconds=seconds,
@@ -119,5 +117,11 @@ class ProbabilityStore:
             gpus=gpus,
             digests={split: table.digest for split, table in tables.items()},
         )
-        atomic_write_text(self._note(key), json.dumps(asdict(scoring), indent=1))
+        self.keep(key, tables, scoring)
         return scoring
+
+    def keep(self, key: str, tables: Mapping[str, ProbabilityTable], scoring: Scoring) -> None:
+        """Write both tables of a key and the note that came with them."""
+        for split in SPLITS:
+            tables[split].write(self.path(key, split))
+        atomic_write_text(self._note(key), json.dumps(asdict(scoring), indent=1))

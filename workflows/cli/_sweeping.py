@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from tracking.figures import class_accuracy_figure
 from workflows.cli._console import console, new_table, sweep_bars
 from workflows.cli._results import results_table
 from workflows.cli._signals import STOP
+from workflows.cluster import connected
 from workflows.config import SweepConfig
 from workflows.estimate import estimate
 from workflows.sweep import SweepPlan, plan_sweep, run_sweep, sweep_key
 
-__all__ = ["local_ray", "show_plan", "sweep_and_show"]
+__all__ = ["show_plan", "sweep_and_show"]
 
 #: The method whose class accuracies are drawn.
 _DRAWN = "dcs"
@@ -31,6 +32,7 @@ def sweep_and_show(
     output: Path,
     tracking_uri: str | None,
     retry_failed: bool = False,
+    address: str | None = None,
 ) -> None:
     """Run a sweep to its end and print its tables, what was written, and what to type next.
 
@@ -46,6 +48,8 @@ def sweep_and_show(
         The MLflow store.
     retry_failed : bool
         Whether cells that failed earlier are computed again.
+    address : str or None
+        The Ray cluster to run on; by default one is started on this machine.
 
     Raises
     ------
@@ -66,7 +70,7 @@ def sweep_and_show(
         trials=whole.tracked_trials,
         warn=lambda line: console.print(f"[yellow]{line}[/yellow]"),
     ) as recorder:
-        with local_ray() if plan.has_work else nullcontext(), sweep_bars() as bars:
+        with _joined_ray(address) if plan.has_work else nullcontext(), sweep_bars() as bars:
             records = run_sweep(plan, recorder, bars)
         with console.status("recording in MLflow"):
             report = recorder.finish()
@@ -117,29 +121,16 @@ def _duration(seconds: float | None, of: str) -> str:
 
 
 @contextmanager
-def local_ray() -> Iterator[None]:
-    """Start Ray on this machine and stop it again, quietly."""
-    import logging
-    import os
-
-    # Read when Ray is imported: how workers see GPUs when they ask for none.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray complains on the terminal about work that it dropped when it was told to stop.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    with console.status("starting Ray"):
-        import ray
-
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+def _joined_ray(address: str | None = None) -> Iterator[None]:
+    """Join a Ray cluster, by default one of this machine that is stopped again, quietly."""
+    with console.status("starting Ray" if address is None else f"joining Ray at {address}"):
+        # Not a plain `with`: the line on the terminal is to end once Ray is there.
+        joined = ExitStack()
+        joined.enter_context(connected(address))
+    with joined:
+        # Ray has taken the signals over.
         STOP.listen()
-    try:
         yield
-    finally:
-        ray.shutdown()
 
 
 def _headline(plan: SweepPlan) -> str:

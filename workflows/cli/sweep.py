@@ -39,6 +39,14 @@ def sweep(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Compute cells again that failed earlier.")
     ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            help="Ray cluster to run on, e.g. auto or 10.0.0.5:6379; by default this machine.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
 ) -> None:
@@ -56,5 +64,10 @@ def sweep(
         show_plan(part, output=output, retry_failed=retry_failed)
         return
     sweep_and_show(
-        part, whole=whole, output=output, tracking_uri=tracking_uri, retry_failed=retry_failed
+        part,
+        whole=whole,
+        output=output,
+        tracking_uri=tracking_uri,
+        retry_failed=retry_failed,
+        address=address,
     )

@@ -1,0 +1,235 @@
+"""Joining a Ray cluster: a fresh one on this machine or one that runs, and whether it fits us."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from dcs.errors import DCSError
+
+__all__ = [
+    "ClusterError",
+    "Software",
+    "check_software",
+    "connected",
+    "software",
+    "software_mismatch",
+]
+
+_DISTRIBUTION = "dcs-debias"
+_SOURCES = ("dcs", "tracking", "workflows")
+#: Out-of-memory kills are counted apart from crashes, and without end unless told otherwise: a
+#: cell that fits no node would be tried for ever.
+_OUT_OF_MEMORY_RETRIES = "3"
+_CHECK_SECONDS = 120.0
+
+
+class ClusterError(DCSError):
+    """A Ray cluster cannot be reached or does not fit this installation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What has to be the same on every node of a cluster.
+
+    Attributes
+    ----------
+    python, ray, dcs : str
+        Versions.
+    sources : str
+        Hash of the installed source files, for versions that are being worked on.
+    """
+
+    python: str
+    ray: str
+    dcs: str
+    sources: str
+
+
+def software() -> Software:
+    """Return what this process runs."""
+    import ray
+
+    return Software(
+        python=platform.python_version(), ray=ray.__version__, dcs=_dcs_version(), sources=_hash()
+    )
+
+
+def _dcs_version() -> str:
+    try:
+        return version(_DISTRIBUTION)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _hash() -> str:
+    root = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for package in _SOURCES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def software_mismatch(here: Software, nodes: Mapping[str, Software]) -> str | None:
+    """Say on one line what differs between this process and the nodes, and what mends it.
+
+    Parameters
+    ----------
+    here : Software
+        Of the driver.
+    nodes : mapping of str to Software
+        By the name of the node.
+
+    Returns
+    -------
+    str or None
+        None if all agree.
+    """
+    for node, there in nodes.items():
+        if there.python.split(".")[:2] != here.python.split(".")[:2]:
+            return (
+                f"node {node} runs Python {there.python}, the driver {here.python}; make the "
+                f"environment there with python{'.'.join(here.python.split('.')[:2])}"
+            )
+        if there.ray != here.ray:
+            return (
+                f"node {node} runs ray {there.ray}, the driver {here.ray}; on the node run: "
+                f"pip install 'ray[default]=={here.ray}'"
+            )
+        if there.dcs != here.dcs:
+            return (
+                f"node {node} has {_DISTRIBUTION} {there.dcs}, the driver {here.dcs}; on the node "
+                f"run: pip install '{_DISTRIBUTION}=={here.dcs}'"
+            )
+        if there.sources != here.sources:
+            return (
+                f"node {node} has other source files of {_DISTRIBUTION} {there.dcs} "
+                f"({there.sources}) than the driver ({here.sources}); bring both to the same "
+                "commit: git pull && pip install --constraint constraints.txt ."
+            )
+    return None
+
+
+def check_software() -> None:
+    """Ask every node of the cluster that is joined what it runs.
+
+    Raises
+    ------
+    ClusterError
+        A node runs something else, or does not answer.
+    """
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    ask = ray.remote(num_cpus=0, max_retries=0)(software)
+    answers = {
+        node["NodeManagerAddress"] + "/" + node["NodeID"][:6]: ask.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote()
+        for node in nodes
+    }
+    found: dict[str, Software] = {}
+    for name, answer in answers.items():
+        try:
+            found[name] = ray.get(answer, timeout=_CHECK_SECONDS)
+        except ray.exceptions.NodeDiedError:
+            continue  # Spot nodes come and go; one that left needs no check.
+        except ray.exceptions.TaskUnschedulableError:
+            continue
+        except RayError as error:
+            last = str(error).strip().splitlines()[-1]
+            raise ClusterError(
+                f"node {name} cannot run this installation of {_DISTRIBUTION}: {last}; on the "
+                f"node run: pip install '{_DISTRIBUTION}=={_dcs_version()}'"
+            ) from error
+    mismatch = software_mismatch(software(), found)
+    if mismatch is not None:
+        raise ClusterError(mismatch)
+
+
+@contextmanager
+def connected(address: str | None = None) -> Iterator[None]:
+    """Join a Ray cluster while the block runs.
+
+    Parameters
+    ----------
+    address : str, optional
+        ``auto``, or ``host:port`` of a head; by default a cluster of this machine alone is
+        started, and stopped again.
+
+    Raises
+    ------
+    ClusterError
+        There is none at the address, it does not let us in, or it runs other versions.
+    """
+    _prepare_environment(local=address is None)
+    import logging
+
+    import ray
+
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        # Always a new one: after a crash the file with the address of the last one is stale.
+        ray.init(address="local", include_dashboard=False, **options)
+    else:
+        _join(address, options)
+    try:
+        if address is not None:
+            check_software()
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _prepare_environment(*, local: bool) -> None:
+    # Read when Ray is imported: how workers see GPUs when they ask for none.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray complains on the terminal about work that it dropped when it was told to stop.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    os.environ.setdefault("RAY_task_oom_retries", _OUT_OF_MEMORY_RETRIES)
+    # Otherwise Ray lets in whom it likes, depending on files of earlier runs.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if local:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _join(address: str, options: Mapping[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, **options)
+    except ConnectionError as error:
+        raise ClusterError(
+            f"no Ray cluster at {address!r} ({_one_line(error)}); start one with `ray start "
+            "--head`, or leave --address out to use this machine"
+        ) from None
+    except RuntimeError as error:
+        text = _one_line(error)
+        if "Version mismatch" in text or "version mismatch" in text:
+            raise ClusterError(
+                f"the cluster at {address!r} runs other versions: {text}; here, run: "
+                "pip install with the versions of the cluster, or submit with `dcs submit`, "
+                "which runs on the cluster itself"
+            ) from None
+        raise ClusterError(f"the Ray cluster at {address!r} cannot be joined: {text}") from None
+    except ray.exceptions.AuthenticationError as error:
+        raise ClusterError(
+            f"the Ray cluster at {address!r} does not let us in ({_one_line(error)}); set "
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the token of the cluster"
+        ) from None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

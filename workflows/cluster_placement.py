@@ -1,0 +1,95 @@
+"""Which node a piece of work may run on: cells never fill a node that has GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CELLS", "MAX_CPUS", "MAX_GPUS", "Placement", "place"]
+
+#: Custom resources of a cluster that says itself where work goes; see cluster.yaml. Nodes that
+#: compute cells have one `dcs_cells` per CPU. The head says what autoscaling may reach.
+CELLS = "dcs_cells"
+MAX_CPUS = "dcs_max_cpus"
+MAX_GPUS = "dcs_max_gpus"
+
+_NODE_ID = "ray.io/node-id"
+#: Cells handed to Ray per CPU: enough to keep it busy, little enough to stop soon.
+_IN_FLIGHT_PER_CPU = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How work is put on a cluster as it stands.
+
+    Attributes
+    ----------
+    cells : dict
+        Options of the Ray task that computes a cell.
+    actors : dict
+        Options of the Ray actor that scores prompts.
+    cells_in_flight, actor_slots : int
+        At most so many at once.
+    cpus, gpus : int
+        What there is now.
+    """
+
+    cells: dict[str, Any]
+    actors: dict[str, Any]
+    cells_in_flight: int
+    actor_slots: int
+    cpus: int
+    gpus: int
+
+
+def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
+    """Decide where cells and scoring go.
+
+    Parameters
+    ----------
+    nodes : iterable of mapping
+        As :func:`ray.nodes` returns them.
+
+    Returns
+    -------
+    Placement
+        On a cluster that declares `dcs_cells`, cells go where those are. Otherwise they stay
+        off nodes with GPUs as long as there is a node without; a single machine does it all.
+    """
+    alive = [node for node in nodes if node["Alive"]]
+    cpus = int(sum(node["Resources"].get("CPU", 0) for node in alive))
+    gpus = int(sum(node["Resources"].get("GPU", 0) for node in alive))
+    max_cpus = int(sum(node["Resources"].get(MAX_CPUS, 0) for node in alive))
+    max_gpus = int(sum(node["Resources"].get(MAX_GPUS, 0) for node in alive))
+    declared = max_cpus > 0 or any(CELLS in node["Resources"] for node in alive)
+
+    cells: dict[str, Any] = {"num_cpus": 1}
+    cell_cpus = cpus
+    if declared:
+        cells["resources"] = {CELLS: 1}
+        cell_cpus = int(sum(node["Resources"].get(CELLS, 0) for node in alive))
+        cell_cpus = max(cell_cpus, max_cpus)
+    else:
+        with_gpu = [node["NodeID"] for node in alive if node["Resources"].get("GPU", 0) > 0]
+        without = [
+            node
+            for node in alive
+            if node["NodeID"] not in with_gpu and node["Resources"].get("CPU", 0) >= 1
+        ]
+        if with_gpu and without:
+            cells["label_selector"] = {_NODE_ID: f"!in({','.join(sorted(with_gpu))})"}
+            cell_cpus = int(sum(node["Resources"]["CPU"] for node in without))
+
+    scoring_gpus = max(gpus, max_gpus)
+    return Placement(
+        cells=cells,
+        actors={"num_cpus": 1, "num_gpus": 1 if scoring_gpus else 0}
+        # Without GPUs scoring is work for CPUs and goes where the cells go.
+        | ({"resources": cells["resources"]} if declared and not scoring_gpus else {}),
+        cells_in_flight=_IN_FLIGHT_PER_CPU * max(1, cell_cpus),
+        # Without GPUs half of the CPUs score, so that annealing can start beside them.
+        actor_slots=scoring_gpus or max(1, cell_cpus // 2),
+        cpus=cpus,
+        gpus=gpus,
+    )
