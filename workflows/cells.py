@@ -40,6 +40,8 @@ class TableRequest:
         Root seed; the demonstrations derive theirs from it.
     limit : int or None
         At most so many texts of each split.
+    data : str or None
+        Folder with the texts of a task that comes without them.
     """
 
     model: str
@@ -47,6 +49,7 @@ class TableRequest:
     shots: Shots
     seed: int
     limit: int | None
+    data: str | None = None
 
     @property
     def label(self) -> str:
@@ -106,7 +109,14 @@ class Cell:
 def table_requests(config: SweepConfig) -> list[TableRequest]:
     """Return every table that a sweep needs, in the order of the configuration."""
     return [
-        TableRequest(model=model, task=task, shots=shots, seed=seed, limit=config.limit)
+        TableRequest(
+            model=model,
+            task=task,
+            shots=shots,
+            seed=seed,
+            limit=config.limit,
+            data=config.data,
+        )
         for model, task, shots, seed in itertools.product(
             config.models, config.tasks, config.shots, config.seeds
         )

@@ -63,13 +63,16 @@ class SweepConfig(_Strict):
     models : tuple of str
         Local folders, hub ids, or ``tiny_lm``.
     tasks : tuple of str
-        Task names.
+        Task names, or paths of task YAML files.
     shots : tuple of int or "N"
         Demonstrations per prompt; ``N`` is one per class.
     seeds : tuple of int
         Root seeds; demonstrations, split, annealing and sampler derive theirs from each.
     methods : tuple of str
         Correction methods; ``icl`` is the uncorrected model.
+    data : str or None
+        Folder with the texts of tasks that come without them; on a cluster, one that all nodes
+        share.
     limit : int or None
         At most so many texts of each split; None means all of them.
     tuner : TunerSettings
@@ -84,6 +87,7 @@ class SweepConfig(_Strict):
     shots: tuple[int | Literal["N"], ...] = (1,)
     seeds: tuple[int, ...] = (0,)
     methods: tuple[str, ...] = method_names()
+    data: str | None = None
     limit: int | None = Field(default=None, ge=20)
     tuner: TunerSettings = TunerSettings()
     tracked_trials: Literal["all", "none"] | int = "all"

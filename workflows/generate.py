@@ -26,7 +26,7 @@ def request_key(request: TableRequest) -> str:
     DCSError
         The task or model is not known.
     """
-    task = get_task(request.task)
+    task = get_task(request.task, request.data)
     model = resolve_model(request.model)
     demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
     return content_key(
@@ -79,7 +79,7 @@ class ScoringActor:
         clock = time.perf_counter()
         tables = generate_tables(
             self._scorer,
-            get_task(request.task),
+            get_task(request.task, request.data),
             shots=request.shots,
             seed=request.seed,
             limit=request.limit,

@@ -92,7 +92,7 @@ class SweepPlan:
 
 def sweep_key(config: SweepConfig) -> str:
     """Return the key under which reruns of a sweep find its parent run again."""
-    return content_key(config.model_dump(mode="json", exclude={"tracked_trials"}))
+    return content_key(config.model_dump(mode="json", exclude={"tracked_trials", "data"}))
 
 
 def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False) -> SweepPlan:

@@ -8,6 +8,7 @@ from dcs.prompting.demonstrations import (
     parse_shots,
     select_demonstrations,
 )
+from dcs.prompting.task_files import described_task_names
 from dcs.prompting.tasks import (
     SPLITS,
     Example,
@@ -26,6 +27,7 @@ __all__ = [
     "Shots",
     "Split",
     "Task",
+    "described_task_names",
     "get_task",
     "parse_shots",
     "prompt_hash",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -56,6 +57,10 @@ class Task:
         What stands before a text and before its label word, e.g. ``"Review:"``, ``"Rating:"``.
     source : callable
         Gives the examples of a split. Its answer must not change from call to call.
+    template : str
+        The query before its fields are filled in, where texts are made of several fields.
+    sizes : tuple of (str, int)
+        Texts of each split as described, for listings; a task may have no texts at hand.
     """
 
     name: str
@@ -66,6 +71,8 @@ class Task:
     input_prefix: str
     answer_prefix: str
     source: Callable[[Split], tuple[Example, ...]] = field(repr=False, compare=False)
+    template: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -131,25 +138,43 @@ def register_task(task: Task) -> None:
 
 
 def task_names() -> tuple[str, ...]:
-    """Return the names of all known tasks, the built-in ones first."""
+    """Return the names of the tasks whose texts are at hand, the built-in ones first.
+
+    :func:`dcs.prompting.described_task_names` gives those whose texts must be fetched.
+    """
     _add_built_in()
     return tuple(_REGISTRY)
 
 
-def get_task(name: str) -> Task:
-    """Return the task of that name.
+def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
+    """Return a task.
+
+    Parameters
+    ----------
+    name : str
+        A built-in or registered task, one of the paper's seven, or the path of a YAML file that
+        describes a task.
+    data : path-like, optional
+        Folder that holds the texts of a described task, in itself or in a folder of the task's
+        name. Built-in tasks need none and take no notice of it.
 
     Raises
     ------
     ConfigError
-        If there is none; names the allowed ones.
+        If there is no such task, names the allowed ones; if its file is malformed. Whether its
+        texts can be read shows when they are asked for.
     """
-    names = task_names()
-    if name not in _REGISTRY:
-        raise ConfigError(
-            f"unknown task {name!r}{suggest(name, names)}: allowed are {', '.join(names)}"
-        )
-    return _REGISTRY[name]
+    from dcs.prompting.task_files import described_task_names, load_task
+
+    if name in task_names():
+        return _REGISTRY[name]
+    names = (*task_names(), *described_task_names())
+    if name in described_task_names() or name.endswith((".yaml", ".yml")):
+        return load_task(name, data)
+    raise ConfigError(
+        f"unknown task {name!r}{suggest(name, names)}: allowed are {', '.join(names)}, or the "
+        "path of a task YAML"
+    )
 
 
 @lru_cache(maxsize=8)

@@ -40,7 +40,8 @@ def render_query(task: Task, text: str) -> str:
 
     It ends without a space, since most tokenizers join the space to the label word.
     """
-    return f"{task.input_prefix} {text.strip()}\n{task.answer_prefix}".rstrip(" ")
+    head = f"{task.input_prefix} " if task.input_prefix else ""
+    return f"{head}{text.strip()}\n{task.answer_prefix}".rstrip(" ")
 
 
 def prompt_hash(task: Task, demonstrations: Demonstrations) -> str:
@@ -49,11 +50,13 @@ def prompt_hash(task: Task, demonstrations: Demonstrations) -> str:
     Two tables with the same hash asked the same question: same instruction, demonstrations,
     template, classes and label words.
     """
-    content = {
+    content: dict[str, object] = {
         "prefix": render_prefix(task, demonstrations),
         "query": render_query(task, "{text}"),
         "classes": task.classes,
         "label_words": task.label_words,
     }
+    if task.template:
+        content["template"] = task.template
     canonical = json.dumps(content, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8")).hexdigest()

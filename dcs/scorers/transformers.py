@@ -18,7 +18,7 @@ from dcs.scorers.base import Progress
 from dcs.scorers.label_tokens import class_probabilities, label_token_ids
 from dcs.scorers.models import ModelReference, resolve_model
 
-__all__ = ["TransformersScorer"]
+__all__ = ["TransformersScorer", "load_tokenizer"]
 
 _TOKEN_BUDGET = {"cpu": 1536, "cuda": 32768}  # on a CPU, what stays in its caches is fastest
 _CONTEXT_SHARE = 4  # how many cached prefix tokens weigh as much as one token to be run
@@ -253,6 +253,22 @@ def _find_device(torch: Any, device: str | None) -> Any:
             f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU"
         ) from None
     return found
+
+
+def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
+    """Load a model's tokenizer alone.
+
+    Raises
+    ------
+    ScoringError
+        If the model cannot be found or its tokenizer cannot be loaded.
+    MissingDependencyError
+        If transformers is not installed.
+    """
+    reference = model if isinstance(model, ModelReference) else resolve_model(model)
+    transformers = _require("transformers")
+    with _loading(reference, transformers):
+        return transformers.AutoTokenizer.from_pretrained(reference.location)
 
 
 def _load(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:

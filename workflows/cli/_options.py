@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Output", "Seed", "TrackingUri"]
+__all__ = ["Data", "Output", "Seed", "TrackingUri"]
 
 Output = Annotated[
     Path,
@@ -32,4 +32,13 @@ TrackingUri = Annotated[
 Seed = Annotated[
     int,
     typer.Option("--seed", min=0, help="Root seed of split, sampler and annealing."),
+]
+
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="Folder with the texts of the tasks: DIR/TASK/..., or the files themselves.",
+        show_default=False,
+    ),
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from workflows.cli._options import Output, TrackingUri
+from workflows.cli._options import Data, Output, TrackingUri
 
 __all__ = ["register"]
 
@@ -25,6 +25,7 @@ def sweep(
         list[str] | None,
         typer.Option("--model", help="Use this model instead of those of the file; repeatable."),
     ] = None,
+    data: Data = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,7 +59,7 @@ def sweep(
     from workflows.cli._sweeping import show_plan, sweep_and_show
     from workflows.config import load_config, narrowed
 
-    whole = load_config(config, models=model)
+    whole = load_config(config, models=model, data=None if data is None else str(data.absolute()))
     part = narrowed(whole, only or [])
     if dry_run:
         show_plan(part, output=output, retry_failed=retry_failed)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from workflows.cli._options import Data
+
 __all__ = ["register"]
 
 
@@ -21,31 +23,46 @@ def list_tasks(context: typer.Context) -> None:
     """List the tasks."""
     if context.invoked_subcommand is not None:
         return
-    from dcs.prompting import get_task, task_names
+    from dcs.prompting import SPLITS, described_task_names, get_task, task_names
     from workflows.cli._console import console, new_table
 
     table = new_table("task ", "classes ", "optimization", "test", "about ")
-    for name in task_names():
+    at_hand = task_names()
+    for name in (*at_hand, *described_task_names()):
         task = get_task(name)
+        sizes = dict(task.sizes)
+        if name in at_hand:
+            sizes = {str(split): len(task.examples(split)) for split in SPLITS}
         table.add_row(
             name,
             ", ".join(task.classes),
-            str(len(task.examples("optimization"))),
-            str(len(task.examples("test"))),
+            *(str(sizes[split]) if split in sizes else "?" for split in SPLITS),
             task.title,
         )
     console.print(table)
+    console.print(
+        f"{', '.join(described_task_names())} come without texts: give their folder with "
+        "[bold]--data DIR[/bold]; a task of your own is a YAML file, given by its path",
+        soft_wrap=True,
+    )
     console.print("next: [bold]dcs tasks show NAME --shots N[/bold] prints a prompt")
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="Name of a task; see dcs tasks.")],
+    name: Annotated[str, typer.Argument(help="Name of a task (see dcs tasks), or a YAML file.")],
     shots: Annotated[
         str, typer.Option(help="Demonstrations: 0, 1, 5, ... or N for one per class.")
     ] = "1",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the demonstrations.")] = 0,
+    data: Data = None,
+    row: Annotated[int, typer.Option(min=0, help="Which test text to ask about.")] = 0,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Count the tokens of this model; only its tokenizer loads."),
+    ] = None,
 ) -> None:
     """Print a prompt exactly as the model reads it, and what it is to answer."""
+    from dcs.errors import ConfigError
     from dcs.prompting import (
         get_task,
         parse_shots,
@@ -55,10 +72,38 @@ def show(
     )
     from workflows.cli._console import console
 
-    task = get_task(name)
+    task = get_task(name, data)
     demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
-    example = task.examples("test")[0]
-    typer.echo(render_prefix(task, demonstrations) + render_query(task, example.text))
+    texts = task.examples("test")
+    if row >= len(texts):
+        raise ConfigError(f"--row {row}: task {task.name!r} has {len(texts)} test texts, from 0")
+    example = texts[row]
+    prompt = render_prefix(task, demonstrations) + render_query(task, example.text)
+    typer.echo(prompt)
     console.rule(style="dim")
-    console.print(f"label words: {', '.join(task.label_words)}", highlight=False)
-    console.print(f"gold label: {task.classes[example.label]}", highlight=False)
+    lines = [
+        f"label words: {', '.join(task.label_words)}",
+        f"gold label: {task.classes[example.label]}",
+        f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
+    ]
+    if model is not None:
+        lines.append(_tokens(model, prompt, task.label_words))
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> str:
+    from dcs.scorers.label_tokens import label_token_ids
+    from dcs.scorers.transformers import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text)["input_ids"])
+
+    def describe(token: int) -> str:
+        return str(tokenizer.decode([token]))
+
+    ids = label_token_ids(prompt, label_words, encode=encode, describe=describe)
+    words = ", ".join(" ".join(repr(describe(token)) for token in word) for word in ids)
+    return f"tokens of {model}: {len(encode(prompt))} in the prompt; label tokens: {words}"
