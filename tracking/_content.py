@@ -12,7 +12,7 @@ from tracking.provenance import git_commit, user_name
 from tracking.records import CellRecord, TrialRecord
 
 if TYPE_CHECKING:
-    from mlflow.entities import Param
+    from mlflow.entities import DatasetInput, Param
 
 
 def chosen(record: CellRecord, trials: str | int) -> list[TrialRecord]:
@@ -51,7 +51,10 @@ def cell_name(record: CellRecord) -> str:
 
 
 def cell_files(record: CellRecord) -> dict[str, str]:
-    files = {schema.PROVENANCE_FILE: json.dumps(record.provenance, indent=2, sort_keys=True)}
+    files = {
+        schema.CELL_FILE: record.to_json(),
+        schema.PROVENANCE_FILE: json.dumps(record.provenance, indent=2, sort_keys=True),
+    }
     if record.scheme is not None:
         files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
     if record.class_accuracies:
@@ -61,6 +64,38 @@ def cell_files(record: CellRecord) -> dict[str, str]:
     if record.error:
         files[schema.TRACEBACK_FILE] = record.error
     return files
+
+
+def datasets(record: CellRecord) -> list[DatasetInput]:
+    """Return the tables that a cell was tuned and tested on, as MLflow's datasets.
+
+    The numbers stay where they are: name, digest, size and provenance are logged.
+    """
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    described = record.provenance.get("tables", {})
+    classes = [str(name) for name in record.class_accuracies.get("class", [])]
+    columns = [{"type": "double", "name": f"p:{name}", "required": True} for name in classes]
+    columns.append({"type": "long", "name": "label", "required": True})
+    inputs = []
+    for split, digest_name in (("optimization", "optimization_digest"), ("test", "test_digest")):
+        digest = record.identity.get(digest_name)
+        if digest is None:
+            continue
+        about = described.get(split, {}) if isinstance(described, Mapping) else {}
+        who = [str(record.identity[name]) for name in ("task", "model") if name in record.identity]
+        tags = {name: str(value) for name, value in {**about, "digest": digest}.items()}
+        dataset = Dataset(
+            name=schema.shorten(" ".join([*who, split]), 500),
+            digest=str(digest)[: schema.DATASET_DIGEST_LIMIT],
+            # A kind of source that MLflow can read back: a table made by a program.
+            source_type="code",
+            source=json.dumps({"tags": tags}),
+            schema=json.dumps({"mlflow_colspec": columns}),
+            profile=json.dumps({"num_rows": about.get("rows"), "num_classes": len(classes)}),
+        )
+        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
+    return inputs
 
 
 def logged_tables(names: Iterable[str]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracking import _content, schema, tables
+from tracking import _content, _summary, schema
 from tracking.destinations import DestinationInfo
 from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord
 from tracking.stores import StoreUnavailable
@@ -78,10 +78,9 @@ class SweepRuns:
         )
         run_id = str(run.info.run_id)
         self._client.log_batch(run_id, self._cell_metrics(record), self._cell_params(record))
-        with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-            for name, text in _content.cell_files(record).items():
-                (Path(folder) / name).write_text(text, encoding="utf-8")
-            self._client.log_artifacts(run_id, folder)
+        if inputs := _content.datasets(record):
+            self._client.log_inputs(run_id, inputs)
+        self._log_files(run_id, _content.cell_files(record))
         for trial in _content.chosen(record, self._info.trials):
             self._write_trial(trial, record, run_id)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
@@ -95,19 +94,12 @@ class SweepRuns:
 
     def write_summary(self, records: Iterable[CellRecord]) -> None:
         """Write the tables of the parent run, replacing earlier ones."""
-        cells = list(records)
-        board, accuracies = tables.leaderboard(cells), tables.class_accuracy_table(cells)
-        text = tables.leaderboard_markdown(cells)
-        files = {
-            schema.LEADERBOARD_FILE: tables.to_mlflow_json(board),
-            schema.CLASS_ACCURACIES_FILE: tables.to_mlflow_json(accuracies),
-            schema.LEADERBOARD_TEXT: text,
-        }
-        with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-            for name, content in files.items():
-                (Path(folder) / name).write_text(content, encoding="utf-8")
-            self._client.log_artifacts(self.parent_id, folder)
         from mlflow.entities import Metric, RunTag
+
+        cells = list(records)
+        files = _summary.tables(cells)
+        text = files[schema.LEADERBOARD_TEXT]
+        self._log_files(self.parent_id, files)
 
         now = _content.now()
         counts = {
@@ -119,6 +111,20 @@ class SweepRuns:
             [Metric(name, float(value), now, 0) for name, value in counts.items()],
             tags=[RunTag(schema.NOTE, schema.shorten(text, schema.TAG_LIMIT))],
         )
+
+    def draw_summary(self, records: Iterable[CellRecord]) -> None:
+        """Draw the figures of the parent run, replacing earlier ones."""
+        self._log_files(self.parent_id, _summary.figures(records))
+
+    def _log_files(self, run_id: str, files: Mapping[str, str | bytes]) -> None:
+        if not files:
+            return
+        with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
+            for name, content in files.items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.encode() if isinstance(content, str) else content)
+            self._client.log_artifacts(run_id, folder)
 
     def end(self, status: str) -> None:
         """End the parent run."""
@@ -156,7 +162,7 @@ class SweepRuns:
             params = {k: v for k, v in params.items() if k not in parent.data.params}
             self._client.update_run(parent.info.run_id, status="RUNNING")
         else:
-            tables_here = (schema.LEADERBOARD_FILE, schema.CLASS_ACCURACIES_FILE)
+            tables_here = _summary.TABLES
             parent = self._client.create_run(
                 self.experiment_id,
                 tags=self._common(schema.KIND_SWEEP)
@@ -238,8 +244,9 @@ class SweepRuns:
         for name in schema.IDENTITY_TAGS:
             if record.identity.get(name) is not None:
                 tags[f"dcs.{name}"] = schema.shorten(record.identity[name], schema.TAG_LIMIT)
-        if record.identity.get("table_digest") is not None:
-            tags[schema.TABLE_DIGEST] = str(record.identity["table_digest"])
+        for name in schema.DIGESTS:
+            if record.identity.get(name) is not None:
+                tags[f"dcs.{name}"] = str(record.identity[name])
         logged = [schema.TRIALS_FILE] if record.trials else []
         if record.class_accuracies:
             logged.append(schema.CLASS_ACCURACIES_FILE)

@@ -226,6 +226,11 @@ class Sender:
                 # The tables can be made again; a run that seems to run for ever is worse.
                 _log.debug("the tables of the sweep were not taken", exc_info=True)
                 self._trouble = one_line(error)
+            try:
+                runs.draw_summary(contents.records.values())
+            except Exception:
+                # Without its pictures the sweep is recorded all the same.
+                _log.debug("the figures of the sweep were not taken", exc_info=True)
             runs.end(self._stop_status or "KILLED")
         self._ended = self._trouble is None
         if self._ended:

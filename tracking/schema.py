@@ -18,7 +18,7 @@ SWEEP: Final = "dcs.sweep"
 SWEEP_KEY: Final = "dcs.sweep_key"
 CELL_KEY: Final = "dcs.cell_key"
 RECORD_DIGEST: Final = "dcs.record_digest"
-TABLE_DIGEST: Final = "dcs.table_digest"
+DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")
 TRIAL_NUMBER: Final = "dcs.trial"
 TRIAL_STATE: Final = "dcs.trial_state"
 IDENTITY_TAGS: Final = ("model", "task", "shots", "seed", "method")
@@ -27,6 +27,7 @@ PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"
 LOGGED_ARTIFACTS: Final = "mlflow.loggedArtifacts"
 
+CELL_FILE: Final = "cell.json"
 SCHEME_FILE: Final = "scheme.json"
 CLASS_ACCURACIES_FILE: Final = "class_accuracies.json"
 TRIALS_FILE: Final = "trials.json"
@@ -34,6 +35,9 @@ PROVENANCE_FILE: Final = "provenance.json"
 TRACEBACK_FILE: Final = "traceback.txt"
 LEADERBOARD_FILE: Final = "leaderboard.json"
 LEADERBOARD_TEXT: Final = "leaderboard.md"
+TABLES_FOLDER: Final = "tables"
+FIGURES_FOLDER: Final = "figures"
+REPORT_FILE: Final = "report.html"
 
 TRACE_PREFIX: Final = "anneal/"
 
@@ -42,6 +46,7 @@ _EMPTY_SEGMENTS = re.compile(r"/{2,}")
 _NAME_LIMIT = 250
 PARAM_LIMIT: Final = 6000
 TAG_LIMIT: Final = 8000
+DATASET_DIGEST_LIMIT: Final = 36
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:

@@ -23,6 +23,20 @@ def nothing_lands_in_the_working_directory(
     assert not list(folder.iterdir())
 
 
+@pytest.fixture(autouse=True)
+def summaries_without_figures(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawing takes longer than all else at the end of a sweep; mark `drawn` what looks at it."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("tracking._summary.figures", lambda records: {})
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Have the figures of a sweep drawn."""
+
+
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""

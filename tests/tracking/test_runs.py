@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 
@@ -13,13 +15,18 @@ from tracking import schema
 from tracking._content import chosen, thin
 from tracking._runs import SweepRuns
 from tracking.destinations import DestinationInfo
+from tracking.records import CellRecord
 from tracking.reports import check_trials, parse_trials
 from tracking.stores import StoreUnavailable, artifact_location, open_client, quietly
 
 from .cells import content, make_cell, runs
+from .paper_cells import paper_cells
 
 INFO = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "log_artifacts", "set_terminated", "delete_run", "set_tag"}
+WRITES |= {"log_inputs"}
+_FORMS = ("md", "tex", "csv", "json")
+_DRAWN = ("class_accuracies", "accuracy_cobias")
 
 
 def _sweep(client: MlflowClient, uri: str, info: DestinationInfo = INFO) -> SweepRuns:
@@ -176,3 +183,46 @@ def test_a_long_trace_is_thinned_evenly_and_keeps_its_end(length: int, limit: in
     assert steps == sorted(set(steps))
     if length and limit:
         assert steps[-1] == length - 1
+
+
+def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:
+    client = open_client(uri)
+    identity = {"model": "m", "task": "trec", "optimization_digest": "a" * 64}
+    about = {"optimization": {"rows": 100, "prompt_hash": "xyz"}, "test": {"rows": 10}}
+    cell = make_cell(1, identity=identity, provenance={"tables": about})
+    with quietly():
+        run_id = _sweep(client, uri).write_cell(cell, cell.digest)
+        run = client.get_run(run_id)
+    (given,) = run.inputs.dataset_inputs
+    assert {tag.key: tag.value for tag in given.tags} == {"mlflow.data.context": "optimization"}
+    assert given.dataset.name == "trec m optimization"
+    assert given.dataset.digest == "a" * 36
+    assert json.loads(given.dataset.profile) == {"num_rows": 100, "num_classes": 2}
+    source = mlflow.data.get_source(given.dataset)
+    assert source.to_dict()["tags"]["prompt_hash"] == "xyz"
+    assert run.data.tags["dcs.optimization_digest"] == "a" * 64
+
+
+def test_a_cell_can_be_read_back_whole(uri: str) -> None:
+    client = open_client(uri)
+    cell = make_cell(1)
+    with quietly():
+        run_id = _sweep(client, uri).write_cell(cell, cell.digest)
+        path = client.download_artifacts(run_id, "cell.json")
+    assert CellRecord.from_json(Path(path).read_text(encoding="utf-8")) == cell
+
+
+def test_the_run_of_a_sweep_has_tables_and_figures(uri: str, drawn: None) -> None:
+    client = open_client(uri)
+    with quietly():
+        sweep = _sweep(client, uri)
+        sweep.write_summary(paper_cells(tasks=("trec",)))
+        sweep.draw_summary(paper_cells(tasks=("trec",)))
+        for folder, names in (
+            ("tables", {f"{t}.{e}" for t in ("main_results", "schemes") for e in _FORMS}),
+            ("figures", {f"{f}.{e}" for f in _DRAWN for e in ("png", "svg")}),
+        ):
+            found = client.list_artifacts(sweep.parent_id, folder)
+            assert {item.path.partition("/")[2] for item in found} == names
+        frame = client.load_table(sweep.experiment_id, "tables/main_results.json")
+    assert frame["accuracy_mean"].tolist() == pytest.approx([0.8, 0.8])
