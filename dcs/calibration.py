@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 #: What `fit_calibration` can fit.
-CalibrationKind: TypeAlias = Literal["none", "batch", "temperature", "vector", "logistic"]
+CalibrationKind: TypeAlias = Literal[
+    "none", "batch", "temperature", "vector", "logistic", "balanced"
+]
 
 #: Probabilities below this count as this: an exact zero has no logarithm.
 DEFAULT_FLOOR: Final = 1e-4
@@ -237,9 +239,9 @@ def fit_calibration(
         Class probabilities.
     labels : array of int, shape [M]
         True class indices.
-    kind : {"none", "batch", "temperature", "vector", "logistic"}
-        Nothing, the mean probabilities, one scale, a scale and an offset per class, or the whole
-        matrix with an offset.
+    kind : {"none", "batch", "temperature", "vector", "logistic", "balanced"}
+        Nothing, the mean probabilities, one scale, a scale and an offset per class, the whole
+        matrix with an offset, or the same with every class weighing alike.
     ridge : float, optional
         Strength of the pull, 0 or more; not used by ``"batch"``.
     floor : float, optional
@@ -268,7 +270,11 @@ def fit_calibration(
         allowed = ", ".join(("none", "batch", *_SHAPES))
         raise InvalidInputError(f"calibration {kind!r}: allowed are {allowed}")
     logs = np.log(np.maximum(values, floor))
-    matrix, offset = _maximum_likelihood(logs, indices, _SHAPES[kind], ridge)
+    row_weights = np.ones(n_rows)
+    if kind == "balanced":
+        counts = np.bincount(indices, minlength=n_classes)
+        row_weights = n_rows / (np.count_nonzero(counts) * counts[indices])
+    matrix, offset = _maximum_likelihood(logs, indices, row_weights, _SHAPES[kind], ridge)
     return from_arrays(kind, matrix, offset, floor=floor)
 
 
@@ -277,11 +283,16 @@ _SHAPES: Final[dict[str, _Shape]] = {
     "temperature": "scale",
     "vector": "diagonal",
     "logistic": "full",
+    "balanced": "full",
 }
 
 
 def _maximum_likelihood(
-    logs: NDArray[np.float64], labels: NDArray[np.int64], shape: _Shape, ridge: float
+    logs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    row_weights: NDArray[np.float64],
+    shape: _Shape,
+    ridge: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     n_rows, n = logs.shape
     rows = np.arange(n_rows)
@@ -307,9 +318,10 @@ def _maximum_likelihood(
         logits -= logits.max(axis=1, keepdims=True)
         residual = np.exp(logits)
         total = residual.sum(axis=1)
-        value = float(np.log(total).sum() - logits[rows, labels].sum())
+        value = float(row_weights @ (np.log(total) - logits[rows, labels]))
         residual /= total[:, None]
         residual[rows, labels] -= 1.0
+        residual *= row_weights[:, None]
         if shape == "full":
             slope = (residual.T @ logs).ravel()
         elif shape == "diagonal":

@@ -41,6 +41,7 @@ __all__ = ["PEER_NAMES", "fit_peer"]
 
 #: What the published protocol tunes over; the paper names the parameters, not their values.
 _PUBLISHED_GRID: Final = tuple(itertools.product((15, 30), (0.5, 1.0, 2.0), (0.1, 0.2, 0.5)))
+_PAPER_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 _DEVELOPMENT: Final = 0.05
 _TARGETS: Final = 99
 
@@ -212,8 +213,9 @@ def _paper_set(corrections: CorrectionFamily) -> Callable[[_Rows], CorrectionSch
             weight_scale=30,
             spacing="linear",
             prior_rows=0.0,
+            averages=0,
         )
-        settings = SelectionSettings(candidates=(setting,))
+        settings = SelectionSettings(candidates=(setting,), betas=_PAPER_BETAS)
         return fit_scheme(
             rows.probs, rows.labels, settings=settings, seed=rows.seed, classes=rows.classes
         ).scheme

@@ -35,6 +35,9 @@ _CANDIDATES: Final = (
     Hyperparameters(calibration="none", corrections="both"),
     Hyperparameters(calibration="vector"),
     Hyperparameters(calibration="logistic"),
+    # Peers as they are: what a search can be better than, and otherwise must not miss.
+    Hyperparameters(calibration="balanced", corrections="none"),
+    Hyperparameters(calibration="batch", corrections="none"),
 )
 
 #: A full matrix needs a number of rows per entry that tables with many classes do not have.
@@ -268,6 +271,10 @@ def _chosen(
     share = _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + labels.size)
     nearest = np.argmin([abs(beta - _MIDDLE_BETA) for beta in settings.betas])
     middle = corrected[int(nearest)]
+    if preference.prefer == "balance":
+        # Of points that are nearly as good, the most accurate one changes least.
+        near = [p for p in pareto_front(corrected) if not beats(best, p, 0.5)]
+        best = near[0] if near else best
     if preference.prefer == "balance" and not beats(best, middle, 1.5 * share):
         best = middle
     if settings.keep_uncorrected and not beats(best, plain, 1.0):
@@ -282,8 +289,10 @@ def _usable(
     kept = tuple(
         c
         for c in candidates
-        if not (c.calibration == "logistic" and n_classes > _MOST_LOGISTIC_CLASSES)
-        and not (c.corrections != "weights" and n_rows < _MEMBERSHIP_ROWS * n_classes)
+        if not (c.calibration in ("logistic", "balanced") and n_classes > _MOST_LOGISTIC_CLASSES)
+        and not (
+            c.corrections in ("memberships", "both") and n_rows < _MEMBERSHIP_ROWS * n_classes
+        )
     )
     return kept or candidates
 
@@ -316,5 +325,6 @@ def _provenance(chosen: FrontPoint, settings: SelectionSettings, seed: int) -> d
             "beta": s.beta,
             "tau": s.tau,
             "prior_rows": s.prior_rows,
+            "averages": int(s.averages),
         }
     return origin

@@ -1,0 +1,307 @@
+"""Every method on every table: accuracy, COBias and their difference on held-out rows.
+
+For each table (``*.npz`` with ``probs`` [M, N] and ``labels`` [M], or ``*.parquet``) of a folder,
+seeded 70/30 splits: fitted on the larger part, judged on the smaller. For every method that is not
+ours, also the COBias of our front at that method's mean accuracy.
+
+    python benchmarks/quality.py FOLDER [--splits 10] [--methods icl,batch,...] [--json FILE]
+    python benchmarks/quality.py FOLDER --ablations
+    python benchmarks/quality.py FOLDER --rows 10,50,100,500
+    python benchmarks/quality.py RESULTS --read
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcs.fitting import Hyperparameters
+from dcs.front import cobias_at
+from dcs.metrics import ClassificationMetrics
+from dcs.peers import PEER_NAMES, fit_peer
+from dcs.probabilities import ProbabilityTable
+from dcs.selection import SelectionSettings, fit_scheme
+from dcs.splits import stratified_split
+
+OURS = "dcs"
+FRONT = "front"
+
+_WEIGHTS = Hyperparameters(calibration="none")
+_PAPER = Hyperparameters(
+    calibration="none",
+    corrections="both",
+    spacing="linear",
+    weight_scale=30,
+    prior_rows=0.0,
+    averages=0,
+)
+#: One change at a time, from the paper's corrections to the default.
+ABLATIONS: Mapping[str, tuple[Hyperparameters, ...]] = {
+    "paper's 49, 5 folds": (_PAPER,),
+    "tau 0.2": (replace(_PAPER, tau=0.2),),
+    "D_W 120": (replace(_PAPER, weight_scale=120),),
+    "log weights to 2": (replace(_PAPER, spacing="logarithmic", weight_scale=80),),
+    "log weights only": (_WEIGHTS,),
+    "batch + both": (Hyperparameters(calibration="batch", corrections="both"),),
+    "vector + weights": (Hyperparameters(calibration="vector"),),
+    "logistic + weights": (Hyperparameters(calibration="logistic"),),
+    "logistic + both": (Hyperparameters(calibration="logistic", corrections="both"),),
+    "logistic, no shrinkage": (Hyperparameters(calibration="logistic", prior_rows=0.0),),
+    "logistic, no averages": (Hyperparameters(calibration="logistic", averages=0),),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """Mean figures of one method on one table, in points (hundredths)."""
+
+    accuracy: float
+    cobias: float
+
+
+def read_tables(folder: Path) -> Iterator[ProbabilityTable]:
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".parquet":
+            yield replace_name(ProbabilityTable.read(path), path.stem)
+        elif path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as data:
+                probs, labels = data["probs"].astype(float), data["labels"].astype(int)
+            table = ProbabilityTable.from_arrays(probs, labels, normalise=True, source=str(path))
+            yield replace_name(table, path.stem)
+
+
+def replace_name(table: ProbabilityTable, name: str) -> ProbabilityTable:
+    return replace(table, provenance=replace(table.provenance, task=name))
+
+
+def judge(predictions: Any, table: ProbabilityTable) -> ClassificationMetrics:
+    return ClassificationMetrics.from_predictions(table.labels, predictions, table.n_classes)
+
+
+def split(table: ProbabilityTable, seed: int, rows: int | None) -> tuple[ProbabilityTable, ...]:
+    parts = stratified_split(table.labels, {"fit": 0.7, "judge": 0.3}, seed=seed)
+    fit = parts["fit"]
+    if rows is not None:
+        fit = np.sort(np.random.default_rng(seed).permutation(fit)[:rows])
+    return table.subset(fit), table.subset(parts["judge"])
+
+
+def run_table(
+    table: ProbabilityTable,
+    *,
+    methods: Sequence[str],
+    ablations: Mapping[str, tuple[Hyperparameters, ...]],
+    splits: Sequence[int],
+    rows: int | None,
+) -> list[dict[str, Any]]:
+    """Return one record per split and method; a front has one per point."""
+    records: list[dict[str, Any]] = []
+    for seed in splits:
+        fit, held_out = split(table, seed, rows)
+
+        def add(
+            method: str,
+            scheme: Any,
+            started: float,
+            point: int = -1,
+            *,
+            seed: int = seed,
+            held_out: ProbabilityTable = held_out,
+            n_fit: int = fit.n_rows,
+        ) -> None:
+            metrics = judge(scheme.predict(held_out.probs), held_out)
+            records.append(
+                {
+                    "table": table.provenance.task,
+                    "method": method,
+                    "split": seed,
+                    "point": point,
+                    "rows": n_fit,
+                    "accuracy": 100 * metrics.accuracy,
+                    "cobias": 100 * metrics.cobias,
+                    "seconds": time.perf_counter() - started,
+                }
+            )
+
+        for method in methods:
+            started = time.perf_counter()
+            if method == OURS:
+                fitted = fit_scheme(fit.probs, fit.labels, seed=seed)
+                add(OURS, fitted.scheme, started)
+                for k, point in enumerate(fitted.points):
+                    add(FRONT, point.scheme, started, k)
+            else:
+                add(method, fit_peer(method, fit.probs, fit.labels, seed=seed), started)
+        for name, candidates in ablations.items():
+            started = time.perf_counter()
+            settings = SelectionSettings(candidates=candidates)
+            fitted = fit_scheme(fit.probs, fit.labels, settings=settings, seed=seed)
+            add(name, fitted.scheme, started)
+    return records
+
+
+def summarise(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and standard error."""
+    array = np.asarray(values)
+    error = float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else math.nan
+    return float(array.mean()), error
+
+
+def front_of(records: Sequence[dict[str, Any]]) -> list[Point]:
+    """Return our front, every point the mean over the splits."""
+    mine = [r for r in records if r["method"] == FRONT]
+    n_points = 1 + max((r["point"] for r in mine), default=-1)
+    by_split = [
+        [Point(r["accuracy"], r["cobias"]) for r in mine if r["split"] == s]
+        for s in sorted({r["split"] for r in mine})
+    ]
+    return [
+        Point(
+            float(np.mean([points[k].accuracy for points in by_split])),
+            float(np.mean([points[k].cobias for points in by_split])),
+        )
+        for k in range(n_points)
+    ]
+
+
+def print_table(records: Sequence[dict[str, Any]], out: Any) -> dict[str, tuple[float, ...]]:
+    """Print one table's figures; returns means per method."""
+    front = front_of(records)
+    names = list(dict.fromkeys(r["method"] for r in records if r["method"] != FRONT))
+    print(f"\n{records[0]['table']}", file=out)
+    print(
+        f"  {'method':24s}{'accuracy':>14s}{'COBias':>14s}{'acc-COBias':>14s}"
+        f"{'front COBias':>14s}  verdict",
+        file=out,
+    )
+    means: dict[str, tuple[float, ...]] = {}
+    for name in names:
+        mine = [r for r in records if r["method"] == name]
+        accuracy = summarise([r["accuracy"] for r in mine])
+        bias = summarise([r["cobias"] for r in mine])
+        score = summarise([r["accuracy"] - r["cobias"] for r in mine])
+        means[name] = (*accuracy, *bias, *score)
+        line = f"  {name:24s}" + "".join(
+            f"{mean:8.1f} ±{error:4.1f}" for mean, error in (accuracy, bias, score)
+        )
+        if front and name != OURS:
+            at, verdict = verdict_at(front, accuracy, bias)
+            means[name] += (at,)
+            line += f"{at:14.1f}  {verdict}"
+        print(line, file=out)
+    return means
+
+
+def verdict_at(
+    front: Sequence[Point], accuracy: tuple[float, float], bias: tuple[float, float]
+) -> tuple[float, str]:
+    """Compare our front with a method at the method's own mean accuracy.
+
+    Within one standard error of the method, in COBias or, where the front ends, in accuracy.
+    """
+    at = cobias_at(front, accuracy[0])
+    error = 0.0 if math.isnan(accuracy[1]) else accuracy[1]
+    if math.isnan(at):
+        at = cobias_at(front, accuracy[0] - error)
+        if math.isnan(at):
+            return at, "out of reach"
+    if at <= bias[0]:
+        return at, "front is lower"
+    slack = 0.0 if math.isnan(bias[1]) else bias[1]
+    if at <= bias[0] + slack or cobias_at(front, accuracy[0] - error) <= bias[0] + slack:
+        return at, "within one error"
+    return at, "front is higher"
+
+
+def print_overall(tables: Mapping[str, dict[str, tuple[float, ...]]], out: Any) -> None:
+    names = list(next(iter(tables.values())))
+    print(f"\nmean of {len(tables)} tables", file=out)
+    for name in names:
+        figures = np.array([t[name][:6] for t in tables.values() if name in t])
+        mean = figures.mean(axis=0)
+        spread = np.sqrt((figures[:, 1::2] ** 2).sum(axis=0)) / len(tables)
+        print(
+            f"  {name:24s}" + "".join(f"{mean[2 * i]:8.1f} ±{spread[i]:4.1f}" for i in range(3)),
+            file=out,
+        )
+
+
+def print_saved(folder: Path) -> None:
+    """Print results that earlier runs wrote, together."""
+    saved: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            saved.setdefault(record["table"], []).append(record)
+    print_overall(
+        {name: print_table(saved[name], sys.stdout) for name in sorted(saved)}, sys.stdout
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--splits", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="number of the first split")
+    parser.add_argument("--methods", default=None, help="comma-separated; default: all")
+    parser.add_argument("--tables", default="", help="only tables whose name matches this")
+    parser.add_argument("--rows", default=None, help="comma-separated numbers of rows to fit on")
+    parser.add_argument("--ablations", action="store_true", help="compare settings of ours")
+    parser.add_argument("--json", type=Path, default=None, help="write one line per result")
+    parser.add_argument(
+        "--read", action="store_true", help="print the results in the *.jsonl files of the folder"
+    )
+    options = parser.parse_args(arguments)
+    if options.read:
+        print_saved(options.folder)
+        return 0
+    if options.methods:
+        methods = tuple(options.methods.split(","))
+    elif options.ablations:
+        methods = (OURS,)
+    else:
+        methods = tuple(name for name in PEER_NAMES if name != "contextual")
+    sizes = [int(size) for size in options.rows.split(",")] if options.rows else [None]
+    lines = options.json.open("w", encoding="utf-8") if options.json else None
+    # Small samples leave classes out, which each fit would report.
+    warnings.simplefilter("ignore", UserWarning)
+    for rows in sizes:
+        if rows is not None:
+            print(f"\n--- fitted on {rows} rows", file=sys.stdout)
+        overall: dict[str, dict[str, tuple[float, ...]]] = {}
+        for table in read_tables(options.folder):
+            name = str(table.provenance.task)
+            if not re.search(options.tables, name):
+                continue
+            records = run_table(
+                table,
+                methods=methods,
+                ablations=ABLATIONS if options.ablations else {},
+                splits=range(options.first, options.first + options.splits),
+                rows=rows,
+            )
+            overall[name] = print_table(records, sys.stdout)
+            sys.stdout.flush()
+            if lines:
+                lines.writelines(json.dumps(record) + "\n" for record in records)
+                lines.flush()
+        if overall:
+            print_overall(overall, sys.stdout)
+    if lines:
+        lines.close()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
