@@ -83,7 +83,7 @@ def scheme_summary(
             "memberships",
             "ratio",
             "memberships by seed",
-            "weakest class of each seed, accuracy before → after",
+            "weakest class by seed, before → after",
         ),
         rows=tuple(rows),
         left=3,

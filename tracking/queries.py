@@ -48,7 +48,7 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
     dcs.errors.TrackingError
         When there is no such experiment or the store cannot be opened.
     """
-    client, experiment_id = _open(tracking_uri, experiment)
+    client, experiment_id = open_experiment(tracking_uri, experiment)
     where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
     return _frame(
         [
@@ -58,7 +58,7 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
                 **_times(run),
                 **_values(run),
             }
-            for run in _search(client, experiment_id, where)
+            for run in search_runs(client, experiment_id, where)
         ]
     )
 
@@ -85,7 +85,7 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
     dcs.errors.TrackingError
         When there is no such experiment or the store cannot be opened.
     """
-    client, experiment_id = _open(tracking_uri, experiment)
+    client, experiment_id = open_experiment(tracking_uri, experiment)
     where = f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}'"
     if cell_key is not None:
         if not KEY_PATTERN.fullmatch(cell_key):
@@ -100,7 +100,7 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
                 **_times(run),
                 **_values(run),
             }
-            for run in _search(client, experiment_id, where)
+            for run in search_runs(client, experiment_id, where)
         ]
     )
 
@@ -121,10 +121,10 @@ def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
     """
     from mlflow.artifacts import load_text
 
-    client, experiment_id = _open(tracking_uri, experiment)
+    client, experiment_id = open_experiment(tracking_uri, experiment)
     where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}' and attributes.status = 'FINISHED'"
     rows = []
-    for run in _search(client, experiment_id, where):
+    for run in search_runs(client, experiment_id, where):
         with quietly():
             names = {item.path for item in client.list_artifacts(run.info.run_id)}
             if schema.SCHEME_FILE not in names:
@@ -139,7 +139,8 @@ def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
     return _frame(rows)
 
 
-def _open(tracking_uri: str, experiment: str) -> tuple[MlflowClient, str]:
+def open_experiment(tracking_uri: str, experiment: str) -> tuple[MlflowClient, str]:
+    """Open a store, and return it with the id of one of its experiments."""
     client = open_client(resolve_tracking_uri(tracking_uri, "."))
     with quietly():
         found = client.get_experiment_by_name(experiment)
@@ -152,7 +153,8 @@ def _open(tracking_uri: str, experiment: str) -> tuple[MlflowClient, str]:
     return client, str(found.experiment_id)
 
 
-def _search(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
+def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
+    """Yield the runs of an experiment that fulfil a condition, oldest first."""
     token: str | None = None
     while True:
         with quietly():

@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import Any
 
 from dcs.errors import ConfigError, InvalidInputError, TrackingError
+from tracking._plain import plain
 from tracking._sender import Sender
 from tracking.destinations import Destination, DestinationInfo
 from tracking.outbox import Outbox
-from tracking.records import KEY_PATTERN, CellRecord, plain
+from tracking.records import KEY_PATTERN, CellRecord
 from tracking.reports import RecorderReport, SweepStatus, check_trials
 from tracking.stores import load_client_class, resolve_tracking_uri, stored_uri
 

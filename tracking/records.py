@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 from dcs._files import suggest
 from dcs.errors import InvalidInputError, TrackingError
+from tracking._plain import decode, decode_numbers, encode, plain
 
 __all__ = [
     "RECORD_FORMAT",
@@ -39,8 +40,6 @@ TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
 TraceRow = tuple[float, float, float, float]
 
 KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# JSON has no such numbers; Python would write them bare, which other readers refuse.
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +187,7 @@ class CellRecord:
             for trial in self.trials
         ]
         body |= {"format": RECORD_FORMAT, "version": RECORD_VERSION}
-        return json.dumps(_encode(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return json.dumps(encode(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "cell record") -> CellRecord:
@@ -249,13 +248,13 @@ def _build(cls: type[CellRecord], body: dict[str, Any], source: str) -> CellReco
         trials = body.pop("trials", [])
         for trial in trials:
             _known_keys(TrialRecord, trial, source)
-            trial["metrics"] = _decode_numbers(trial["metrics"])
-            trial["value"] = _decode(trial.get("value"))
-            trial["seconds"] = _decode(trial["seconds"])
+            trial["metrics"] = decode_numbers(trial["metrics"])
+            trial["value"] = decode(trial.get("value"))
+            trial["seconds"] = decode(trial["seconds"])
         body["trials"] = tuple(TrialRecord(**trial) for trial in trials)
-        body["metrics"] = _decode_numbers(body["metrics"])
+        body["metrics"] = decode_numbers(body["metrics"])
         body["trace"] = tuple(
-            tuple(_decode(value) for value in row) for row in body.get("trace", [])
+            tuple(decode(value) for value in row) for row in body.get("trace", [])
         )
         return cls(**body)
     except (InvalidInputError, TypeError, KeyError, ValueError, AttributeError) as error:
@@ -325,43 +324,3 @@ def _columns(table: Mapping[str, Any]) -> dict[str, list[Any]]:
         sizes = ", ".join(f"{name}: {len(values)}" for name, values in columns.items())
         raise InvalidInputError(f"class_accuracies has columns of unequal length ({sizes})")
     return columns
-
-
-def plain(value: Any, name: str) -> Any:
-    """Return `value` made of dict, list, str, int, float, bool and None only."""
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{name}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, f"{name}[{index}]") for index, item in enumerate(value)]
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    # NumPy scalars and arrays, without importing NumPy.
-    convert = getattr(value, "tolist", None)
-    if callable(convert):
-        return plain(convert(), name)
-    raise InvalidInputError(
-        f"{name} is a {type(value).__name__}; only text, numbers, truth values, None, lists and "
-        "mappings of them can be recorded"
-    )
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def _decode(value: Any) -> Any:
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-
-
-def _decode_numbers(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _decode(value) for key, value in values.items()}

@@ -42,7 +42,10 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "trials of all cells",
         importance_figure,
     ),
-    "slices": ("What each value of each hyperparameter of DCS reached", slice_figure),
+    "slices": (
+        "What each value of each hyperparameter of DCS reached, a dot per trial",
+        slice_figure,
+    ),
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dcs.errors import InvalidInputError
 from tracking._readings import finished_cells, method_title, trial_score
-from tracking.figures._style import GREY, INK, grid_of, legend, looks, tidy, title
+from tracking.figures._style import GREY, INK, grid_of, looks, tidy, title
 from tracking.records import CellRecord
 
 if TYPE_CHECKING:
@@ -114,14 +114,12 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
             color=color,
             alpha=0.45,
             linewidth=0,
-            label="a trial",
         )
         if _is_wide(values):
             panel.set_xscale("log")
         tidy(panel)
         title(panel, _readable(name))
     panels[0].set_ylabel("score against the\ncell's mean, points")
-    legend(figure, panels[0])
     return figure
 
 

@@ -7,7 +7,21 @@ import sys
 import typer
 
 from dcs.errors import DCSError
-from workflows.cli import apply, evaluate, importing, quickstart, sweep, sync, tasks, tune, ui
+from workflows.cli import (
+    apply,
+    compare,
+    evaluate,
+    generate,
+    importing,
+    quickstart,
+    report,
+    store,
+    sweep,
+    sync,
+    tasks,
+    tune,
+    ui,
+)
 from workflows.cli._signals import STOP
 
 __all__ = ["app", "main"]
@@ -22,7 +36,19 @@ app = typer.Typer(
     "GPUs and recorded in MLflow.\n\nNew here? Type `dcs quickstart`. With class probabilities "
     "of your own: `dcs import npz FILE -o table.parquet`, then `dcs tune table.parquet`.",
 )
-for module in (quickstart, tune, evaluate, apply, importing, tasks, sweep, sync, ui):
+for module in (
+    quickstart,
+    tune,
+    evaluate,
+    apply,
+    importing,
+    tasks,
+    sweep,
+    report,
+    compare,
+    sync,
+    ui,
+):
     module.register(app)
 
 

@@ -1,0 +1,227 @@
+"""The report is one whole page; what a browser makes of it is tested in test_browser.py."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from dcs.corrections import CorrectionSet, Membership, Weight
+from dcs.errors import InvalidInputError, TrackingError
+from dcs.probabilities import ProbabilityTable
+from tracking import Outbox, Recorder
+from tracking._report_parts import changes, chosen_schemes, correction_words
+from tracking.comparison import compare_records
+from tracking.report import render_report
+from tracking.stored import StoredCell, find_cell, log_report, run_link, stored_cells, sweep_run
+
+from .cells import failed_cell, make_cell
+from .paper_cells import paper_cells
+
+_VOID = {"meta", "link", "img", "br", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed, and collects what the page refers to and says."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.words: list[str] = []
+        self.rows = 0
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag not in _VOID:
+            self.open.append(tag)
+        self.rows += tag == "tr"
+        if values.get("src"):
+            self.sources.append(str(values["src"]))
+        if values.get("href"):
+            (self.links if tag == "a" else self.sources).append(str(values["href"]))
+        if values.get("id"):
+            self.ids.append(str(values["id"]))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in _VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def _cells() -> list[StoredCell]:
+    records = paper_cells(tasks=("trec", "ddi"), shots=(1, "N"))
+    records += paper_cells(tasks=("trec", "ddi"), objective="err")
+    records.append(failed_cell(900, "Traceback ...\nValueError: <b>bad</b> & worse"))
+    return [
+        StoredCell(record, run_id=f"run{number:05d}", experiment_id="7")
+        for number, record in enumerate(records)
+    ]
+
+
+@pytest.fixture(scope="module")
+def report() -> str:
+    table = ProbabilityTable.from_arrays(
+        np.full((4, 2), 0.5), np.array([0, 1, 0, 1]), classes=("Sports", "World")
+    )
+    return render_report(
+        _cells(),
+        title="<paper> & more",
+        link=lambda cell: f"http://127.0.0.1:5000/#/runs/{cell.run_id}",
+        store="sqlite:////x.db",
+        tables=lambda digest: table,
+    )
+
+
+def test_the_page_refers_to_nothing_outside_itself(report: str) -> None:
+    page = Page(report)
+    assert page.sources and all(source.startswith("data:") for source in page.sources)
+    assert "default-src 'none'" in report
+    assert "@import" not in report and "url(" not in report
+    assert len(page.ids) == len(set(page.ids))
+    inner = [link for link in page.links if link.startswith("#")]
+    assert {link[1:] for link in inner} <= set(page.ids)
+
+
+def test_the_page_shows_tables_figures_schemes_and_failures(report: str) -> None:
+    page = Page(report)
+    assert "<paper> & more" in page.text
+    assert "DCS, paper" in page.text and "difference" in page.text
+    assert "World : triangle rising from 0 to 0.25, falling to 0.5" in page.text
+    assert "Sports : multiplied by 0.80" in page.text
+    assert "1 failed" in page.text
+    assert "ValueError: <b>bad</b> & worse" in page.text
+    assert "accuracy 60.0 → 80.0" in page.text
+    assert "Ablation of the objective" in page.text
+    assert len([source for source in page.sources if source.startswith("data:image")]) >= 8
+    runs = {link for link in page.links if "/#/runs/" in link}
+    assert len(runs) == len(_cells())
+
+
+def test_the_same_cells_give_the_same_page(report: str) -> None:
+    again = render_report(
+        _cells()[:3], title="a", link=lambda cell: cell.run_id, store="s", tables=None
+    )
+    assert again == render_report(
+        _cells()[:3], title="a", link=lambda cell: cell.run_id, store="s", tables=None
+    )
+    assert again != report
+
+
+def test_nothing_finished_is_nothing_to_report() -> None:
+    with pytest.raises(InvalidInputError, match="demo: no cell is finished"):
+        render_report(
+            [StoredCell(failed_cell(1), "r", "1")], title="demo", link=lambda _: "", store="s"
+        )
+
+
+def test_a_sweep_without_search_has_a_report_too() -> None:
+    records = paper_cells(tasks=("trec",), methods=("icl",), seeds=(0,))
+    cells = [
+        StoredCell(make_cell(1, identity=record.identity, trials=0, trace=()), "r1", "1")
+        for record in records
+    ]
+    page = Page(render_report(cells, title="plain", link=lambda _: "http://x", store="s"))
+    assert "Nothing was searched in this sweep." in page.text
+
+
+@pytest.mark.parametrize("correction", [*CorrectionSet.dcs(weight_scale=5)])
+def test_every_correction_has_words(correction: Membership | Weight) -> None:
+    words = correction_words(correction)
+    assert words == words.strip() and len(words) < 60
+
+
+def test_words_of_corrections() -> None:
+    assert correction_words(Weight(0.8)) == "multiplied by 0.80"
+    assert correction_words(Membership(0, 0.25, 0.5)) == (
+        "triangle rising from 0 to 0.25, falling to 0.5"
+    )
+    assert correction_words(Membership(0, 1, 1)) == "unchanged"
+    assert correction_words(Weight(1.0)) == "unchanged"
+    assert correction_words(Membership(0.5, 1, 1)) == "rising from 0 at probability 0.5 to 1 at 1"
+    assert correction_words(Membership(0, 0, 1)) == "falling from 1 at probability 0 to 0 at 1"
+
+
+def test_changes_are_those_of_the_largest_number_of_shots() -> None:
+    (change,) = changes(paper_cells(tasks=("trec",), shots=(1, "N")))
+    assert "N-shot" in change.detail
+    assert change.accuracy == pytest.approx((60.0, 80.0))
+    assert change.weakest == ("World", pytest.approx(30.0), pytest.approx(70.0))
+
+
+def test_one_scheme_per_model_and_task_is_drawn() -> None:
+    cells = [cell for cell in _cells() if cell.record.identity.get("objective") is None]
+    shown = list(chosen_schemes(cells))
+    assert len(shown) == 12
+    assert sum(drawn for *_, drawn in shown) == 2
+    assert all(cell.record.identity["shots"] == "N" for cell, _, drawn in shown if drawn)
+
+
+def test_cells_are_read_back_with_their_runs(output: Path, uri: str) -> None:
+    records = [make_cell(2), make_cell(1), failed_cell(3)]
+    with Recorder(output=output, experiment="demo", sweep_key="s1") as recorder:
+        for record in records:
+            recorder.record(record)
+    found = stored_cells(uri, "demo")
+    assert [cell.record for cell in found] == [make_cell(1), make_cell(2), failed_cell(3)]
+    assert stored_cells(uri, "demo", outbox=Outbox(output)) == found
+
+    by_run = find_cell(uri, found[0].run_id)
+    by_key = find_cell(uri, "cell0001")
+    assert by_run == by_key == found[0]
+    with pytest.raises(TrackingError, match="3 cells begin so"):
+        find_cell(uri, "cell")
+    with pytest.raises(TrackingError, match="no cell has that"):
+        find_cell(uri, "nothing")
+    with pytest.raises(TrackingError, match="too short"):
+        find_cell(uri, "c")
+    with pytest.raises(TrackingError, match="no experiment 'demos'.*did you mean 'demo'"):
+        stored_cells(uri, "demos")
+
+    assert log_report(uri, "demo", "<html>")
+    run = sweep_run(uri, "demo")
+    assert run is not None
+    names = {item.path for item in MlflowClient(uri).list_artifacts(run.info.run_id)}
+    assert "report.html" in names
+    link = run_link(uri, found[0])
+    assert link == f"http://127.0.0.1:5000/#/experiments/1/runs/{found[0].run_id}"
+    assert run_link("http://host:80/", found[0]).startswith("http://host:80/#/experiments/")
+
+
+def test_two_cells_side_by_side() -> None:
+    first = make_cell(1, metrics={"test/accuracy": 0.5, "test/cobias": 0.2, "opt/z": 0.3})
+    second = make_cell(
+        2,
+        metrics={"test/accuracy": 0.6, "test/cobias": 0.3, "opt/z": 0.2},
+        class_accuracies={"class": ["Sports"], "before": [0.5], "after": [0.75]},
+    )
+    found = compare_records(first, second)
+    assert [(row.name, row.first, row.second) for row in found.settings] == [("seed", "1", "2")]
+    results = {row.name: row for row in found.results}
+    assert results["test/accuracy, %"].difference == "+10.0"
+    assert results["test/accuracy, %"].better is True
+    assert results["test/cobias, %"].better is False
+    assert results["opt/z"].better is None, "another beta gives another Z"
+    classes = {row.name: (row.first, row.second, row.difference) for row in found.classes}
+    assert classes == {"Sports": ("80.0", "75.0", "−5.0"), "World": ("50.0", "", "")}
+    assert [row.first for row in found.schemes] == [
+        "multiplied by 0.80",
+        "triangle rising from 0 to 0.25, falling to 0.5",
+    ]
+    same = compare_records(first, first)
+    assert same.settings == () and {row.difference for row in same.results} == {"="}
+    assert compare_records(first, failed_cell(3)).results

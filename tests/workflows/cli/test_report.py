@@ -1,0 +1,83 @@
+"""``dcs report`` on a recorded sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dcs.probabilities import ProbabilityTable
+from tests.tracking.paper_cells import paper_cells
+from tests.workflows.conftest import biased_table
+from tracking import Recorder
+from workflows.cli.report import table_finder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of a small sweep with cells that the paper has too."""
+    folder = tmp_path_factory.mktemp("report") / "runs"
+    with Recorder(output=folder, experiment="paper", sweep_key="s1") as recorder:
+        for record in paper_cells(tasks=("trec", "ddi"), seeds=(0, 1)):
+            recorder.record(record)
+    return folder
+
+
+def test_the_report_is_written_and_kept(dcs, runs, tmp_path, monkeypatch):
+    page = tmp_path / "out" / "report.html"
+    outcome = dcs(
+        "report",
+        "paper",
+        "-o",
+        page,
+        "--runs",
+        runs,
+        "--files",
+        tmp_path / "f",
+        "--ui",
+        "http://u",
+    )
+    assert outcome.code == 0, outcome.err
+    assert "8 cells reported" in outcome.out
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>") and "DCS, paper" in text
+    assert text.count('href="http://u/#/experiments/1/runs/') >= 8
+    written = {path.name for path in (tmp_path / "f").iterdir()}
+    assert {"main_results.tex", "main_results.csv", "accuracy_cobias.svg"} <= written
+    kept = list((runs / "mlartifacts").glob("**/report.html"))
+    assert [path.read_text(encoding="utf-8") for path in kept] == [text]
+
+
+def test_what_is_wrong_is_said_in_one_line(dcs, runs, tmp_path):
+    missing = dcs("report", "papers", "--runs", runs, "-o", tmp_path / "r.html")
+    assert missing.code == 2
+    assert "did you mean 'paper'" in missing.err
+    empty = dcs("report", "paper", "--runs", tmp_path, "-o", tmp_path / "r.html")
+    assert empty.code == 2
+    assert "mlflow.db: no such file" in empty.err
+    assert list(tmp_path.iterdir()) == [], "half a report was left behind"
+
+
+def test_tables_are_found_by_digest(tmp_path):
+    first, second = biased_table(seed=1), biased_table(seed=2)
+    for name, table in (("a", first), ("b", second)):
+        table.write(tmp_path / "probabilities" / name / "test.parquet")
+    (tmp_path / "probabilities" / "a" / "broken.parquet").write_bytes(b"no")
+    find = table_finder(tmp_path)
+    for table in (second, first):
+        found = find(table.digest)
+        assert isinstance(found, ProbabilityTable) and found.digest == table.digest
+    assert find("0" * 64) is None
+
+
+def test_two_runs_are_compared(dcs, runs):
+    keys = sorted(path.stem for path in (runs / "cells").glob("*.json"))
+    outcome = dcs("compare", keys[0], keys[3], "--runs", runs)
+    assert outcome.code == 0, outcome.err
+    for words in ("Settings that differ", "test/accuracy, %", "World", "multiplied by 0.80"):
+        assert words in outcome.out
+    same = dcs("compare", keys[0], keys[0], "--runs", runs)
+    assert "the same run" in same.out
+    unknown = dcs("compare", keys[0], "zzzz", "--runs", runs)
+    assert unknown.code == 2
+    assert "no cell has that run id or key" in unknown.err

@@ -1,0 +1,187 @@
+"""What a report says of the cells, before it is laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any
+
+from dcs.corrections import DONT_CHANGE, Correction, Weight
+from dcs.scheme import CorrectionScheme
+from tracking._readings import method_title, place, shots_rank, shots_text
+from tracking.records import CellRecord
+from tracking.stored import StoredCell
+
+__all__ = [
+    "Change",
+    "SchemeText",
+    "changes",
+    "chosen_schemes",
+    "correction_words",
+    "last_line",
+    "packages",
+    "period",
+]
+
+_DRAWN_METHOD = "dcs"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a method does to a task, mean over seeds, in percent.
+
+    Attributes
+    ----------
+    name, detail : str
+        The task, and model, prompt and method.
+    accuracy, cobias : tuple of float
+        Before and after.
+    weakest : tuple of (str, float, float) or None
+        The class that is weakest before correction, its accuracy before and after.
+    """
+
+    name: str
+    detail: str
+    accuracy: tuple[float, float]
+    cobias: tuple[float, float]
+    weakest: tuple[str, float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeText:
+    """A scheme in words.
+
+    Attributes
+    ----------
+    name : str
+        The cell.
+    classes : tuple of (str, str, str)
+        Class, kind of correction, and what it does.
+    """
+
+    name: str
+    classes: tuple[tuple[str, str, str], ...]
+
+
+def changes(records: Sequence[CellRecord], *, method: str = _DRAWN_METHOD) -> list[Change]:
+    """Return what a method does to every model and task at the largest number of shots."""
+    groups: dict[tuple[Any, ...], list[CellRecord]] = {}
+    for cell in records:
+        if cell.identity.get("method") == method and "test/accuracy" in cell.metrics:
+            groups.setdefault(place(cell, "model", "task"), []).append(cell)
+    result = []
+    for (model, task), cells in groups.items():
+        shots = max((cell.identity.get("shots") for cell in cells), key=shots_rank)
+        cells = [cell for cell in cells if cell.identity.get("shots") == shots]
+        detail = ", ".join(filter(None, (str(model), shots_text(shots), method_title(method))))
+        accuracy, cobias = (
+            (_mean(cells, f"uncorrected/test/{name}"), _mean(cells, f"test/{name}"))
+            for name in ("accuracy", "cobias")
+        )
+        result.append(Change(str(task), detail, accuracy, cobias, _weakest(cells)))
+    return result
+
+
+def chosen_schemes(cells: Sequence[StoredCell]) -> Iterator[tuple[StoredCell, SchemeText, bool]]:
+    """Yield the schemes worth reading, and whether each is drawn too.
+
+    All schemes of DCS, or of every method that searched where there is no DCS; one per model and
+    task is drawn: that of the largest number of shots that was best on the development rows.
+    """
+    tuned = [cell for cell in cells if cell.record.finished and cell.record.trials]
+    own = [cell for cell in tuned if cell.record.identity.get("method") == _DRAWN_METHOD]
+    shown = own or tuned
+    best: dict[tuple[Any, ...], StoredCell] = {}
+    for cell in shown:
+        key = place(cell.record, "model", "task")
+        if key not in best or _merit(cell.record) > _merit(best[key].record):
+            best[key] = cell
+    drawn = {cell.run_id for cell in best.values()}
+    for cell in shown:
+        if cell.record.scheme is not None:
+            yield cell, _text(cell.record), cell.run_id in drawn
+
+
+def correction_words(correction: Correction) -> str:
+    """Return what a correction does to the probabilities of its class, in a few words."""
+    if isinstance(correction, Weight):
+        return "unchanged" if correction.value == 1.0 else f"multiplied by {correction.value:.2f}"
+    if correction == DONT_CHANGE:
+        return "unchanged"
+    a, b, c = (f"{value:g}" for value in (correction.a, correction.b, correction.c))
+    if correction.a == correction.b:
+        return f"falling from 1 at probability 0 to 0 at {c}"
+    if correction.b == correction.c:
+        return f"rising from 0 at probability {a} to 1 at 1"
+    return f"triangle rising from {a} to {b}, falling to {c}"
+
+
+def last_line(record: CellRecord) -> str:
+    """Return the last line of a failed cell's traceback."""
+    lines = (record.error or "").strip().splitlines()
+    return lines[-1] if lines else "no traceback was kept"
+
+
+def packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
+    """Return the packages that the cells were computed with; several versions are all named."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in records:
+        about = cell.provenance
+        versions = about.get("packages", {})
+        if isinstance(versions, Mapping):
+            for name, version in {"python": about.get("python"), **versions}.items():
+                if version:
+                    found.setdefault(str(name), {})[str(version)] = None
+        if about.get("git_commit"):
+            found.setdefault("git commit", {})[str(about["git_commit"])[:12]] = None
+    return [(name, ", ".join(versions)) for name, versions in sorted(found.items())]
+
+
+def period(records: Sequence[CellRecord]) -> str:
+    """Return when the cells were computed, in UTC."""
+    start = min(cell.started_ms for cell in records)
+    end = max(cell.finished_ms for cell in records)
+    first, last = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (start, end))
+    if first.date() == last.date():
+        return f"{first:%Y-%m-%d, %H:%M} to {last:%H:%M} UTC"
+    return f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
+
+
+def _text(record: CellRecord) -> SchemeText:
+    scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
+    method, model, task, shots, seed = place(record, "method", "model", "task", "shots", "seed")
+    parts = (str(task), str(model), shots_text(shots), f"seed {seed}", method_title(method))
+    return SchemeText(
+        ", ".join(filter(None, parts)),
+        tuple(
+            (name, correction.kind, correction_words(correction))
+            for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
+        ),
+    )
+
+
+def _merit(record: CellRecord) -> tuple[float, float]:
+    return shots_rank(record.identity.get("shots")), record.metrics.get("dev/score", 0.0)
+
+
+def _mean(cells: Sequence[CellRecord], metric: str) -> float:
+    values = [cell.metrics[metric] for cell in cells if metric in cell.metrics]
+    return 100 * fmean(values) if values else float("nan")
+
+
+def _weakest(cells: Sequence[CellRecord]) -> tuple[str, float, float] | None:
+    columns = [cell.class_accuracies for cell in cells if cell.class_accuracies]
+    if not columns:
+        return None
+    means = []
+    for index, name in enumerate(columns[0]["class"]):
+        before = [c["before"][index] for c in columns if c["before"][index] is not None]
+        after = [c["after"][index] for c in columns if c["after"][index] is not None]
+        if before and after:
+            means.append((100 * fmean(before), 100 * fmean(after), str(name)))
+    if not means:
+        return None
+    before_mean, after_mean, name = min(means)
+    return name, before_mean, after_mean

@@ -1,0 +1,156 @@
+"""Two cells side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dcs.scheme import CorrectionScheme
+from tracking._readings import annealing_seconds
+from tracking._report_parts import correction_words
+from tracking.records import CellRecord
+from tracking.schema import flatten
+
+__all__ = ["ComparedRow", "Comparison", "compare_records"]
+
+#: What less is better of.
+_LESS = ("cobias", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """One value of both cells.
+
+    Attributes
+    ----------
+    name, first, second : str
+        What it is, and its values.
+    difference : str
+        Second minus first; empty for words.
+    better : bool or None
+        Whether the second is better; None where neither is, or it cannot be said.
+    """
+
+    name: str
+    first: str
+    second: str
+    difference: str = ""
+    better: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two cells side by side.
+
+    Attributes
+    ----------
+    settings, results, classes, schemes : tuple of ComparedRow
+        Identity and parameters that differ; metrics; class accuracies after correction;
+        corrections in words.
+    """
+
+    settings: tuple[ComparedRow, ...]
+    results: tuple[ComparedRow, ...]
+    classes: tuple[ComparedRow, ...]
+    schemes: tuple[ComparedRow, ...]
+
+
+def compare_records(first: CellRecord, second: CellRecord) -> Comparison:
+    """Compare two cells, of any models, tasks and methods."""
+    return Comparison(
+        tuple(_settings(first, second)),
+        tuple(_results(first, second)),
+        tuple(_classes(first, second)),
+        tuple(_schemes(first, second)),
+    )
+
+
+def _settings(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
+    ours, theirs = (flatten({**cell.identity, **cell.params}) for cell in (first, second))
+    rows = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        if ours.get(name) != theirs.get(name):
+            rows.append(ComparedRow(name, _value(ours.get(name)), _value(theirs.get(name))))
+    return rows
+
+
+def _results(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
+    names = dict.fromkeys([*first.metrics, *second.metrics])
+    order = ("test/", "uncorrected/", "dev/", "opt/")
+    ranked = sorted(
+        names, key=lambda name: next((i for i, p in enumerate(order) if name.startswith(p)), 9)
+    )
+    rows = [_figure(name, first.metrics.get(name), second.metrics.get(name)) for name in ranked]
+    seconds = annealing_seconds(first), annealing_seconds(second)
+    if "opt/seconds" not in names and any(value is not None for value in seconds):
+        rows.append(_figure("annealing seconds", *seconds))
+    return rows
+
+
+def _classes(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
+    ours, theirs = (_by_class(cell, "after") for cell in (first, second))
+    return [
+        _figure(name, ours.get(name), theirs.get(name), percent=True)
+        for name in dict.fromkeys([*ours, *theirs])
+    ]
+
+
+def _schemes(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
+    ours, theirs = _words(first), _words(second)
+    return [
+        ComparedRow(name, ours.get(name, ""), theirs.get(name, ""))
+        for name in dict.fromkeys([*ours, *theirs])
+    ]
+
+
+def _by_class(cell: CellRecord, column: str) -> dict[str, float | None]:
+    columns: Mapping[str, list[Any]] = cell.class_accuracies
+    if not columns:
+        return {}
+    return dict(zip(map(str, columns["class"]), columns[column], strict=True))
+
+
+def _words(cell: CellRecord) -> dict[str, str]:
+    if cell.scheme is None:
+        return {}
+    scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
+    return {
+        name: correction_words(correction)
+        for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
+    }
+
+
+def _figure(
+    name: str, first: float | None, second: float | None, *, percent: bool = False
+) -> ComparedRow:
+    is_share = percent or name.endswith(("accuracy", "cobias"))
+    scale, digits = (100.0, 1) if is_share else (1.0, 4)
+    ours, theirs = ("" if v is None else _number(scale * v, digits) for v in (first, second))
+    if first is None or second is None:
+        return ComparedRow(name, ours, theirs)
+    gap = scale * (second - first)
+    better = None
+    if round(gap, digits) != 0 and (is_share or name.endswith((*_LESS, "score"))):
+        better = (gap < 0) == name.endswith(_LESS)
+    label = f"{name}, %" if is_share and not percent else name
+    return ComparedRow(label, ours, theirs, _number(gap, digits, sign="+"), better)
+
+
+def _number(value: float, digits: int, sign: str = "") -> str:
+    if value == int(value) and abs(value) >= 1000:
+        return f"{int(value):{sign},}"
+    text = f"{value:{sign}.{digits}f}"
+    if sign and float(text) == 0:
+        return "="
+    return text.replace("-", "−") if sign else text
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

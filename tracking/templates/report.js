@@ -1,0 +1,45 @@
+"use strict";
+// Sorts a table by a column when its head is clicked; numbers by their leading figure.
+const value = (row, column) => row.cells[column].textContent.trim();
+const number = (text) => {
+  const found = text.replace(/,/g, "").replace("\u2212", "-").match(/^[+-]?\d+(\.\d+)?/);
+  return found ? parseFloat(found[0]) : NaN;
+};
+const compare = (a, b) => {
+  const [x, y] = [number(a), number(b)];
+  if (!Number.isNaN(x) && !Number.isNaN(y) && x !== y) return x - y;
+  if (Number.isNaN(x) !== Number.isNaN(y)) return Number.isNaN(x) ? 1 : -1;
+  return a.localeCompare(b);
+};
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells];
+  const body = table.tBodies[0];
+  heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const rows = [...body.rows];
+    // What has no value stays at the end, whichever way.
+    const filled = rows.filter((row) => value(row, column) !== "");
+    const empty = rows.filter((row) => value(row, column) === "");
+    filled.sort((a, b) => (up ? 1 : -1) * compare(value(a, column), value(b, column)));
+    body.append(...filled, ...empty);
+  }));
+}
+const filter = document.getElementById("filter");
+const shown = document.getElementById("shown");
+const cells = [...document.querySelectorAll("#all-cells tbody tr")];
+const show = () => {
+  const words = filter.value.toLowerCase().split(/[\s,]+/).filter(Boolean);
+  let count = 0;
+  for (const row of cells) {
+    const text = [...row.cells].map((cell) => cell.textContent.trim().toLowerCase());
+    text[3] += text[3] === "" ? "" : ` ${text[3]}-shot`;
+    const fits = words.every((word) => text.some((part) => part.includes(word)));
+    row.hidden = !fits;
+    count += fits;
+  }
+  shown.textContent = `${count} of ${cells.length}`;
+};
+filter.addEventListener("input", show);
+show();

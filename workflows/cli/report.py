@@ -1,0 +1,143 @@
+"""``dcs report``: a sweep as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workflows.cli._options import TrackingUri
+
+if TYPE_CHECKING:
+    from dcs.probabilities import ProbabilityTable
+    from tracking import CellRecord
+
+__all__ = ["Runs", "register", "table_finder"]
+
+Runs = Annotated[
+    Path,
+    typer.Option("--runs", help="The --output folder of the sweep.", show_default=True),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(report)
+
+
+def report(
+    experiment: Annotated[
+        str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
+    ] = Path("report.html"),
+    runs: Runs = Path("dcs-runs"),
+    tracking_uri: TrackingUri = None,
+    ui: Annotated[
+        str | None,
+        typer.Option(
+            "--ui",
+            metavar="URL",
+            help="Where MLflow's pages are, for the links; by default where dcs ui opens them.",
+            show_default=False,
+        ),
+    ] = None,
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            "--files",
+            metavar="DIR",
+            help="Also write every table (Markdown, LaTeX, CSV, JSON) and figure (PNG, SVG) here.",
+            show_default=False,
+        ),
+    ] = None,
+    log: Annotated[
+        bool, typer.Option("--log/--no-log", help="Keep the report in MLflow, on the sweep's run.")
+    ] = True,
+) -> None:
+    """Write the report of a sweep: tables, figures, schemes in words, links to MLflow.
+
+    One file that needs no network, with the paper's figures beside the measured ones where the
+    paper has them.
+    """
+    from dcs._files import atomic_write_text
+    from dcs.errors import TrackingError
+    from tracking import Outbox, resolve_tracking_uri
+    from tracking.report import render_report
+    from tracking.stored import log_report, run_link, stored_cells
+    from tracking.stores import redact
+    from workflows.cli._console import console
+
+    if tracking_uri is None and not (runs / "mlflow.db").is_file():
+        raise TrackingError(
+            f"{runs / 'mlflow.db'}: no such file; nothing is recorded there yet, run "
+            "dcs quickstart or dcs sweep first, or give --runs or --tracking-uri"
+        )
+    uri = resolve_tracking_uri(tracking_uri, runs)
+    with console.status("reading the runs"):
+        cells = stored_cells(uri, experiment, outbox=Outbox(runs))
+    with console.status("drawing"):
+        page = render_report(
+            cells,
+            title=experiment,
+            link=lambda cell: run_link(uri, cell, ui=ui),
+            store=redact(uri),
+            tables=table_finder(runs),
+        )
+        atomic_write_text(output, page)
+        if files is not None:
+            _write_files(files, [cell.record for cell in cells])
+    if log:
+        with console.status("recording the report"):
+            log_report(uri, experiment, page)
+    finished = sum(cell.record.finished for cell in cells)
+    console.print(f"{finished} cells reported in {output} ({len(page) / 1e6:.1f} MB)")
+    if files is not None:
+        console.print(f"tables and figures written to {files}")
+    console.print(
+        f"next: open it in a browser; [bold]dcs ui --output {runs}[/bold] makes its links work",
+        soft_wrap=True,
+    )
+
+
+def table_finder(runs: Path) -> Callable[[str], ProbabilityTable | None]:
+    """Return what finds a probability table of an output folder by its digest.
+
+    The folder is searched when the first table is asked for, and each file read once.
+    """
+    from dcs.errors import TableError
+    from dcs.probabilities import ProbabilityTable
+
+    files = iter(sorted((runs / "probabilities").glob("**/*.parquet")))
+    known: dict[str, ProbabilityTable] = {}
+
+    def find(digest: str) -> ProbabilityTable | None:
+        while digest not in known:
+            path = next(files, None)
+            if path is None:
+                return None
+            try:
+                table = ProbabilityTable.read(path)
+            except TableError:
+                continue  # Then the drawing has no histogram; the report is not about files.
+            known[table.digest] = table
+        return known[digest]
+
+    return find
+
+
+def _write_files(folder: Path, records: list[CellRecord]) -> None:
+    from tracking.class_tables import class_accuracies_by_seed, scheme_summary
+    from tracking.figures import overview_figures, save_figure
+    from tracking.paper_tables import ablation_table, main_results, timing_table
+
+    tables = [make(records) for make in (main_results, ablation_table, timing_table)]
+    tables += [scheme_summary(records), *class_accuracies_by_seed(records)]
+    for table in tables:
+        if table.rows:
+            table.write(folder)
+    for name, (_, figure) in overview_figures(records).items():
+        save_figure(figure, folder, name)
