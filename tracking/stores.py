@@ -6,15 +6,18 @@ import logging
 import os
 import re
 import socket
+import sqlite3
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
+from dcs._files import atomic_path
 from dcs.errors import ConfigError, TrackingError
 
 if TYPE_CHECKING:
@@ -161,12 +164,33 @@ def open_client(uri: str) -> MlflowClient:
     with quietly():
         try:
             if uri.startswith("sqlite"):
-                Path(re.sub(r"^[^:]+:///", "", uri)).parent.mkdir(parents=True, exist_ok=True)
+                _make_sqlite(uri, client_class)
             client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
         except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
             raise StoreUnavailable(one_line(error)) from error
     return client
+
+
+def _make_sqlite(uri: str, client_class: type[MlflowClient]) -> None:
+    """Make a new SQLite file whole or not at all.
+
+    MLflow makes its tables in dozens of steps, which takes seconds; were it killed among them, no
+    version of it could open the file again.
+    """
+    path = Path(re.sub(r"^[^:]+:///", "", uri))
+    if path.exists():
+        return
+    with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
+        made = Path(folder) / path.name
+        client_class(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        # MLflow keeps its connection, so a copy is taken the way SQLite offers.
+        with (
+            atomic_path(path) as temporary,
+            closing(sqlite3.connect(made)) as source,
+            closing(sqlite3.connect(temporary)) as copy,
+        ):
+            source.backup(copy)
 
 
 def load_client_class() -> type[MlflowClient]:

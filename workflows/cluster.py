@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import secrets
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -180,11 +181,12 @@ def connected(address: str | None = None) -> Iterator[None]:
     import ray
 
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is None:
-        # Always a new one: after a crash the file with the address of the last one is stale.
-        ray.init(address="local", include_dashboard=False, **options)
-    else:
-        _join(address, options)
+    with _without_greeting():
+        if address is None:
+            # Always a new one: after a crash the file with the last one's address is stale.
+            ray.init(address="local", include_dashboard=False, **options)
+        else:
+            _join(address, options)
     try:
         if address is not None:
             check_software()
@@ -203,6 +205,21 @@ def _prepare_environment(*, local: bool) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     if local:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+@contextmanager
+def _without_greeting() -> Iterator[None]:
+    """Keep off the terminal what Ray's compiled part says there about its own settings."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 def _join(address: str, options: Mapping[str, Any]) -> None:
