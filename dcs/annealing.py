@@ -45,16 +45,22 @@ class Schedule:
     lambda2 : float
         A temperature ends when this many moves per class have been generated, greater than 0.
     restarts : int
-        Number of coolings, 1 or more; the best solution of all is kept. The first starts from
+        The most coolings, 1 or more; the best solution of all is kept. The first starts from
         "Don't Change", the others from random solutions.
     moves : {"heat-bath", "metropolis"}
         How a solution is perturbed. ``"metropolis"`` is the paper's: one class takes another
         correction at random, and the Metropolis criterion accepts it or not. ``"heat-bath"``
-        judges all corrections of one class and draws one from their Boltzmann distribution; it
-        counts as accepted when it changes the class.
+        judges all corrections of one class and draws one from their Boltzmann distribution. It
+        counts as accepted when it changes Z, and cooling ends early where none does.
     descend : bool
         Whether every cooling ends with a descent: class by class the best correction is taken
         until none improves Z.
+    reheat : bool
+        Whether every second cooling starts from the best solution so far, at the middle of the
+        temperatures, instead of from a random solution at the first.
+    budget : int
+        No cooling starts once this many candidate solutions have been judged, 1 or more; the
+        first always runs. The default takes about 0.8 s for 10,000 rows.
 
     Raises
     ------
@@ -63,13 +69,15 @@ class Schedule:
     """
 
     initial_temperature: float = 0.05
-    final_temperature: float = 0.001
-    cooling_rate: float = 0.8
-    lambda1: float = 4.0
-    lambda2: float = 4.0
-    restarts: int = 16
+    final_temperature: float = 0.00005
+    cooling_rate: float = 0.7
+    lambda1: float = 3.0
+    lambda2: float = 6.0
+    restarts: int = 1000
     moves: Moves = "heat-bath"
     descend: bool = True
+    reheat: bool = True
+    budget: int = 750_000
 
     def __post_init__(self) -> None:
         for name in (
@@ -96,11 +104,13 @@ class Schedule:
                 f"schedule cooling_rate {self.cooling_rate}: must be less than 1, or a search "
                 "never ends"
             )
-        whole = isinstance(self.restarts, int | np.integer) and not isinstance(self.restarts, bool)
-        if not whole or self.restarts < 1:
-            raise InvalidInputError(
-                f"schedule restarts {self.restarts!r}: a whole number, 1 or more, is needed"
-            )
+        for name in ("restarts", "budget"):
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if not whole or value < 1:
+                raise InvalidInputError(
+                    f"schedule {name} {value!r}: a whole number, 1 or more, is needed"
+                )
         if self.moves not in get_args(Moves):
             raise InvalidInputError(
                 f"schedule moves {self.moves!r}: allowed are {', '.join(get_args(Moves))}"
@@ -126,6 +136,7 @@ class Schedule:
             restarts=1,
             moves="metropolis",
             descend=False,
+            reheat=False,
         )
 
     def temperatures(self) -> NDArray[np.float64]:
@@ -205,22 +216,28 @@ def anneal(
     evaluations = 0
     trace: list[TracePoint] = []
     for r in range(schedule.restarts):
+        if r > 0 and evaluations >= schedule.budget:
+            break
         stream = streams[r : r + 1]
-        if r > 0:
+        reheating = schedule.reheat and r % 2 == 1
+        if reheating:
+            choice[:] = best_choice
+        elif r > 0:
             _search.randomise(stream, choice, len(problem.corrections))
-        curve = np.zeros((temperatures.size, 3))
+        cooling = temperatures[temperatures.size // 2 :] if reheating else temperatures
+        curve = np.zeros((cooling.size, 3))
         if schedule.moves == "metropolis":
-            z, judged = _search.metropolis_chain(
-                table, room, state, stream, temperatures, limits, choice, found, curve
+            z, judged, points = _search.metropolis_chain(
+                table, room, state, stream, cooling, limits, choice, found, curve
             )
         else:
-            z, judged = _search.heat_bath_chain(
-                table, room, stream, temperatures, limits, choice, found, curve
+            z, judged, points = _search.heat_bath_chain(
+                table, room, stream, cooling, limits, choice, found, curve
             )
         evaluations += judged
         trace.extend(
             TracePoint(float(t), float(current), min(best, float(low)), float(acceptance))
-            for t, (current, low, acceptance) in zip(temperatures, curve, strict=True)
+            for t, (current, low, acceptance) in zip(cooling[:points], curve[:points], strict=True)
         )
         if schedule.descend:
             z, judged = _search.descend(table, room, found)

@@ -157,6 +157,7 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
         for m in range(n_rows):
             masks[m] = wide[m]
     packed, spread, masks = room.packed, room.spread, room.masks
+    wins_line, packed_bytes = room.wins_line, room.packed_bytes
     for start in range(0, n_rows, _BYTE):
         stop = min(start + _BYTE, n_rows)
         packed[:] = 0
@@ -178,10 +179,8 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
                 mask = masks[group, start:stop]
                 for m in range(key.size):
                     packed[key[m], group] += spread[mask[m]]
-        for i in range(room.wins.shape[0]):
-            wins_row, bytes_row = room.wins[i], room.packed_bytes[i]
-            for lane in range(wins_row.size):
-                wins_row[lane] += bytes_row[lane]
+        for i in range(wins_line.size):
+            wins_line[i] += packed_bytes[i]
 
 
 @compiled

@@ -17,6 +17,9 @@ from dcs._kernels._table import Room, Table, z_of
 __all__ = ["State", "apply_move", "judge_move", "make_state", "set_choice"]
 
 
+_ONE = np.uint64(1)
+
+
 class State(NamedTuple):
     """A solution and what its moves need to know of it."""
 
@@ -25,6 +28,8 @@ class State(NamedTuple):
     second: NDArray[np.float64]  # [M] runner-up
     first_class: NDArray[np.int16]  # [M]
     second_class: NDArray[np.int16]  # [M]
+    first_key: NDArray[np.int32]  # [M] 3 * best class, plus 1 where it is the label
+    second_key: NDArray[np.int32]  # [M] the same for the runner-up
     correct: NDArray[np.int64]  # [N] correct predictions
     predicted: NDArray[np.int64]  # [N] all predictions
     flags: NDArray[np.uint8]  # [8 * words] rows that may change
@@ -45,6 +50,8 @@ def make_state(table: Table) -> State:
         second=np.zeros(n_rows),
         first_class=np.zeros(n_rows, np.int16),
         second_class=np.zeros(n_rows, np.int16),
+        first_key=np.zeros(n_rows, np.int32),
+        second_key=np.zeros(n_rows, np.int32),
         correct=np.zeros(n_classes, np.int64),
         predicted=np.zeros(n_classes, np.int64),
         flags=words.view(np.uint8),
@@ -54,6 +61,14 @@ def make_state(table: Table) -> State:
         current=np.zeros((4, n_classes)),
         rows=np.ascontiguousarray(table.columns.T),
     )
+
+
+@compiled
+def _set_keys(table: Table, state: State, m: int) -> None:
+    """Bring the keys of row m up to date with its classes."""
+    i, j = np.int32(state.first_class[m]), np.int32(state.second_class[m])
+    state.first_key[m] = 3 * i + (i == table.labels[m])
+    state.second_key[m] = 3 * j + (j == table.labels[m])
 
 
 @compiled
@@ -82,6 +97,7 @@ def _rank_row(table: Table, state: State, m: int) -> None:
     state.second[m] = second
     state.first_class[m] = first_class
     state.second_class[m] = second_class
+    _set_keys(table, state, m)
 
 
 @compiled
@@ -100,17 +116,18 @@ def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
 
 
 @compiled
-def _list_flagged(state: State) -> int:
+def _list_flagged(state: State) -> np.int64:
     """List the flagged rows in `state.touched`; returns how many there are."""
-    flags, words, touched = state.flags, state.flag_words, state.touched
-    n = 0
+    words, touched = state.flag_words, state.touched
+    n = np.uint64(0)
     for w in range(words.size):
-        if words[w] != 0:
+        word = words[w]
+        if word != 0:
             # Without a branch per row: an index is written always, and kept if it counts.
-            for m in range(8 * w, 8 * w + 8):
-                touched[n] = m
-                n += flags[m]
-    return n
+            for i in range(8):
+                touched[n] = 8 * w + i
+                n += (word >> np.uint64(8 * i)) & _ONE
+    return np.int64(n)
 
 
 @compiled
@@ -124,43 +141,57 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
     flags, net = state.flags, state.net
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
-    # Only the rows flagged here can change: the class has them and may lose them, or it may win
-    # them. Ties are flagged too and are decided below.
+    n_ties = 0
     for m in range(column.size):
         p = column[m]
         up = (p - left) * rise
         down = (right - p) * fall
         v = up if up < down else down
+        # Both are read whatever the row: a load that depends on a comparison is not vectorised.
+        best, runner_up = first[m], second[m]
         own = first_class[m] == jj
-        flags[m] = (own & (v <= second[m])) | ((not own) & (v >= first[m]))
+        flags[m] = (own & (v <= runner_up)) | ((not own) & (v > best))
+        n_ties += ((own & (v == runner_up)) | ((not own) & (v == best))) & (v > 0.0)
+    if n_ties > 0:
+        _settle_ties(table, state, j, k)
     net[:] = 0
+    labels, touched = table.labels, state.touched
+    # A row that falls back to j itself, having all zeros, has this key, which is not counted.
+    own_key = 3 * np.int32(jj) + 1
     for t in range(_list_flagged(state)):
-        m = state.touched[t]
-        own = first_class[m] == jj
-        rival_class = state.second_class[m] if own else first_class[m]
-        rival = second[m] if own else first[m]
-        p = column[m]
-        up = (p - left) * rise
-        down = (right - p) * fall
-        v = up if up < down else down
-        tie = v == rival
-        wins = (v > rival) | (tie & (jj < rival_class) & (v > 0.0))
-        label = table.labels[m]
-        key = 3 * np.int64(rival_class) + (label == rival_class) + 2 * (label == jj)
-        # A row that the class loses to itself, having all zeros, does not change hands.
-        if rival_class != jj:
-            net[key] += np.int64(wins) - np.int64(own)
+        row = np.uint32(touched[t])
+        own = first_class[row] == jj
+        key = state.second_key[row] if own else state.first_key[row]
+        key += 2 * ((labels[row] == jj) & (key != own_key))
+        net[np.uint32(key)] += 1 - 2 * np.int64(own)
     correct, predicted = room.correct, room.predicted
     gained, hits = 0, 0
     for i in range(correct.size):
-        rows = net[3 * i] + net[3 * i + 1] + net[3 * i + 2]
-        correct[i] = state.correct[i] - net[3 * i + 1]
-        predicted[i] = state.predicted[i] - rows
-        gained += rows
-        hits += net[3 * i + 2]
-    correct[j] += hits
-    predicted[j] += gained
+        if i != j:
+            rows = net[3 * i] + net[3 * i + 1] + net[3 * i + 2]
+            correct[i] = state.correct[i] - net[3 * i + 1]
+            predicted[i] = state.predicted[i] - rows
+            gained += rows
+            hits += net[3 * i + 2]
+    correct[j] = state.correct[j] + hits
+    predicted[j] = state.predicted[j] + gained
     return z_of(table, room, correct, predicted)
+
+
+@compiled
+def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
+    """Flag the rows with a tie of positive values as the lower class index demands."""
+    left, rise, right, fall = table.functions[k]
+    jj = np.int16(j)
+    for m in range(table.labels.size):
+        p = table.columns[j, m]
+        up = (p - left) * rise
+        down = (right - p) * fall
+        v = up if up < down else down
+        own = state.first_class[m] == jj
+        if v > 0.0 and v == (state.second[m] if own else state.first[m]):
+            rival_class = state.second_class[m] if own else state.first_class[m]
+            state.flags[m] = own != (jj < rival_class)
 
 
 @compiled
@@ -197,6 +228,7 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> None:
         elif v > first[m] or (v == first[m] and jj < first_class[m] and v > 0.0):
             second[m], second_class[m] = first[m], first_class[m]
             first[m], first_class[m] = v, jj
+            _set_keys(table, state, m)
         elif second_class[m] == jj:
             if v >= second[m] and v > 0.0:
                 second[m] = v
@@ -204,3 +236,4 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> None:
                 _rank_row(table, state, m)
         elif v > second[m] or (v == second[m] and jj < second_class[m] and v > 0.0):
             second[m], second_class[m] = v, jj
+            _set_keys(table, state, m)

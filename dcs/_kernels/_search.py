@@ -13,10 +13,13 @@ from dcs._kernels._moves import State, apply_move, judge_move, set_choice
 from dcs._kernels._random import below, uniform
 from dcs._kernels._table import Room, Table, z_of
 
-__all__ = ["TOLERANCE", "descend", "heat_bath_chain", "metropolis_chain", "randomise"]
+__all__ = ["FROZEN", "TOLERANCE", "descend", "heat_bath_chain", "metropolis_chain", "randomise"]
 
 #: Differences of Z below this are rounding, not improvement.
 TOLERANCE = 1e-12
+
+#: A heat-bath chain is frozen when this many moves per class have left Z as it was.
+FROZEN = 2
 
 
 @compiled
@@ -37,14 +40,14 @@ def metropolis_chain(
     choice: NDArray[np.int64],
     best_choice: NDArray[np.int64],
     trace: NDArray[np.float64],
-) -> tuple[float, int]:
+) -> tuple[float, int, int]:
     """Cool one chain of the paper's moves from `choice`.
 
     A move perturbs one class to another correction; the Metropolis criterion takes it or leaves
     it. `limits` holds how many accepted and how many generated moves end a temperature. The best
     solution is left in `best_choice`, and current Z, best Z and the share of accepted moves of
-    every temperature in `trace` [temperatures, 3]. Returns the best Z and the number of
-    candidates judged.
+    every temperature in `trace` [temperatures, 3]. Returns the best Z, the number of candidates
+    judged and the number of temperatures visited.
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
     set_choice(table, state, choice)
@@ -72,7 +75,7 @@ def metropolis_chain(
         trace[i, 0] = z
         trace[i, 1] = best
         trace[i, 2] = accepted / generated
-    return best, judged
+    return best, judged, temperatures.size
 
 
 @compiled
@@ -85,42 +88,50 @@ def heat_bath_chain(
     choice: NDArray[np.int64],
     best_choice: NDArray[np.int64],
     trace: NDArray[np.float64],
-) -> tuple[float, int]:
+) -> tuple[float, int, int]:
     """Cool one chain of heat-bath moves from `choice`, which it moves along.
 
     A move draws the correction of one class from its Boltzmann distribution given the other
-    classes. Classes are visited in sweeps of random order. Limits, results and trace are those of
-    `metropolis_chain`; a move is accepted when it changes the class.
+    classes. Classes are visited in sweeps of random order. The best solution is the best of all
+    that were judged, not only of those drawn. Limits, results and trace are those of
+    `metropolis_chain`; a move is accepted when it changes Z, and cooling ends when the chain is
+    frozen.
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
     order = np.arange(n_classes)
     best = math.inf
-    moves = 0
+    moves, idle, frozen = 0, 0, FROZEN * n_classes
     for i in range(temperatures.size):
         accepted, generated = 0, 0
         z = math.inf
-        while accepted < limits[0] and generated < limits[1]:
+        while accepted < limits[0] and generated < limits[1] and idle < frozen:
             _shuffle(stream, order)
             _start_sweep(table, room, choice, order)
             for at in range(n_classes):
-                if accepted >= limits[0] or generated >= limits[1]:
+                if accepted >= limits[0] or generated >= limits[1] or idle >= frozen:
                     break
                 j = order[at]
                 _judge_next(table, room, j, at)
                 k = _draw(stream, room.values, temperatures[i])
-                accepted += k != choice[j]
+                low = _lowest(room.values)
+                if room.values[low] < best - TOLERANCE:
+                    best = room.values[low]
+                    best_choice[:] = choice
+                    best_choice[j] = low
+                changed = abs(room.values[k] - room.values[choice[j]]) > TOLERANCE
+                accepted += changed
                 generated += 1
+                idle = 0 if changed else idle + 1
                 choice[j] = k
                 z = room.values[k]
                 _end_step(table, room, j, k, at)
-                if z < best - TOLERANCE:
-                    best = z
-                    best_choice[:] = choice
         moves += generated
         trace[i, 0] = z
         trace[i, 1] = best
         trace[i, 2] = accepted / generated
-    return best, moves * n_functions
+        if idle >= frozen:
+            return best, moves * n_functions, i + 1
+    return best, moves * n_functions, temperatures.size
 
 
 @compiled
@@ -215,11 +226,19 @@ def _end_step(table: Table, room: Room, j: int, k: int, at: int) -> None:
 
 
 @compiled
+def _lowest(values: NDArray[np.float64]) -> int:
+    """Return the index of the least value, the first of several."""
+    low = 0
+    for k in range(1, values.size):
+        if values[k] < values[low]:
+            low = k
+    return low
+
+
+@compiled
 def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> int:
     """Draw an index with probability proportional to exp(-value / t)."""
-    low = values[0]
-    for k in range(1, values.size):
-        low = min(low, values[k])
+    low = values[_lowest(values)]
     total = 0.0
     for k in range(values.size):
         total += math.exp((low - values[k]) / t)

@@ -63,8 +63,9 @@ class Room(NamedTuple):
     masks: NDArray[np.uint8]  # [L / 8, BLOCK] direct corrections that win the row, one bit each
     spread: NDArray[np.uint64]  # [256] the bits of a byte as eight bytes
     packed: NDArray[np.uint64]  # [3 N, L / 8] wins per key, eight counters to a word
-    packed_bytes: NDArray[np.uint8]  # the same bytes
+    packed_bytes: NDArray[np.uint8]  # [3 N * L] the same bytes
     wins: NDArray[np.int32]  # [3 N, L] rows won by each direct correction, per key
+    wins_line: NDArray[np.int32]  # [3 N * L] the same numbers
     reached: NDArray[np.int32]  # [3 N, D2 + 1] rows by the first weight that wins, per key
     base_correct: NDArray[np.int64]  # [N] counts when the class wins no row
     base_predicted: NDArray[np.int64]  # [N]
@@ -168,6 +169,7 @@ def make_room(table: Table) -> Room:
     n_keys = 3 * n_classes
     threshold = np.zeros(BLOCK)
     packed = np.zeros((n_keys, n_lanes // LANES), np.uint64)
+    wins = np.zeros((n_keys, n_lanes), np.int32)
     bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
     return Room(
         values=np.zeros(table.functions.shape[0]),
@@ -183,8 +185,9 @@ def make_room(table: Table) -> Room:
         masks=np.zeros((n_lanes // LANES, BLOCK), np.uint8),
         spread=bits.astype(np.uint8).view(np.uint64)[:, 0].copy(),
         packed=packed,
-        packed_bytes=packed.view(np.uint8),
-        wins=np.zeros((n_keys, n_lanes), np.int32),
+        packed_bytes=packed.view(np.uint8).reshape(-1),
+        wins=wins,
+        wins_line=wins.reshape(-1),
         reached=np.zeros((n_keys, table.weights.size + 1), np.int32),
         base_correct=np.zeros(n_classes, np.int64),
         base_predicted=np.zeros(n_classes, np.int64),

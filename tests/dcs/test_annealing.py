@@ -17,7 +17,7 @@ from dcs.objective import Objective
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
 _OBJECTIVE = Objective(pseudo_count=20.0)
-_SHORT = Schedule(cooling_rate=0.5, restarts=2)
+_SHORT = Schedule(cooling_rate=0.5, restarts=4)
 _PLAIN = Schedule(
     initial_temperature=0.3,
     final_temperature=0.01,
@@ -27,6 +27,7 @@ _PLAIN = Schedule(
     restarts=2,
     moves="metropolis",
     descend=False,
+    reheat=False,
 )
 
 
@@ -78,9 +79,14 @@ def _plain_annealing(
         if schedule.moves == "metropolis" and z < best - 1e-12:
             best, best_choice = z, choice
         order = list(range(n))
+        idle, frozen = 0, 2 * n if schedule.moves == "heat-bath" else math.inf
         for t in schedule.temperatures():
             accepted = generated = 0
-            while accepted < schedule.lambda1 * n and generated < schedule.lambda2 * n:
+            while (
+                accepted < schedule.lambda1 * n
+                and generated < schedule.lambda2 * n
+                and idle < frozen
+            ):
                 if schedule.moves == "metropolis":
                     j = stream.below(n)
                     k = stream.below(len(corrections) - 1)
@@ -102,14 +108,20 @@ def _plain_annealing(
                     shares = np.exp((row.min() - row) / t).cumsum()
                     k = int(np.searchsorted(shares, stream.uniform() * shares[-1], "right"))
                     new = float(row[k])
-                    moved = k != choice[j]
-                if moved:
+                    moved = abs(new - row[choice[j]]) > 1e-12
+                    low = int(row.argmin())
+                    if row[low] < best - 1e-12:
+                        best, best_choice = float(row[low]), [*choice[:j], low, *choice[j + 1 :]]
+                if moved or schedule.moves == "heat-bath":
                     choice, z = [*choice[:j], k, *choice[j + 1 :]], new
                 accepted += moved
+                idle = 0 if moved else idle + 1
                 generated += 1
                 if z < best - 1e-12:
                     best, best_choice = z, choice
             trace.append((z, best, accepted / generated))
+            if idle >= frozen:
+                break
     return best_choice, trace
 
 
@@ -127,6 +139,7 @@ def test_search_equals_a_plain_numpy_one(moves: Any, name: str, n_classes: int) 
         restarts=2,
         moves=moves,
         descend=False,
+        reheat=False,
     )
     schedule = _PLAIN if moves == "metropolis" else few
     result = anneal(
@@ -160,13 +173,25 @@ def test_result_is_what_its_scheme_does(schedule: Schedule) -> None:
     assert result.z == judge(probs, labels, corrections, Objective(), result.indices)
     assert result.z <= result.initial_z
     assert tuple(corrections[k] for k in result.indices) == result.scheme.corrections
-    assert len(result.trace) == schedule.restarts * schedule.temperatures().size
+    assert 0 < len(result.trace) <= schedule.restarts * schedule.temperatures().size
     bests = [point.best for point in result.trace]
     assert bests == sorted(bests, reverse=True)
     assert bests[-1] == pytest.approx(result.z, rel=0, abs=1e-9)
     assert all(0.0 <= point.acceptance <= 1.0 for point in result.trace)
     assert result.evaluations > 0
     assert result.seconds > 0.0
+
+
+def test_budget_ends_the_search_between_coolings() -> None:
+    probs, labels = coarse_problem(60, 3)
+    arguments = {"corrections": SETS["dcs"], "seed": 3}
+    first = anneal(probs, labels, schedule=Schedule(restarts=1), **arguments)
+    cut = anneal(probs, labels, schedule=Schedule(budget=1), **arguments)
+    longer = anneal(probs, labels, schedule=Schedule(budget=20_000), **arguments)
+    assert _same(first, cut)
+    assert longer.evaluations >= 20_000
+    assert longer.z <= first.z
+    assert longer.trace[: len(first.trace) - 1] == first.trace[:-1]
 
 
 def test_same_seed_same_result_whatever_the_threads() -> None:
@@ -209,6 +234,7 @@ def test_paper_schedule_is_the_published_one() -> None:
     assert schedule.moves == "metropolis"
     assert schedule.restarts == 1
     assert not schedule.descend
+    assert not schedule.reheat
 
 
 def test_temperatures_fall_geometrically_to_the_last() -> None:
@@ -229,6 +255,7 @@ def test_temperatures_fall_geometrically_to_the_last() -> None:
         ({"lambda1": 0}, "schedule lambda1 0"),
         ({"lambda2": 0}, "schedule lambda2 0"),
         ({"restarts": 0}, "schedule restarts 0"),
+        ({"budget": 0}, "schedule budget 0"),
         ({"restarts": 1.5}, "schedule restarts 1.5"),
         ({"moves": "swap"}, "schedule moves 'swap': allowed are metropolis, heat-bath"),
     ],
