@@ -53,6 +53,8 @@ _RIDGE_ROWS: Final = 500
 
 _MOST_COPIES: Final = 64
 _COPIED_ROWS: Final = 4000
+#: Averaging smooths as well: each of its searches needs fewer copies.
+_SHARED_COPIES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,9 @@ class Prepared:
         share: float,
         seed: int,
     ) -> tuple[Correction, ...]:
-        probs, labels = _smoothed(self.probs[rows], self.labels[rows], share, seed)
+        whole = rows.size == self.labels.size
+        copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
+        probs, labels = _smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
         with warnings.catch_warnings():
             # Reported once by fit_setting, not by each of a hundred searches.
             warnings.simplefilter("ignore", UserWarning)
@@ -299,7 +303,11 @@ def _correction_set(probs: NDArray[np.float64], setting: Hyperparameters) -> Cor
 
 
 def _smoothed(
-    probs: NDArray[np.float64], labels: NDArray[np.int64], share: float, seed: int
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    share: float,
+    seed: int,
+    copied_rows: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Copy the rows so that a share of the labels follows the probabilities themselves.
 
@@ -307,7 +315,7 @@ def _smoothed(
     The labels of the copies are spread evenly over every row's distribution.
     """
     n_rows, n_classes = probs.shape
-    copies = min(_MOST_COPIES, max(4, round(_COPIED_ROWS / n_rows)))
+    copies = min(_MOST_COPIES, max(4, round(copied_rows / n_rows)))
     expected = round(share * copies)
     if expected == 0:
         return probs, labels

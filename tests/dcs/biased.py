@@ -1,0 +1,21 @@
+"""Generated class probabilities with the faults of a prompted language model."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def biased_table(
+    n_rows: int, n_classes: int, *, seed: int = 0, bias: float = 1.5
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return probabilities and labels: informative, but some classes are favoured."""
+    rng = np.random.default_rng(seed)
+    labels = np.concatenate(
+        [np.arange(n_classes), rng.integers(0, n_classes, n_rows - n_classes)]
+    )[:n_rows]
+    logits = rng.normal(0.0, 1.0, (n_rows, n_classes))
+    logits[np.arange(n_rows), labels] += 1.5
+    logits += bias * np.linspace(-1.0, 1.0, n_classes)
+    weights = np.exp(logits)
+    return weights / weights.sum(axis=1, keepdims=True), labels.astype(np.int64)
