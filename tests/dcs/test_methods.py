@@ -8,7 +8,8 @@ import pytest
 
 from dcs.corrections import CorrectionSet
 from dcs.errors import ConfigError
-from dcs.methods import METHODS, get_method, method_names
+from dcs.methods import METHODS, OBJECTIVES, PEERS, get_method, method_names
+from dcs.objective import Objective
 
 
 def test_order_and_titles() -> None:
@@ -60,3 +61,17 @@ def test_unknown_name_gives_the_nearest() -> None:
         ConfigError, match=r"'furd' \(did you mean 'furud'\?\); allowed: icl, dnip"
     ):
         get_method("furd")
+
+
+def test_peers_search_nothing_and_are_found() -> None:
+    assert method_names(peers=True)[: len(METHODS)] == method_names()
+    for peer in PEERS:
+        assert get_method(peer.name) is peer
+        assert not peer.searches
+        assert peer.summary.endswith(".")
+
+
+def test_objectives_of_the_paper() -> None:
+    assert list(OBJECTIVES) == ["full", "err", "err+pmi"]
+    assert OBJECTIVES["full"] == Objective()
+    assert OBJECTIVES["err"].beta == OBJECTIVES["err"].tau == 0.0
