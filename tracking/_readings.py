@@ -138,6 +138,16 @@ def search_space(record: CellRecord) -> int | None:
     return len(corrections) * len(record.scheme["corrections"])
 
 
+def has_chosen(record: CellRecord) -> bool:
+    """Whether the cell has a scheme that a search chose, and not the one that changes nothing."""
+    if record.scheme is None:
+        return False
+    try:
+        return get_method(str(record.identity.get("method"))).searches
+    except ConfigError:
+        return True
+
+
 def optimization_rows(record: CellRecord) -> int | None:
     """Return the number of rows of the table that the cell was tuned on."""
     tables = record.provenance.get("tables", {})

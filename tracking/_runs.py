@@ -6,11 +6,13 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracking import _content, _summary, schema
+from tracking._readings import has_chosen
 from tracking.destinations import DestinationInfo
 from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord
+from tracking.serving import save_scheme_model
 from tracking.stores import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -80,7 +82,8 @@ class SweepRuns:
         self._client.log_batch(run_id, self._cell_metrics(record), self._cell_params(record))
         if inputs := _content.datasets(record):
             self._client.log_inputs(run_id, inputs)
-        self._log_files(run_id, _content.cell_files(record))
+        scheme = record.scheme if has_chosen(record) else None
+        self._log_files(run_id, _content.cell_files(record), scheme)
         for trial in _content.chosen(record, self._info.trials):
             self._write_trial(trial, record, run_id)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
@@ -116,7 +119,12 @@ class SweepRuns:
         """Draw the figures of the parent run, replacing earlier ones."""
         self._log_files(self.parent_id, _summary.figures(records))
 
-    def _log_files(self, run_id: str, files: Mapping[str, str | bytes]) -> None:
+    def _log_files(
+        self,
+        run_id: str,
+        files: Mapping[str, str | bytes],
+        scheme: Mapping[str, Any] | None = None,
+    ) -> None:
         if not files:
             return
         with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
@@ -124,6 +132,8 @@ class SweepRuns:
                 path = Path(folder) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.encode() if isinstance(content, str) else content)
+            if scheme is not None:
+                save_scheme_model(Path(folder) / schema.MODEL_FOLDER, scheme, run_id=run_id)
             self._client.log_artifacts(run_id, folder)
 
     def end(self, status: str) -> None:

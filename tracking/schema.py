@@ -37,6 +37,7 @@ LEADERBOARD_FILE: Final = "leaderboard.json"
 LEADERBOARD_TEXT: Final = "leaderboard.md"
 TABLES_FOLDER: Final = "tables"
 FIGURES_FOLDER: Final = "figures"
+MODEL_FOLDER: Final = "model"
 REPORT_FILE: Final = "report.html"
 
 TRACE_PREFIX: Final = "anneal/"

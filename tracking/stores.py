@@ -49,6 +49,7 @@ _REQUEST_SETTINGS = {
 # Loggers that tell of first use of a database and of retries; failures are reported by us.
 _NOISY = (
     "alembic.runtime.migration",
+    "mlflow.pyfunc",
     "mlflow.store.db.utils",
     "mlflow.utils.rest_utils",
     "mlflow.tracking.client",
@@ -197,7 +198,11 @@ def load_client_class() -> type[MlflowClient]:
     """Import MLflow (about a second), with its usage reports off unless asked for."""
     if "mlflow" not in sys.modules:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    from mlflow import MlflowClient
+    from mlflow import MlflowClient, pyfunc
+
+    # The models of schemes need it, and a thread that imports it races with other imports.
+    if not hasattr(pyfunc, "PythonModel"):
+        raise TrackingError("this MLflow cannot save models; install mlflow>=3.17")
 
     return MlflowClient
 

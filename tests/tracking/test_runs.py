@@ -63,14 +63,14 @@ class FailingClient:
 
 
 def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> None:
-    cell = make_cell(1, trials=2)
-    older = make_cell(1, trials=1, metrics={"test/accuracy": 0.1})
+    cell = make_cell(1, trials=2, scheme=None)
+    older = make_cell(1, trials=1, scheme=None, metrics={"test/accuracy": 0.1})
     client = open_client(uri)
     with quietly():
         _sweep(client, uri).write_cell(older, older.digest)
         crashes = 0
         for call in range(1, 40):
-            changed = make_cell(1, trials=2, metrics={"test/accuracy": call / 100})
+            changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
             sweep = _sweep(client, uri)
             sweep._client = FailingClient(client, after=call, done=call % 2 == 0)  # type: ignore[assignment]
             try:

@@ -13,6 +13,7 @@ from workflows.cli import (
     evaluate,
     importing,
     quickstart,
+    register,
     report,
     sweep,
     sync,
@@ -44,6 +45,7 @@ for module in (
     sweep,
     report,
     compare,
+    register,
     sync,
     ui,
 ):

@@ -81,3 +81,15 @@ def test_two_runs_are_compared(dcs, runs):
     unknown = dcs("compare", keys[0], "zzzz", "--runs", runs)
     assert unknown.code == 2
     assert "no cell has that run id or key" in unknown.err
+
+
+def test_a_scheme_is_registered(dcs, runs):
+    key = next(
+        path.stem
+        for path in (runs / "cells").glob("*.json")
+        if '"method":"dcs"' in path.read_text()
+    )
+    outcome = dcs("register", key, "--name", "trec", "--alias", "champion", "--runs", runs)
+    assert outcome.code == 0, outcome.err
+    assert "version 1 of model 'trec'" in outcome.out
+    assert "mlflow models serve -m models:/trec@champion" in outcome.out

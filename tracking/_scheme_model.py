@@ -1,0 +1,78 @@
+"""The model that MLflow serves: a copy of this file lies in every logged model.
+
+It needs MLflow, NumPy and pandas, and nothing of this package, so that a server of schemes stays
+small. What it computes is `dcs.scheme.CorrectionScheme.apply`, number for number.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from mlflow.exceptions import MlflowException
+from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel
+
+TOLERANCE = 1e-6
+
+
+class SchemeModel(PythonModel):
+    """Corrects class probabilities: columns ``p:<class>`` in, ``label`` and ``p:<class>`` out."""
+
+    def load_context(self, context: Any) -> None:
+        """Read the scheme that lies beside the code."""
+        text = Path(context.artifacts["scheme"]).read_text(encoding="utf-8")
+        self.corrections = json.loads(text)["corrections"]
+
+    def predict(
+        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Return the corrected label and the corrected, normalised probabilities of each row."""
+        names = [correction["class"] for correction in self.corrections]
+        columns = [f"p:{name}" for name in names]
+        given = checked(model_input, columns)
+        corrected = np.empty_like(given)
+        for index, correction in enumerate(self.corrections):
+            corrected[:, index] = correct(correction, given[:, index])
+        # A row that corrects to all zeros keeps its uncorrected probabilities.
+        lost = corrected.max(axis=1, initial=0.0) == 0.0
+        corrected[lost] = given[lost]
+        labels = [names[index] for index in corrected.argmax(axis=1)] if len(given) else []
+        corrected /= corrected.sum(axis=1, keepdims=True)
+        answer = pd.DataFrame(corrected, columns=columns, index=model_input.index)
+        answer.insert(0, "label", pd.Series(labels, index=model_input.index, dtype="str"))
+        return answer
+
+
+def correct(correction: dict[str, Any], values: np.ndarray) -> np.ndarray:
+    """Apply one correction function to the probabilities of its class."""
+    if correction["kind"] == "weight":
+        left, rise, right, fall = 0.0, correction["value"], np.inf, 1.0
+    else:
+        a, b, c = correction["a"], correction["b"], correction["c"]
+        left, rise = (-np.inf, 1.0) if a == b else (a, 1.0 / (b - a))
+        right, fall = (np.inf, 1.0) if b == c else (c, 1.0 / (c - b))
+    corrected = np.minimum((values - left) * rise, (right - values) * fall)
+    result: np.ndarray = np.maximum(0.0, corrected)
+    return result
+
+
+def checked(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
+    """Return the probabilities as float64 [M, N], or say which row is not one."""
+    values = rows[columns].to_numpy(dtype=np.float64)
+    bad = ~np.isfinite(values).all(axis=1) | (values < 0.0).any(axis=1)
+    bad |= np.abs(values.sum(axis=1) - 1.0) > TOLERANCE
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise MlflowException.invalid_parameter_value(
+            f"row {row}: {values[row].tolist()} are not probabilities; finite values of 0 or more "
+            "that sum to 1 are needed, normalise them first"
+        )
+    result: np.ndarray = values
+    return result
+
+
+set_model(SchemeModel())
