@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +24,8 @@ class Scorer(Protocol):
         The engine, and the versions of the software that decide its numbers.
     model, revision : str
         The model as it was named, and the exact version of its weights.
+    settings : mapping of str to str
+        What else decides the numbers: precision, how label words are read.
     """
 
     @property
@@ -41,6 +43,10 @@ class Scorer(Protocol):
     @property
     def revision(self) -> str:
         """The exact version of the model's weights."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What else decides the engine's numbers, e.g. ``{"dtype": "float32"}``."""
 
     def score(
         self,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from dcs._files import suggest
 from dcs.errors import ConfigError
@@ -13,9 +16,18 @@ from dcs.scorers.models import resolve_model
 
 __all__ = ["engine_names", "load_scorer"]
 
-# name -> module and callable (model reference, device) -> Scorer
-_ENGINES: dict[str, tuple[str, str]] = {
-    "transformers": ("dcs.scorers.transformers", "TransformersScorer"),
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    module: str
+    scorer: str
+    loads: bool = True  # whether it loads a model here, rather than asks a server for it
+
+
+_ENGINES: dict[str, _Engine] = {
+    "transformers": _Engine("dcs.scorers.transformers", "TransformersScorer"),
+    "vllm": _Engine("dcs.scorers.vllm", "VLLMScorer"),
+    "openai": _Engine("dcs.scorers.openai_compatible", "OpenAIScorer", loads=False),
 }
 
 
@@ -25,18 +37,25 @@ def engine_names() -> tuple[str, ...]:
 
 
 def load_scorer(
-    model: str | os.PathLike[str], *, engine: str = "transformers", device: str | None = None
+    model: str | os.PathLike[str],
+    *,
+    engine: str = "transformers",
+    device: str | None = None,
+    **options: Any,
 ) -> Scorer:
     """Load a model for scoring.
 
     Parameters
     ----------
     model : str or path-like
-        ``"tiny_lm"``, a local model folder, or a hub id ``owner/name``.
+        ``"tiny_lm"``, a local model folder, or a hub id ``owner/name``; for a server, the name
+        under which it serves the model.
     engine : str
         One of :func:`engine_names`.
     device : str, optional
         E.g. ``"cpu"``, ``"cuda:1"``; by default a GPU where there is one.
+    **options
+        What else the engine's scorer takes, e.g. ``label_rule="joint"``, ``base_url=...``.
 
     Returns
     -------
@@ -46,7 +65,7 @@ def load_scorer(
     Raises
     ------
     ConfigError
-        If there is no such engine.
+        If there is no such engine, or it has no such option.
     ScoringError
         If the model cannot be found or loaded.
     MissingDependencyError
@@ -57,7 +76,15 @@ def load_scorer(
             f"unknown engine {engine!r}{suggest(engine, _ENGINES)}: allowed are "
             f"{', '.join(_ENGINES)}"
         )
-    reference = resolve_model(model)
-    module, name = _ENGINES[engine]
-    build: Callable[..., Scorer] = getattr(importlib.import_module(module), name)
-    return build(reference, device=device)
+    found = _ENGINES[engine]
+    reference = resolve_model(model) if found.loads else os.fspath(model)
+    build: Callable[..., Scorer] = getattr(importlib.import_module(found.module), found.scorer)
+    allowed = [name for name in inspect.signature(build).parameters if name != "model"]
+    given = options | ({} if device is None else {"device": device})
+    for name in given:
+        if name not in allowed:
+            raise ConfigError(
+                f"engine {engine} has no option {name!r}{suggest(name, allowed)}: it has "
+                f"{', '.join(allowed)}"
+            )
+    return build(reference, **given)

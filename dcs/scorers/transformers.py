@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
+import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import MissingDependencyError, ScoringError
+from dcs.errors import ConfigError, ScoringError
 from dcs.scorers.base import Progress
-from dcs.scorers.label_tokens import class_probabilities, label_token_ids
+from dcs.scorers.label_tokens import (
+    LabelRule,
+    check_label_rule,
+    class_probabilities,
+    joint_probabilities,
+    read_label_words,
+)
+from dcs.scorers.loading import find_device, load_model, loading, require
 from dcs.scorers.models import ModelReference, resolve_model
 
-__all__ = ["TransformersScorer", "load_tokenizer"]
+__all__ = ["TransformersScorer"]
+
+_log = logging.getLogger(__name__)
 
 _TOKEN_BUDGET = {"cpu": 1536, "cuda": 32768}  # on a CPU, what stays in its caches is fastest
 _CONTEXT_SHARE = 4  # how many cached prefix tokens weigh as much as one token to be run
@@ -37,8 +46,12 @@ class TransformersScorer:
     device : str, optional
         Default: the first GPU where there is one, else the CPU. bfloat16 on a GPU, float32 on
         the CPU.
+    dtype : str, optional
+        Precision, e.g. ``"float16"``, in place of that default.
     token_budget : int, optional
-        Tokens run at once; less takes less memory.
+        Tokens run at once; less takes less memory. Halved when the memory does not suffice.
+    label_rule : {"auto", "mean", "first", "joint"}
+        How a label word of several tokens is read; see :data:`dcs.scorers.LabelRule`.
     reuse_prefix : bool
         Whether to run the shared part once. Off, every prompt is run whole.
 
@@ -57,23 +70,32 @@ class TransformersScorer:
         model: ModelReference | str | os.PathLike[str],
         *,
         device: str | None = None,
+        dtype: str | None = None,
         token_budget: int | None = None,
+        label_rule: LabelRule = "auto",
         reuse_prefix: bool = True,
     ) -> None:
+        check_label_rule(label_rule)
         reference = model if isinstance(model, ModelReference) else resolve_model(model)
-        torch, transformers = _require("torch"), _require("transformers")
-        self._device = _find_device(torch, device)
+        torch, transformers = require("torch"), require("transformers")
+        self._device = find_device(torch, device)
         self._token_budget = token_budget or _TOKEN_BUDGET.get(self._device.type, 1536)
         self._reuse_prefix = reuse_prefix
-        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
-        with _loading(reference, transformers):
-            self._tokenizer, self._model = _load(transformers, reference, dtype)
+        self._label_rule: LabelRule = label_rule
+        precision = dtype or ("bfloat16" if self._device.type == "cuda" else "float32")
+        if not isinstance(getattr(torch, precision, None), torch.dtype):
+            raise ConfigError(f"dtype {precision!r}: allowed are bfloat16, float16 and float32")
+        with loading(reference, transformers):
+            self._tokenizer, self._model = load_model(
+                transformers, reference, getattr(torch, precision)
+            )
         self._model.to(self._device).eval()
         self.model = reference.name
         self.revision = (
             reference.revision or getattr(self._model.config, "_commit_hash", None) or "unknown"
         )
         self.version = f"transformers {transformers.__version__}, torch {torch.__version__}"
+        self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": label_rule}
         self._accepted = set(inspect.signature(self._model.forward).parameters)
 
     def score(
@@ -92,41 +114,142 @@ class TransformersScorer:
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if not queries:
             return np.zeros((0, len(label_words)))
-        token_ids = label_token_ids(
+        token_ids, rule = read_label_words(
             prefix + queries[0],
             label_words,
             encode=lambda text: self._encode([text])[0],
             describe=lambda token: str(self._tokenizer.decode([token])),
+            rule=self._label_rule,
         )
-        wanted = sorted({*sum(token_ids, ())})
         prompts = self._encode([prefix + query for query in queries])
         self._check_lengths(prompts)
         # Tokenised whole and split afterwards, so that the tokens are those the model would
         # see without the cache, whatever the tokenizer does at the boundary.
         shared = _shared_length(prompts) if self._reuse_prefix else 0
-        logits = np.empty((len(queries), len(wanted)))
-        torch = _require("torch")
-        try:
-            with torch.inference_mode():
+        torch = require("torch")
+        with torch.inference_mode():
+            try:
                 cache = self._run_shared(torch, prompts[0][:shared])
-                shared = shared if cache is not None else 0
-                lengths = [len(ids) - shared for ids in prompts]
-                for rows in self._batches(lengths, shared, pad=_bears_padding(cache)):
-                    tails = [prompts[row][shared:] for row in rows]
-                    logits[rows] = self._run_tails(torch, tails, wanted, shared, cache)
+            except RuntimeError as error:
+                raise self._too_large(torch, error) from None
+            run = _Run(prompts, shared if cache is not None else 0, cache)
+            wanted = sorted({*sum(token_ids, ())})
+
+            def last(tails: list[list[int]]) -> Any:
+                return self._run_tails(torch, tails, run).logits[:, -1, wanted].double()
+
+            def joint(tails: list[list[int]]) -> Any:
+                return self._joint(torch, tails, run, token_ids)
+
+            values = self._read(torch, run, joint if rule == "joint" else last, progress)
+        if rule == "joint":
+            return joint_probabilities(values)
+        return class_probabilities(values, token_ids)
+
+    def _joint(
+        self,
+        torch: Any,
+        tails: list[list[int]],
+        run: _Run,
+        token_ids: Sequence[tuple[int, ...]],
+    ) -> Any:
+        """Return the log-probabilities of whole label words: [rows, N]."""
+        longest = max(len(ids) for ids in token_ids)
+        limit = getattr(self._model.config, "max_position_embeddings", None)
+        if limit is not None and run.shared + max(map(len, tails)) + longest - 1 > limit:
+            raise ScoringError(
+                f"a prompt and its label word have more than {limit} tokens, which is what model "
+                f"{self.model!r} reads; use fewer shots or shorter texts"
+            )
+        output = self._run_tails(torch, tails, run, keep_cache=True)
+        total = output.logits[:, -1].double().log_softmax(-1)[:, [ids[0] for ids in token_ids]]
+        cache = getattr(output, "past_key_values", None)
+        is_plain = hasattr(cache, "layers") and all(map(_is_plain, cache.layers))
+        # Plain layers join new keys to old ones in new tensors, so that the old ones stay.
+        kept = [(layer.keys, layer.values) for layer in cache.layers] if is_plain else []
+        width = max(len(tail) for tail in tails)
+        padding = torch.tensor([width - len(tail) for tail in tails], device=self._device)
+        for column, ids in enumerate(token_ids):
+            head, rest = list(ids[:-1]), list(ids[1:])
+            if not head:
+                continue
+            if is_plain:
+                # Only the word is run, on the keys and values of its prompt.
+                past = run.shared + width
+                grown = torch.arange(past + len(head), device=self._device).unsqueeze(0)
+                seen = (grown < run.shared) | (grown >= run.shared + padding.unsqueeze(1))
+                inputs = {
+                    "input_ids": torch.tensor([head], device=self._device).repeat(len(tails), 1),
+                    "attention_mask": seen.long(),
+                    "past_key_values": cache,
+                }
+                if "position_ids" in self._accepted:
+                    inputs["position_ids"] = grown[:, past:] - padding.unsqueeze(1)
+                more = self._model(**inputs, use_cache=True, **self._last_only(len(head))).logits
+                for layer, (keys, values) in zip(cache.layers, kept, strict=True):
+                    layer.keys, layer.values = keys, values
+            else:
+                longer = [tail + head for tail in tails]
+                more = self._run_tails(torch, longer, run, keep=len(head)).logits
+            steps = list(range(len(head)))
+            scores = more[:, -len(head) :].double().log_softmax(-1)
+            total[:, column] += scores[:, steps, rest].sum(1)
+        return total
+
+    def _read(
+        self,
+        torch: Any,
+        run: _Run,
+        read: Callable[[list[list[int]]], Any],
+        progress: Progress | None,
+    ) -> NDArray[np.float64]:
+        """Run all prompts; `read` gives what is needed of the prompts with some tails."""
+        lengths = [len(ids) - run.shared for ids in run.prompts]
+        parts: dict[int, NDArray[np.float64]] = {}
+        for batch in self._batches(lengths, run.shared, pad=_bears_padding(run.cache)):
+            pending = [batch]
+            while pending:
+                rows = pending.pop()
+                try:
+                    found = read([run.prompts[row][run.shared :] for row in rows])
+                    values = found.cpu().numpy()
+                except RuntimeError as error:
+                    if len(rows) == 1 or not _is_out_of_memory(torch, error):
+                        raise self._too_large(torch, error) from None
+                else:
+                    parts |= dict(zip(rows, values, strict=True))
                     if progress is not None:
                         progress(len(rows))
-        except torch.OutOfMemoryError:
-            raise ScoringError(
-                f"model {self.model!r} ran out of memory on {self._device} with a token budget "
-                f"of {self._token_budget}; give a smaller token_budget or another device"
-            ) from None
-        return class_probabilities(logits, token_ids)
+                    continue
+                # Here the failed run's tensors are gone, which they are not while it is handled.
+                self._halve(torch)
+                middle = len(rows) // 2
+                pending += [rows[middle:], rows[:middle]]
+        return np.stack([parts[row] for row in range(len(run.prompts))])
+
+    def _halve(self, torch: Any) -> None:
+        self._token_budget = max(1, self._token_budget // 2)
+        _log.warning(
+            "model %s: out of memory on %s; going on with at most %d tokens at once",
+            self.model,
+            self._device,
+            self._token_budget,
+        )
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _too_large(self, torch: Any, error: RuntimeError) -> Exception:
+        if not _is_out_of_memory(torch, error):
+            return error
+        return ScoringError(
+            f"model {self.model!r} ran out of memory on {self._device} with a single prompt; "
+            "use fewer shots, another precision (dtype) or another device"
+        )
 
     def close(self) -> None:
         """Free the model's memory."""
         self._model = None
-        torch = _require("torch")
+        torch = require("torch")
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -167,13 +290,20 @@ class TransformersScorer:
         if not ids:
             return None
         batch = torch.tensor([ids], device=self._device)
-        output = self._model(input_ids=batch, use_cache=True, **self._last_only())
+        output = self._model(input_ids=batch, use_cache=True, **self._last_only(1))
         cache = getattr(output, "past_key_values", None)
         return cache if hasattr(cache, "layers") else None
 
     def _run_tails(
-        self, torch: Any, tails: list[list[int]], wanted: list[int], shared: int, cache: Any
-    ) -> NDArray[np.float64]:
+        self,
+        torch: Any,
+        tails: list[list[int]],
+        run: _Run,
+        *,
+        keep: int = 1,
+        keep_cache: bool = False,
+    ) -> Any:
+        shared, cache = run.shared, run.cache
         width = max(len(tail) for tail in tails)
         padding = [width - len(tail) for tail in tails]
         # Any token will do as padding: the mask hides it.
@@ -188,12 +318,25 @@ class TransformersScorer:
                 inputs["position_ids"] = shared + (columns - pads).clamp(min=0)
         if cache is not None:
             inputs["past_key_values"] = _repeat(cache, len(rows))
-        output = self._model(**inputs, use_cache=cache is not None, **self._last_only())
-        values: NDArray[np.float64] = output.logits[:, -1, wanted].double().cpu().numpy()
-        return values
+        use_cache = keep_cache or cache is not None
+        return self._model(**inputs, use_cache=use_cache, **self._last_only(keep))
 
-    def _last_only(self) -> dict[str, int]:
-        return {"logits_to_keep": 1} if "logits_to_keep" in self._accepted else {}
+    def _last_only(self, keep: int) -> dict[str, int]:
+        return {"logits_to_keep": keep} if "logits_to_keep" in self._accepted else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Prompts, how many tokens they share, and the keys and values of those."""
+
+    prompts: list[list[int]]
+    shared: int
+    cache: Any
+
+
+def _is_out_of_memory(torch: Any, error: RuntimeError) -> bool:
+    # On a CPU torch raises a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def _shared_length(prompts: list[list[int]]) -> int:
@@ -230,89 +373,3 @@ def _repeat(cache: Any, times: int) -> Any:
         else:
             layer.batch_repeat_interleave(times)
     return repeated
-
-
-def _require(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{package} is not installed ({error}), which the transformers engine needs; "
-            f"install it with: pip install {package}"
-        ) from None
-
-
-def _find_device(torch: Any, device: str | None) -> Any:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(1, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise ScoringError(
-            f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU"
-        ) from None
-    return found
-
-
-def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
-    """Load a model's tokenizer alone.
-
-    Raises
-    ------
-    ScoringError
-        If the model cannot be found or its tokenizer cannot be loaded.
-    MissingDependencyError
-        If transformers is not installed.
-    """
-    reference = model if isinstance(model, ModelReference) else resolve_model(model)
-    transformers = _require("transformers")
-    with _loading(reference, transformers):
-        return transformers.AutoTokenizer.from_pretrained(reference.location)
-
-
-def _load(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:
-    def load(local_files_only: bool) -> tuple[Any, Any]:
-        place = {
-            "pretrained_model_name_or_path": reference.location,
-            "local_files_only": local_files_only,
-        }
-        tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
-        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=dtype)
-
-    try:
-        # What has been fetched before is used as it is: the same weights on every run.
-        return load(local_files_only=True)
-    except OSError:
-        if reference.is_local:
-            raise
-    hub = importlib.import_module("huggingface_hub")
-    # One question without retries: out of reach is known in seconds, not in a minute.
-    hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
-    return load(local_files_only=False)
-
-
-@contextmanager
-def _loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
-    """Load quietly, and say in one line why it failed."""
-    logging = transformers.utils.logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    except Exception as error:
-        # Tokenizer, weights and network libraries raise errors of many unrelated classes.
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        advice = (
-            "give a folder as written by save_pretrained, tokenizer included"
-            if reference.is_local
-            else "there is no folder of that name either; check the name and the network"
-        )
-        where = "from its folder" if reference.is_local else "from the model hub"
-        raise ScoringError(
-            f"model {reference.name!r} cannot be loaded {where} "
-            f"({type(error).__name__}: {reason}); {advice}"
-        ) from error
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -93,8 +93,8 @@ def show(
 
 
 def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> str:
-    from dcs.scorers.label_tokens import label_token_ids
-    from dcs.scorers.transformers import load_tokenizer
+    from dcs.scorers.label_tokens import read_label_words
+    from dcs.scorers.loading import load_tokenizer
 
     tokenizer = load_tokenizer(model)
 
@@ -104,6 +104,10 @@ def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> str:
     def describe(token: int) -> str:
         return str(tokenizer.decode([token]))
 
-    ids = label_token_ids(prompt, label_words, encode=encode, describe=describe)
+    ids, rule = read_label_words(
+        prompt, label_words, encode=encode, describe=describe, rule="auto"
+    )
     words = ", ".join(" ".join(repr(describe(token)) for token in word) for word in ids)
-    return f"tokens of {model}: {len(encode(prompt))} in the prompt; label tokens: {words}"
+    return (
+        f"tokens of {model}: {len(encode(prompt))} in the prompt; label tokens ({rule}): {words}"
+    )

@@ -1,0 +1,104 @@
+"""Finding devices, and loading models and tokenizers, with errors of one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dcs.errors import MissingDependencyError, ScoringError
+from dcs.scorers.models import ModelReference, resolve_model
+
+__all__ = ["find_device", "load_model", "load_tokenizer", "loading", "require"]
+
+
+def require(package: str) -> Any:
+    """Import a package of the engine, or say how to install it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{package} is not installed ({error}), which the transformers engine needs; "
+            f"install it with: pip install {package}"
+        ) from None
+
+
+def find_device(torch: Any, device: str | None) -> Any:
+    """Return the torch device of that name, by default a GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ScoringError(
+            f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU"
+        ) from None
+    return found
+
+
+def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
+    """Load a model's tokenizer alone.
+
+    Raises
+    ------
+    ScoringError
+        If the model cannot be found or its tokenizer cannot be loaded.
+    MissingDependencyError
+        If transformers is not installed.
+    """
+    reference = model if isinstance(model, ModelReference) else resolve_model(model)
+    transformers = require("transformers")
+    with loading(reference, transformers):
+        return transformers.AutoTokenizer.from_pretrained(reference.location)
+
+
+def load_model(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:
+    """Load tokenizer and model, from what has been fetched before if it is there."""
+
+    def load(local_files_only: bool) -> tuple[Any, Any]:
+        place = {
+            "pretrained_model_name_or_path": reference.location,
+            "local_files_only": local_files_only,
+        }
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
+        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=dtype)
+
+    try:
+        # What has been fetched before is used as it is: the same weights on every run.
+        return load(local_files_only=True)
+    except OSError:
+        if reference.is_local:
+            raise
+    hub = importlib.import_module("huggingface_hub")
+    # One question without retries: out of reach is known in seconds, not in a minute.
+    hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
+    return load(local_files_only=False)
+
+
+@contextmanager
+def loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
+    """Load quietly, and say in one line why it failed."""
+    logging = transformers.utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    except Exception as error:
+        # Tokenizer, weights and network libraries raise errors of many unrelated classes.
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        advice = (
+            "give a folder as written by save_pretrained, tokenizer included"
+            if reference.is_local
+            else "there is no folder of that name either; check the name and the network"
+        )
+        where = "from its folder" if reference.is_local else "from the model hub"
+        raise ScoringError(
+            f"model {reference.name!r} cannot be loaded {where} "
+            f"({type(error).__name__}: {reason}); {advice}"
+        ) from error
+    finally:
+        if shown:
+            logging.enable_progress_bar()

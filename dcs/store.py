@@ -1,0 +1,316 @@
+"""The shard store: every prompt scored once, found again by what decides its probabilities.
+
+A group holds the probabilities of prompts that differ in the query alone: same model, revision,
+precision, engine version, instruction, demonstrations and label words. Its name is the hash of
+all that. A shard is one file of a group, named by the hash of its own content, so that damage
+shows and that two processes which write the same write the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+import time
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs._places import Place, open_place
+from dcs.errors import ConfigError
+
+__all__ = ["GroupInfo", "ShardGroup", "ShardStore", "group_key", "query_hash"]
+
+_log = logging.getLogger(__name__)
+
+_SETTINGS = "settings.json"
+_SHARD = ".npz"
+_KEPT = frozenset({_SETTINGS})
+_STALE = 3600.0  # seconds after which a half-written file has no writer any more
+
+
+def group_key(settings: Mapping[str, Any]) -> str:
+    """Return the name of a group: the hash of the canonical JSON of its settings."""
+    text = json.dumps(settings, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
+
+
+def query_hash(query: str) -> bytes:
+    """Return what a row is found by: 16 bytes of the hash of its query."""
+    return hashlib.sha256(query.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """What a group holds.
+
+    Attributes
+    ----------
+    key : str
+        Its name.
+    settings : dict
+        All that decides its numbers but the queries.
+    shards, rows, size : int
+        Files, prompts, bytes.
+    modified : float
+        When a shard was last written, in seconds since 1970.
+    """
+
+    key: str
+    settings: dict[str, Any]
+    shards: int
+    rows: int
+    size: int
+    modified: float
+
+
+@dataclass(slots=True)
+class ShardGroup:
+    """The rows of one group, read as they are needed and kept in memory.
+
+    Attributes
+    ----------
+    place : Place
+        Where the store is.
+    key : str
+        The group's name.
+    settings : dict
+        What the name is the hash of.
+    rows : dict of bytes to float64 array [N]
+        Probabilities by query hash.
+    """
+
+    place: Place
+    key: str
+    settings: dict[str, Any]
+    rows: dict[bytes, NDArray[np.float64]] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
+
+    def refresh(self) -> None:
+        """Read the shards that have been written since, by whichever process.
+
+        A damaged shard counts as not there, with a warning; its prompts are scored again.
+        """
+        for name in sorted(self.place.files(self.key)):
+            if not name.endswith(_SHARD) or name in self._seen:
+                continue
+            data = self.place.read(f"{self.key}/{name}")
+            if data is None:
+                continue
+            self._seen.add(name)
+            try:
+                hashes, probs = _decode(name, data, self.n_classes)
+            except ValueError as error:
+                _log.warning("store %s: shard %s/%s: %s", self.place.url, self.key, name, error)
+                continue
+            self.rows.update(zip(hashes, probs, strict=True))
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of label words, if the settings tell."""
+        words = self.settings.get("label_words")
+        return len(words) if isinstance(words, list) else None
+
+    def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> str:
+        """Keep the probabilities of some queries as one shard; returns its name."""
+        if self.place.read(f"{self.key}/{_SETTINGS}") is None:
+            text = json.dumps(self.settings, indent=1, sort_keys=True, ensure_ascii=False)
+            self.place.write(f"{self.key}/{_SETTINGS}", text.encode("utf-8"))
+        data = _encode(hashes, probs)
+        name = f"{hashlib.sha256(data).hexdigest()[:32]}{_SHARD}"
+        self.place.write(f"{self.key}/{name}", data)
+        self._seen.add(name)
+        self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
+        return name
+
+    def lock(self, hashes: Sequence[bytes], *, wait: bool) -> AbstractContextManager[bool]:
+        """Hold the work on some queries, so that no other process does the same work.
+
+        Gives False if another process holds it and `wait` is off. Only local stores have locks.
+        """
+        name = hashlib.sha256(b"".join(hashes)).hexdigest()[:32]
+        lock: AbstractContextManager[bool] = self.place.lock(f"{self.key}/.{name}.lock", wait=wait)
+        return lock
+
+
+class ShardStore:
+    """A store of scored prompts.
+
+    Parameters
+    ----------
+    url : str or path-like
+        A local folder, or a URL for fsspec (``s3://bucket/folder``, ``gs://...``).
+
+    Raises
+    ------
+    ConfigError
+        If the place cannot be used.
+    MissingDependencyError
+        If the URL needs a package that is not installed.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self._place = open_place(url)
+        self.url = self._place.url
+
+    def group(self, settings: Mapping[str, Any]) -> ShardGroup:
+        """Return the group of these settings, with what has been stored of it."""
+        plain = json.loads(json.dumps(settings))
+        group = ShardGroup(self._place, group_key(plain), plain)
+        group.refresh()
+        return group
+
+    def groups(self) -> list[GroupInfo]:
+        """Return what is in the store, latest first."""
+        # A file system that is not local may show a folder that has lost its last file.
+        infos = [info for info in map(self.info, self._keys()) if info.shards or info.settings]
+        return sorted(infos, key=lambda info: (-info.modified, info.key))
+
+    def info(self, key: str) -> GroupInfo:
+        """Return what a group holds.
+
+        Parameters
+        ----------
+        key : str
+            Its name, or the beginning of it.
+
+        Raises
+        ------
+        ConfigError
+            If no group, or more than one, has such a name.
+        """
+        full = self._find(key)
+        group = ShardGroup(self._place, full, self._settings(full))
+        group.refresh()
+        sizes = self._shards(full)
+        return GroupInfo(
+            key=full,
+            settings=group.settings,
+            shards=len(sizes),
+            rows=len(group.rows),
+            size=sum(sizes.values()),
+            modified=max((self._place.age(f"{full}/{name}") for name in sizes), default=0.0),
+        )
+
+    def verify(self) -> list[str]:
+        """Check every file against its name; returns one line for each that is damaged."""
+        problems = []
+        for key in self._keys():
+            settings = self._settings(key)
+            if group_key(settings) != key:
+                problems.append(f"{key}/{_SETTINGS}: missing, or not the settings of this group")
+            words = settings.get("label_words")
+            n_classes = len(words) if isinstance(words, list) else None
+            for name in self._shards(key):
+                try:
+                    _decode(name, self._place.read(f"{key}/{name}") or b"", n_classes)
+                except ValueError as error:
+                    problems.append(f"{key}/{name}: {error}")
+        return problems
+
+    def collect(
+        self, *, older_than: float | None = None, keys: Iterable[str] = (), dry_run: bool = False
+    ) -> list[str]:
+        """Remove what nobody needs; returns the names of the files.
+
+        Parameters
+        ----------
+        older_than : float, optional
+            Also groups that were last written to more than so many seconds ago.
+        keys : iterable of str
+            Also these groups (names or their beginnings).
+        dry_run : bool
+            Only say what would go.
+
+        Always removed: what a killed process left half-written (more than an hour ago), damaged
+        shards, and shards whose rows are all in others.
+        """
+        now = time.time()
+        chosen = {self._find(key) for key in keys}
+        removed = []
+        for key in self._keys():
+            modified = self.info(key).modified
+            whole = key in chosen or (older_than is not None and now - modified > older_than)
+            names = (
+                [*self._shards(key), *(n for n in self._place.files(key) if n in _KEPT)]
+                if whole
+                else self._garbage(key, now)
+            )
+            removed += [f"{key}/{name}" for name in names]
+        if not dry_run:
+            for name in removed:
+                self._place.delete(name)
+        return removed
+
+    def _garbage(self, key: str, now: float) -> list[str]:
+        n_classes = ShardGroup(self._place, key, self._settings(key)).n_classes
+        names, content = [], {}
+        for name in sorted(self._place.files(key)):
+            if name.endswith(_SHARD):
+                try:
+                    hashes, _ = _decode(name, self._place.read(f"{key}/{name}") or b"", n_classes)
+                    content[name] = hashes
+                except ValueError:
+                    names.append(name)
+            elif name.endswith(".part") and now - self._place.age(f"{key}/{name}") > _STALE:
+                names.append(name)
+        # Largest first: a shard that larger ones cover is not needed.
+        covered: set[bytes] = set()
+        for name, hashes in sorted(content.items(), key=lambda item: (-len(item[1]), item[0])):
+            if covered.issuperset(hashes):
+                names.append(name)
+            covered.update(hashes)
+        return names
+
+    def _keys(self) -> list[str]:
+        return [name for name in self._place.folders() if len(name) == 32]
+
+    def _find(self, key: str) -> str:
+        found = [name for name in self._keys() if name.startswith(key)]
+        if len(found) != 1:
+            what = "more than one group" if found else "no group"
+            raise ConfigError(
+                f"store {self.url!r}: {what} begins with {key!r}; dcs store ls names them"
+            )
+        return found[0]
+
+    def _shards(self, key: str) -> dict[str, int]:
+        sizes = self._place.files(key)
+        return {name: size for name, size in sorted(sizes.items()) if name.endswith(_SHARD)}
+
+    def _settings(self, key: str) -> dict[str, Any]:
+        try:
+            content = json.loads(self._place.read(f"{key}/{_SETTINGS}") or b"{}")
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
+
+def _encode(hashes: Sequence[bytes], probs: NDArray[np.float64]) -> bytes:
+    buffer = io.BytesIO()
+    names = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(len(hashes), 16)
+    np.savez(buffer, queries=names, probs=np.asarray(probs, dtype="<f8"))
+    return buffer.getvalue()
+
+
+def _decode(
+    name: str, data: bytes, n_classes: int | None
+) -> tuple[list[bytes], NDArray[np.float64]]:
+    """Read a shard; raises ValueError with the reason if it is not what its name says."""
+    if hashlib.sha256(data).hexdigest()[:32] != name.removesuffix(_SHARD):
+        raise ValueError("damaged: its content does not match its name")
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            queries, probs = archive["queries"], archive["probs"]
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(f"not a shard: {error}") from None
+    if queries.shape != (len(probs), 16) or (n_classes or probs.shape[-1]) != probs.shape[-1]:
+        raise ValueError(f"not a shard of this group: shapes {queries.shape}, {probs.shape}")
+    return [row.tobytes() for row in queries], probs

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dcs.errors import ConfigError, DCSError, MissingDependencyError
+from dcs.scorers import Progress, StoredScorer, score_settings
+from dcs.store import ShardStore, group_key, query_hash
+
+WORDS = ("even", "odd", "other")
+QUERIES = [f"number {k}" for k in range(50)]
+
+
+class Clerk:
+    """A scorer without a model, which notes what it was asked and may die over it."""
+
+    name, version, model, revision = "clerk", "1", "abacus", "r7"
+    settings = {"dtype": "float64"}  # noqa: RUF012
+
+    def __init__(self, *, die_after: int | None = None, pause: float = 0.0) -> None:
+        self.asked: list[str] = []
+        self.calls = 0
+        self.die_after = die_after
+        self.pause = pause
+
+    def score(
+        self,
+        prefix: str,
+        queries: Sequence[str],
+        label_words: Sequence[str],
+        *,
+        progress: Progress | None = None,
+    ) -> NDArray[np.float64]:
+        self.calls += 1
+        if self.calls == self.die_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(self.pause)
+        self.asked += queries
+        rows = []
+        for query in queries:
+            rng = np.random.default_rng(list(query_hash(prefix + query)))
+            rows.append(rng.dirichlet(np.ones(len(label_words))))
+            if progress is not None:
+                progress(1)
+        return np.array(rows).reshape(len(queries), len(label_words))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}/s"
+
+
+def ask(place: str, clerk: Clerk, queries: Sequence[str] = QUERIES) -> NDArray[np.float64]:
+    return StoredScorer(clerk, ShardStore(place), shard_size=8).score("p ", queries, WORDS)
+
+
+class TestScoring:
+    def test_equals_the_scorer(self, place: str) -> None:
+        expected = Clerk().score("p ", QUERIES, WORDS)
+        for _ in range(2):
+            np.testing.assert_array_equal(ask(place, Clerk()), expected)
+
+    def test_no_prompt_is_scored_twice(self, place: str) -> None:
+        first, more, again = Clerk(), Clerk(), Clerk()
+        ask(place, first, QUERIES[:21])
+        ask(place, more, QUERIES)
+        ask(place, again, QUERIES[::-1])
+        assert first.asked + more.asked == QUERIES
+        assert again.asked == []
+
+    def test_a_query_that_occurs_twice_is_scored_once(self, place: str) -> None:
+        clerk, steps = Clerk(), list[int]()
+        queries = QUERIES[:10] * 3
+        scorer = StoredScorer(clerk, ShardStore(place), shard_size=8)
+        probs = scorer.score("p ", queries, WORDS, progress=steps.append)
+        assert clerk.asked == QUERIES[:10]
+        assert scorer.scored == 10
+        assert sum(steps) == 30
+        np.testing.assert_array_equal(probs[:10], probs[20:])
+
+    def test_progress_counts_what_is_there_already(self, place: str) -> None:
+        ask(place, Clerk(), QUERIES[:20])
+        steps: list[int] = []
+        scorer = StoredScorer(Clerk(), ShardStore(place), shard_size=8)
+        scorer.score("p ", QUERIES, WORDS, progress=steps.append)
+        assert sum(steps) == len(QUERIES)
+        assert min(steps) > 0
+
+    def test_no_queries(self, place: str) -> None:
+        assert ask(place, Clerk(), []).shape == (0, 3)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"revision": "r8"},
+            {"model": "slide rule"},
+            {"version": "2"},
+            {"name": "other"},
+            {"settings": {"dtype": "float32"}},
+        ],
+    )
+    def test_another_scorer_uses_no_old_shard(self, place: str, change: dict[str, object]) -> None:
+        ask(place, Clerk())
+        other = Clerk()
+        for name, value in change.items():
+            setattr(other, name, value)
+        ask(place, other)
+        assert other.asked == QUERIES
+
+    def test_another_prompt_uses_no_old_shard(self, place: str) -> None:
+        ask(place, Clerk())
+        for prefix, words in (("q ", WORDS), ("p ", WORDS[::-1])):
+            clerk = Clerk()
+            StoredScorer(clerk, ShardStore(place)).score(prefix, QUERIES, words)
+            assert clerk.asked == QUERIES
+
+    def test_a_folder_goes_by_its_content(self) -> None:
+        here, there = Clerk(), Clerk()
+        here.revision = there.revision = "sha256:00ff"  # type: ignore[misc]
+        there.model = "elsewhere/abacus"  # type: ignore[misc]
+        assert score_settings(here, "", WORDS) == score_settings(there, "", WORDS)
+
+
+class TestKilled:
+    CODE = """
+import sys
+from dcs.scorers import StoredScorer
+from dcs.store import ShardStore
+from tests.dcs.test_store import QUERIES, WORDS, Clerk
+clerk = Clerk(die_after=int(sys.argv[2]))
+StoredScorer(clerk, ShardStore(sys.argv[1]), shard_size=8).score("p ", QUERIES, WORDS)
+"""
+
+    @pytest.mark.parametrize("call", [1, 4])
+    def test_goes_on_at_the_shard(self, tmp_path: Path, call: int) -> None:
+        place = str(tmp_path / "store")
+        command = [sys.executable, "-c", self.CODE, place, str(call)]
+        root = Path(__file__).parents[2]
+        assert subprocess.run(command, cwd=root, check=False).returncode == -signal.SIGKILL
+        clerk = Clerk()
+        probs = ask(place, clerk)
+        assert clerk.asked == QUERIES[8 * (call - 1) :]
+        np.testing.assert_array_equal(probs, Clerk().score("p ", QUERIES, WORDS))
+        undisturbed = str(tmp_path / "other")
+        ask(undisturbed, Clerk())
+        assert content(Path(place)) == content(Path(undisturbed))
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    }
+
+
+def work(place: str, start: object, answers: object) -> None:
+    start.wait()  # type: ignore[attr-defined]
+    clerk = Clerk(pause=0.02)
+    probs = ask(place, clerk)
+    answers.put((clerk.asked, probs.tobytes()))  # type: ignore[attr-defined]
+
+
+def test_processes_at_once_share_the_work(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    start, answers = context.Event(), context.Queue()
+    place = str(tmp_path / "store")
+    workers = [context.Process(target=work, args=(place, start, answers)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    start.set()
+    results = [answers.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert sorted(sum((asked for asked, _ in results), [])) == sorted(QUERIES)
+    assert {probs for _, probs in results} == {Clerk().score("p ", QUERIES, WORDS).tobytes()}
+    assert ShardStore(place).verify() == []
+    assert not list(Path(place).rglob("*.part"))
+
+
+class TestCare:
+    def test_groups(self, place: str) -> None:
+        ask(place, Clerk())
+        (info,) = ShardStore(place).groups()
+        assert (info.rows, info.shards) == (50, 7)
+        assert info.size > 50 * 3 * 8
+        assert info.key == group_key(info.settings)
+        assert info.settings["prefix"] == "p "
+        assert info.settings["label_words"] == list(WORDS)
+        assert ShardStore(place).info(info.key[:8]) == info
+        with pytest.raises(ConfigError, match="no group begins with 'zz'"):
+            ShardStore(place).info("zz")
+
+    def test_an_empty_store(self, place: str) -> None:
+        store = ShardStore(place)
+        assert (store.groups(), store.verify(), store.collect()) == ([], [], [])
+
+    def test_damage_is_found_and_mended(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        place = tmp_path / "store"
+        expected = ask(str(place), Clerk())
+        shard = sorted(place.rglob("*.npz"))[2]
+        whole = shard.read_bytes()
+        shard.write_bytes(whole[:-40] + b"x" + whole[-39:])
+        store = ShardStore(place)
+        assert [line.partition(": ")[0] for line in store.verify()] == [
+            f"{shard.parent.name}/{shard.name}"
+        ]
+        clerk = Clerk()
+        np.testing.assert_array_equal(ask(str(place), clerk), expected)
+        assert len(clerk.asked) in (2, 8)
+        assert "damaged" in caplog.text
+        assert store.verify() == []
+        assert shard.read_bytes() == whole
+
+    def test_changed_settings_are_found(self, tmp_path: Path) -> None:
+        ask(str(tmp_path), Clerk())
+        (path,) = tmp_path.rglob("settings.json")
+        path.write_text(path.read_text().replace("abacus", "slide rule"))
+        assert "not the settings of this group" in ShardStore(tmp_path).verify()[0]
+
+    def test_nothing_needed_is_collected(self, place: str) -> None:
+        ask(place, Clerk())
+        assert ShardStore(place).collect() == []
+
+    def test_collects_what_is_covered_damaged_or_half_written(self, tmp_path: Path) -> None:
+        store = ShardStore(tmp_path)
+        group = store.group({"label_words": ["a", "b"]})
+        hashes = [query_hash(query) for query in QUERIES[:6]]
+        probs = np.full((6, 2), 0.5)
+        group.write(hashes, probs)
+        small = group.write(hashes[2:4], probs[2:4])
+        folder = tmp_path / group.key
+        (folder / f"{'0' * 32}.npz").write_bytes(b"")
+        for name in ("old.part", "new.part"):
+            (folder / name).touch()
+        os.utime(folder / "old.part", (0, 0))
+        expected = {f"{group.key}/{n}" for n in (small, f"{'0' * 32}.npz", "old.part")}
+        assert set(store.collect(dry_run=True)) == expected
+        assert set(store.collect()) == expected
+        assert store.collect() == []
+        assert store.group({"label_words": ["a", "b"]}).rows.keys() == set(hashes)
+
+    def test_collects_old_and_chosen_groups(self, place: str) -> None:
+        ask(place, Clerk())
+        store = ShardStore(place)
+        assert store.collect(older_than=3600.0) == []
+        key = store.groups()[0].key
+        assert len(store.collect(keys=[key[:6]])) == 8
+        assert store.groups() == []
+
+    def test_a_store_must_be_a_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigError, match="is a file"):
+            ShardStore(tmp_path / "file")
+
+    @pytest.mark.parametrize("url", ["nosuch://x/y"])
+    def test_unknown_url(self, url: str) -> None:
+        with pytest.raises(DCSError, match="nosuch") as caught:
+            ShardStore(url)
+        assert isinstance(caught.value, (ConfigError, MissingDependencyError))
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,171 @@
+"""``dcs generate`` and ``dcs store``, with the packaged model and texts of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dcs.probabilities import ProbabilityTable
+from tests.workflows.conftest import run_dcs
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Return texts in the forms of the SST-5 and TREC files."""
+    root = tmp_path_factory.mktemp("data")
+    (root / "sst5").mkdir()
+    (root / "trec").mkdir()
+    kinds = ("NUM:date", "LOC:city", "HUM:ind", "DESC:def", "ENTY:food", "ABBR:exp")
+    for split, count in (("train", 700), ("test", 60)):
+        rows = [json.dumps({"TEXT": f"{split} {k} .", "LBL": k % 5}) for k in range(count)]
+        (root / f"sst5/{split}.jsonl").write_text("\n".join(rows))
+        questions = [f"{kinds[k % 6]} What {split} is it {k} ?\n" for k in range(12)]
+        (root / f"trec/{split}.txt").write_text("".join(questions))
+    return root
+
+
+def arguments(data: Path, output: Path, *more: object) -> list[str]:
+    given = ["generate", "--model", "tiny_lm", "--task", "sst5", "--data", data, "-o", output]
+    return [str(value) for value in (*given, "--device", "cpu", *more)]
+
+
+@pytest.fixture(scope="module")
+def generated(data, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("generated") / "out"
+    outcome = run_dcs(*arguments(data, output, "--shots", 1, "--seeds", "0,1,2"))
+    assert outcome.code == 0, outcome.err
+    assert "6 tables written" in outcome.out
+    return output
+
+
+def tables(output: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*.parquet")}
+
+
+def test_six_tables(generated):
+    paths = sorted(generated.glob("sst5_tiny_lm_shot1_seed?/*.parquet"))
+    assert len(paths) == 6
+    for path in paths:
+        table = ProbabilityTable.read(path)
+        assert table.n_rows == (699 if path.stem == "optimization" else 60)
+        assert table.classes[0] == "Terrible"
+        assert table.provenance.split == path.stem
+        assert table.provenance.demonstration_seed == int(path.parent.name[-1])
+
+
+def test_what_is_there_is_not_made_again(data, generated):
+    outcome = run_dcs(*arguments(data, generated, "--shots", 1, "--seeds", "0,1,2"))
+    assert outcome.code == 0, outcome.err
+    assert "0 tables written" in outcome.out
+    assert "0 prompts scored; 6 were there already" in outcome.out
+
+
+def test_lost_tables_come_back_from_the_store(data, generated):
+    before = tables(generated)
+    next(generated.glob("*seed1/test.parquet")).unlink()
+    outcome = run_dcs(*arguments(data, generated, "--shots", 1, "--seeds", "0,1,2"))
+    assert "2 tables written" in outcome.out
+    assert "0 prompts scored; 4 were there" in outcome.out
+    assert tables(generated) == before
+
+
+def test_killed_at_a_random_moment(data, generated, tmp_path):
+    code = "from workflows.cli import main; main()"
+    command = [sys.executable, "-c", code, *arguments(data, tmp_path, "--seeds", "0,1,2")]
+    rng = random.Random(os.getpid())  # another moment on every run
+    done_before: dict[str, int] = {}
+    for _ in range(2):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        shards = len(list(tmp_path.rglob("*.npz")))
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if len(list(tmp_path.rglob("*.npz"))) > shards:
+                break
+            time.sleep(0.01)
+        time.sleep(rng.random() * 0.5)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for path, stamp in done_before.items():
+            assert os.stat(path).st_mtime_ns == stamp, "a finished shard was written again"
+        done_before = {str(p): p.stat().st_mtime_ns for p in tmp_path.rglob("*.npz")}
+        assert done_before
+    outcome = run_dcs(*arguments(data, tmp_path, "--seeds", "0,1,2"))
+    assert outcome.code == 0, outcome.err
+    for path, stamp in done_before.items():
+        assert os.stat(path).st_mtime_ns == stamp, "a finished shard was written again"
+    assert tables(tmp_path) == tables(generated)
+    assert run_dcs("store", "verify", "--store", tmp_path / "shards").code == 0
+
+
+def test_store_commands(generated, tmp_path):
+    store = generated / "shards"
+    listing = run_dcs("store", "ls", "--store", store)
+    assert "3 groups" in listing.out
+    key = next(line.split()[0] for line in listing.out.splitlines() if "transformers" in line)
+    shown = run_dcs("store", "show", key, "--store", store)
+    assert '"dtype": "float32"' in shown.out
+    assert "Review: train" in shown.out
+    assert "0 damaged files" in run_dcs("store", "verify", "--store", store).out
+    assert "0 files would be removed" in run_dcs("store", "gc", "--dry-run", "--store", store).out
+    assert run_dcs("store", "show", "zz", "--store", store).code == 2
+
+
+def test_damage_gives_exit_code_1(tmp_path):
+    (tmp_path / ("0" * 32)).mkdir()
+    (tmp_path / ("0" * 32) / f"{'1' * 32}.npz").write_bytes(b"x")
+    outcome = run_dcs("store", "verify", "--store", tmp_path)
+    assert outcome.code == 1
+    assert "damaged" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        (["--seeds", "0,x"], ["--seeds", "'0,x'"]),
+        (["--shots", "two"], ["'two'"]),
+        (["--engine", "transfomers"], ["'transfomers'", "transformers"]),
+        (["--label-rule", "men"], ["'men'", "mean"]),
+        (["--base-url", "http://x"], ["no option 'base_url'"]),
+    ],
+)
+def test_errors_are_one_line(data, tmp_path, more, parts):
+    outcome = run_dcs(*arguments(data, tmp_path / "out", *more))
+    assert outcome.code == 2
+    assert len(outcome.err.strip().splitlines()) == 1
+    for part in parts:
+        assert part in outcome.err
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_show_counts_tokens(data):
+    outcome = run_dcs(
+        "tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data, "--model", "tiny_lm"
+    )
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.count("Answer Type:") == 6
+    assert "label tokens (joint):" in outcome.out
+    assert "trec-optimization-" in outcome.out
+
+
+def test_note_beside_the_tables(generated):
+    note = json.loads(next(generated.rglob("generation.json")).read_text())
+    assert note["provenance"]["model"] == "tiny_lm"
+    assert set(note["digests"]) == {"optimization", "test"}
+
+
+def test_label_words_whose_first_tokens_collide(data, tmp_path):
+    command = [*arguments(data, tmp_path), "--task", "trec"]
+    outcome = run_dcs(*command)
+    assert outcome.code == 0, outcome.err
+    assert "4 tables written" in outcome.out
+    assert (tmp_path / "trec_tiny_lm_shot1_seed0" / "test.parquet").is_file()

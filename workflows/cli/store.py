@@ -1,0 +1,113 @@
+"""``dcs store``: the prompts that have been scored."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+Place = Annotated[
+    str,
+    typer.Option("--store", help="The store: a folder, or a URL such as s3://bucket/dcs."),
+]
+_PLACE = "dcs-runs/generated/shards"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(help="Look after the prompts that have been scored.", no_args_is_help=True)
+    group.command("ls")(ls)
+    group.command("show")(show)
+    group.command("verify")(verify)
+    group.command("gc")(gc)
+    app.add_typer(group, name="store")
+
+
+def ls(store: Place = _PLACE) -> None:
+    """List the groups: prompts that differ in the query alone."""
+    from dcs.store import ShardStore
+    from workflows.cli._console import console, new_table
+
+    groups = ShardStore(store).groups()
+    table = new_table("group ", "model ", "scorer ", "prompts", "shards", "KiB", "written ")
+    for info in groups:
+        revision = str(info.settings.get("revision") or "")
+        table.add_row(
+            info.key[:12],
+            " ".join(part for part in (info.settings.get("model"), revision[:16]) if part),
+            str(info.settings.get("scorer", "")),
+            str(info.rows),
+            str(info.shards),
+            f"{info.size / 1024:.0f}",
+            _when(info.modified),
+        )
+    console.print(table)
+    console.print(
+        f"{len(groups)} groups, {sum(info.rows for info in groups)} prompts in {store}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def show(
+    group: Annotated[str, typer.Argument(help="Name of a group, or its beginning.")],
+    store: Place = _PLACE,
+) -> None:
+    """Print what decides the probabilities of a group, prompt and label words included."""
+    import json
+
+    from dcs.store import ShardStore
+
+    info = ShardStore(store).info(group)
+    settings = dict(info.settings)
+    prefix = settings.pop("prefix", "")
+    typer.echo(f"group {info.key}: {info.rows} prompts in {info.shards} shards")
+    typer.echo(json.dumps(settings, indent=1, ensure_ascii=False))
+    typer.echo(f"the prompts begin with:\n{prefix}")
+
+
+def verify(store: Place = _PLACE) -> None:
+    """Check every file against its hash; exit code 1 if one is damaged."""
+    from dcs.store import ShardStore
+    from workflows.cli._console import console
+
+    place = ShardStore(store)
+    with console.status("checking"):
+        problems = place.verify()
+    for line in problems:
+        typer.echo(line)
+    typer.echo(f"{len(problems)} damaged files in {store}")
+    if problems:
+        typer.echo("next: dcs store gc removes them; their prompts are scored again when needed")
+        raise typer.Exit(1)
+
+
+def gc(
+    store: Place = _PLACE,
+    older_than: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", help="Also groups last written to so many days ago."),
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Also this group; repeatable.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Remove half-written and damaged files, and shards that others cover."""
+    from dcs.store import ShardStore
+
+    removed = ShardStore(store).collect(
+        older_than=None if older_than is None else older_than * 86400.0,
+        keys=group or (),
+        dry_run=dry_run,
+    )
+    for name in removed:
+        typer.echo(name)
+    typer.echo(f"{len(removed)} files {'would be ' if dry_run else ''}removed from {store}")
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M") if seconds else "?"
