@@ -4,8 +4,8 @@ Some episodes use the style of the two built-in tasks with their usual label wor
 or replace those words, and the rest are about other topics, so that the model has to look at the
 demonstrations. Only every second complaint and remark of the tasks is used: the model meets the
 others first in the tasks themselves, as a large model meets a task that it was not trained for.
-Label frequencies are skewed on purpose, as on the web texts that large models learn from; nothing
-here knows of any correction method.
+Label frequencies are skewed on purpose, over all episodes and more so within each, and labels come
+in runs, as in the texts that large models learn from; nothing here knows of any correction method.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ TRAINING_WEIGHTS = {
     "helpdesk": (0.24, 0.09, 0.13, 0.16, 0.05, 0.33),
     "reviews": (0.15, 0.07, 0.13, 0.25, 0.40),
 }
-CONCENTRATION = 8.0  # of the Dirichlet draw of an episode's own label frequencies
+CONCENTRATION = 3.0  # of the Dirichlet draw of an episode's own label frequencies
+REPEATED = 0.25  # labels that are that of the text before: what is written together is alike
 
 _WRITERS: dict[str, Callable[[np.random.Generator, int], str]] = {
     "helpdesk": partial(write_ticket, complaints=[phrases[::2] for phrases in COMPLAINTS]),
@@ -109,7 +110,7 @@ def draw_episode(rng: np.random.Generator, reserved: frozenset[str], *, length: 
     """Draw an episode of `length` answered texts."""
     if chance(rng, 0.72):
         task = get_task("helpdesk" if chance(rng, 0.5) else "reviews")
-        mode: Mode = ("usual", "permuted", "replaced")[draw_index(rng, (0.50, 0.25, 0.25))]
+        mode: Mode = ("usual", "permuted", "replaced")[draw_index(rng, (0.60, 0.15, 0.25))]
         return _task_episode(rng, reserved, task, mode, length)
     return _topic_episode(rng, length)
 
@@ -149,8 +150,10 @@ def _topic_episode(rng: np.random.Generator, length: int) -> Episode:
 
 
 def _labels(rng: np.random.Generator, weights: np.ndarray, length: int) -> list[int]:
-    labels = [draw_index(rng, weights) for _ in range(length)]
-    if chance(rng, 0.3):
+    labels = [draw_index(rng, weights)]
+    while len(labels) < length:
+        labels.append(labels[-1] if chance(rng, REPEATED) else draw_index(rng, weights))
+    if chance(rng, 0.2):
         # One of each first, as in N-shot prompts.
         labels = [int(i) for i in rng.permutation(len(weights))] + labels
     return labels[:length]

@@ -15,6 +15,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,13 @@ def label_accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:
 
 
 def train(
-    model: LlamaForCausalLM, batches: Batches, *, steps: int, rate: float, seed: int
+    model: LlamaForCausalLM,
+    batches: Batches,
+    *,
+    steps: int,
+    rate: float,
+    seed: int,
+    checkpoint: Callable[[], None],
 ) -> None:
     """Train in place: AdamW, warm-up and cosine decay."""
     optimizer = torch.optim.AdamW(
@@ -151,11 +158,12 @@ def train(
                 float(language_loss.detach()),
                 time.monotonic() - started,
             )
+        if (step + 1) % 250 == 0:
+            checkpoint()
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder in the standard Transformers form."""
-    model.eval()
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
 
@@ -180,7 +188,14 @@ def main(arguments: list[str]) -> None:
         "%d parameters, %d tokens", sum(p.numel() for p in model.parameters()), len(tokenizer)
     )
     batches = Batches(tokenizer, derive_generator(options.seed, "episodes"), reserved)
-    train(model, batches, steps=options.steps, rate=options.rate, seed=options.seed)
+    train(
+        model,
+        batches,
+        steps=options.steps,
+        rate=options.rate,
+        seed=options.seed,
+        checkpoint=lambda: save(model, tokenizer, options.output),
+    )
     save(model, tokenizer, options.output)
     record = {
         "seed": options.seed,
