@@ -19,6 +19,10 @@ __all__ = ["State", "apply_move", "judge_move", "make_state", "set_choice"]
 
 _ONE = np.uint64(1)
 
+# What a row's flag says, and the second of these in all eight bytes of a word.
+_NOTHING, _CHANGES, _TIES = np.int64(0), np.int64(1), np.int64(2)
+_TIE_BITS = np.uint64(0x0202020202020202)
+
 
 class State(NamedTuple):
     """A solution and what its moves need to know of it."""
@@ -116,18 +120,19 @@ def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
 
 
 @compiled
-def _list_flagged(state: State) -> np.int64:
-    """List the flagged rows in `state.touched`; returns how many there are."""
+def _list_flagged(state: State) -> tuple[int, bool]:
+    """List the rows flagged to change; returns how many there are, and if any row ties."""
     words, touched = state.flag_words, state.touched
-    n = np.uint64(0)
+    n, seen = np.uint64(0), np.uint64(0)
     for w in range(words.size):
         word = words[w]
         if word != 0:
+            seen |= word
             # Without a branch per row: an index is written always, and kept if it counts.
             for i in range(8):
                 touched[n] = 8 * w + i
                 n += (word >> np.uint64(8 * i)) & _ONE
-    return np.int64(n)
+    return int(n), (seen & _TIE_BITS) != 0
 
 
 @compiled
@@ -141,7 +146,6 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
     flags, net = state.flags, state.net
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
-    n_ties = 0
     for m in range(column.size):
         p = column[m]
         up = (p - left) * rise
@@ -150,15 +154,18 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
         # Both are read whatever the row: a load that depends on a comparison is not vectorised.
         best, runner_up = first[m], second[m]
         own = first_class[m] == jj
-        flags[m] = (own & (v <= runner_up)) | ((not own) & (v > best))
-        n_ties += ((own & (v == runner_up)) | ((not own) & (v == best))) & (v > 0.0)
-    if n_ties > 0:
+        changes = (own & (v <= runner_up)) | ((not own) & (v > best))
+        ties = ((v == best) | (v == runner_up)) & (v > 0.0)
+        flags[m] = (_CHANGES if changes else _NOTHING) | (_TIES if ties else _NOTHING)
+    n_touched, any_ties = _list_flagged(state)
+    if any_ties:
         _settle_ties(table, state, j, k)
+        n_touched, _ = _list_flagged(state)
     net[:] = 0
     labels, touched = table.labels, state.touched
     # A row that falls back to j itself, having all zeros, has this key, which is not counted.
     own_key = 3 * np.int32(jj) + 1
-    for t in range(_list_flagged(state)):
+    for t in range(n_touched):
         row = np.uint32(touched[t])
         own = first_class[row] == jj
         key = state.second_key[row] if own else state.first_key[row]
@@ -214,7 +221,8 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> None:
         down = (right - p) * fall
         v = up if up < down else down
         flags[m] = (first_class[m] == jj) | (second_class[m] == jj) | (v >= second[m])
-    for t in range(_list_flagged(state)):
+    n_touched, _ = _list_flagged(state)
+    for t in range(n_touched):
         m = state.touched[t]
         p = column[m]
         up = (p - left) * rise

@@ -1,0 +1,325 @@
+"""How fast a move is, how it scales, and how long each solver takes to the best-known Z.
+
+    python benchmarks/annealing.py [TABLE.npz ...] [--part rates|scaling|solvers|quality] ...
+
+Tables are npz files with `probs` [M, N] and `labels` [M]; without any, generated ones are used.
+Prints tables to read and, after each, the same as JSON lines. Needs the extra `bench`. Times are
+processor times of this one process, so that other load on the machine disturbs them less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from annealing_solvers import SOLVERS, Target
+from numba import njit
+
+from dcs import CorrectionSet, Objective, Schedule, anneal, exact_search
+from dcs._kernels import _candidates, _moves, _search, _table
+from dcs.evaluation import SchemeEvaluator
+
+CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
+OBJECTIVE = Objective()
+PARTS = ("rates", "scaling", "solvers", "quality", "first-call")
+
+
+def generated(n_rows: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return skewed probabilities and labels that agree with them on 60 % of the rows."""
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.linspace(0.2, 0.5, n_classes), size=n_rows)
+    right = rng.random(n_rows) < 0.6
+    labels = np.where(right, probs.argmax(axis=1), rng.integers(0, n_classes, n_rows))
+    return probs, labels.astype(np.int64)
+
+
+def read(path: str) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(path) as data:
+        probs = data["probs"].astype(np.float64)
+        return probs / probs.sum(axis=1, keepdims=True), data["labels"].astype(np.int64)
+
+
+def best_time(call: Callable[[], Any], repeats: int = 5) -> float:
+    call()
+    times = []
+    for _ in range(repeats):
+        started = time.process_time()
+        call()
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def report(title: str, rows: list[dict[str, Any]]) -> None:
+    print(f"\n{title}")
+    names = list(rows[0])
+    cells = [[_shown(row.get(name, "")) for name in names] for row in rows]
+    widths = [max(len(line[i]) for line in [names, *cells]) for i in range(len(names))]
+    for line in [names, *cells]:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    for row in rows:
+        print(json.dumps({"benchmark": title, **row}))
+    sys.stdout.flush()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class Bench:
+    """One table laid out for the kernels, and timings of what they do."""
+
+    def __init__(self, probs: np.ndarray, labels: np.ndarray) -> None:
+        self.table = _table.make_table(probs, labels, CORRECTIONS, OBJECTIVE)
+        self.room = _table.make_room(self.table)
+        self.state = _moves.make_state(self.table)
+        n_classes = probs.shape[1]
+        self.choice = np.full(n_classes, CORRECTIONS.identity)
+        _search.descend(self.table, self.room, self.choice)
+
+    def chain(self, moves: str, n: int, temperature: float) -> tuple[float, float]:
+        """Return seconds per move, from the descended solution, and the acceptance."""
+        temperatures, limits = np.array([temperature]), np.array([n + 1, n])
+        found, trace = self.choice.copy(), np.zeros((1, 3))
+
+        def call() -> None:
+            stream, choice = np.array([7], np.uint64), self.choice.copy()
+            common = (stream, temperatures, limits, choice, found, trace)
+            if moves == "metropolis":
+                _search.metropolis_chain(self.table, self.room, self.state, *common)
+            else:
+                _search.heat_bath_chain(self.table, self.room, *common)
+
+        return best_time(call, 3) / n, float(trace[0, 2])
+
+    def judge_time(self, n: int = 300) -> float:
+        """Return seconds to judge one move, taken or not, over moves at random."""
+        return best_time(lambda: _judge_many(self.table, self.state, self.room, n), 3) / n
+
+    def pass_time(self, n: int = 60) -> float:
+        """Return seconds to judge all corrections of one class."""
+        room = self.room
+        return best_time(lambda: _pass_many(self.table, room, n), 3) / n
+
+    def stream_time(self, n: int = 300) -> float:
+        """Return seconds to read once what a move reads."""
+        state = self.state
+        arrays = (self.table.columns, state.first, state.second, state.first_class)
+        return best_time(lambda: _stream(*arrays, n), 3) / n
+
+
+@njit(nogil=True)
+def _judge_many(table, state, room, n):
+    stream = np.array([3], np.uint64)
+    for _ in range(n):
+        j = _search.below(stream, table.columns.shape[0])
+        k = _search.below(stream, table.functions.shape[0])
+        _moves.judge_move(table, state, room, j, k)
+
+
+@njit(nogil=True)
+def _pass_many(table, room, n):
+    for i in range(n):
+        j = i % table.columns.shape[0]
+        _candidates.judge_class(table, room, j, room.rival_value, room.rival_class)
+
+
+@njit(nogil=True, error_model="numpy")
+def _stream(columns, b, c, d, n):
+    """Read a column at random, two of values and one of class indices, n times."""
+    total = 0
+    stream = np.array([3], np.uint64)
+    for i in range(n):
+        a = columns[_search.below(stream, columns.shape[0])]
+        hits = 0
+        x = a[i]
+        for m in range(a.size):
+            hits += (a[m] > x) ^ (b[m] > x) ^ (c[m] > x) ^ (d[m] == 0)
+        total += hits
+    return total
+
+
+def rates(n_rows: int, n_classes: int) -> None:
+    probs, labels = generated(n_rows, n_classes)
+    bench = Bench(probs, labels)
+    stream = bench.stream_time()
+    _moves.set_choice(bench.table, bench.state, bench.choice)
+    judge = bench.judge_time()
+    rows = [
+        {"what": "streaming read of the same bytes", "per second": 1 / stream},
+        {"what": "move judged, not taken", "per second": 1 / judge},
+    ]
+    for temperature in (1e-5, 1e-3, 1e-2, 1e-1):
+        seconds, share = bench.chain("metropolis", 20_000, temperature)
+        name = f"Metropolis move at T={temperature:g}, {share:.0%} taken"
+        rows.append({"what": name, "per second": 1 / seconds})
+    _search.descend(bench.table, bench.room, bench.choice)
+    per_pass = bench.pass_time()
+    rows.append(
+        {"what": "candidate judged in class passes", "per second": len(CORRECTIONS) / per_pass}
+    )
+    solution = bench.choice
+    evaluator = SchemeEvaluator(probs, labels)
+    seconds = best_time(lambda: evaluator.confusion(solution))
+    rows.append({"what": "whole scheme judged, compiled", "per second": 1 / seconds})
+    seconds = best_time(lambda: SOLVERS["numpy"].move(probs, labels, solution))
+    rows.append({"what": "move, vectorised NumPy", "per second": 1 / seconds})
+    for row in rows:
+        row["of a streaming read"] = row["per second"] * stream
+    report(f"rates at M={n_rows}, N={n_classes}, D={len(CORRECTIONS)}", rows)
+
+
+def scaling() -> None:
+    sizes = [(m, 14) for m in (2_000, 10_000, 50_000, 200_000)]
+    sizes += [(10_000, n) for n in (4, 20, 50, 100, 200)] + [(200_000, 200)]
+    rows = []
+    for n_rows, n_classes in sizes:
+        bench = Bench(*generated(n_rows, n_classes))
+        _moves.set_choice(bench.table, bench.state, bench.choice)
+        sweep = n_classes
+        seconds, _ = bench.chain("heat-bath", 2 * sweep, 1e-3)
+        rows.append(
+            {
+                "M": n_rows,
+                "N": n_classes,
+                "us per judged move": 1e6 * bench.judge_time(100),
+                "us per class pass": 1e6 * bench.pass_time(10),
+                "ms per heat-bath sweep": 1e3 * sweep * seconds,
+            }
+        )
+    report("scaling", rows)
+    slopes = []
+    for name, fixed, varied in (("M", "N", 14), ("N", "M", 10_000)):
+        chosen = [row for row in rows if row[fixed] == varied]
+        x = np.log([row[name] for row in chosen])
+        slopes += [
+            {"of": key, "in": name, "slope": float(np.polyfit(x, np.log(y), 1)[0])}
+            for key in list(rows[0])[2:]
+            for y in [[row[key] for row in chosen]]
+        ]
+    report("log-log slopes (1 is linear)", slopes)
+
+
+def first_call() -> None:
+    code = (
+        "import time, numpy as np; t = time.perf_counter(); from dcs import anneal; "
+        "from dcs import Schedule; i = time.perf_counter(); "
+        "anneal(np.full((20, 2), 0.5), [0, 1] * 10, schedule=Schedule(restarts=1)); "
+        "print(i - t, time.perf_counter() - i)"
+    )
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for what in ("no cache", "cache"):
+            env = os.environ | {"NUMBA_CACHE_DIR": folder}
+            done = subprocess.run(
+                [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+            )
+            load, call = (float(v) for v in done.stdout.split())
+            rows.append({"first call with": what, "s to import": load, "s to search": call})
+    report("first call in a new process", rows)
+
+
+def quality(tables: dict[str, Any], seeds: int) -> None:
+    rows = []
+    for name, (probs, labels) in tables.items():
+        proven = probs.shape[1] <= 4
+        started = time.process_time()
+        if proven:
+            best = exact_search(probs, labels).z
+        else:
+            long = Schedule(budget=10_000_000)
+            best = min(anneal(probs, labels, seed=1000 + s, schedule=long).z for s in range(2))
+        exact_seconds = time.process_time() - started
+        results, seconds, walls = [], [], []
+        for seed in range(seeds):
+            started = time.process_time()
+            result = anneal(probs, labels, seed=seed)
+            seconds.append(time.process_time() - started)
+            results.append(result.z)
+            walls.append(result.seconds)
+        best = min(best, *results)
+        rows.append(
+            {
+                "table": name,
+                "N": probs.shape[1],
+                "best Z": best,
+                "proven": str(proven),
+                "s to prove": exact_seconds if proven else "",
+                "hits": f"{sum(z <= best + 1e-9 for z in results)}/{seeds}",
+                "worst gap": max(results) - best,
+                "most s": max(seconds),
+                "most wall s": max(walls),
+            }
+        )
+    report("default schedule against the best known", rows)
+
+
+def solvers(tables: dict[str, Any], seeds: int, limit: float) -> None:
+    for name, (probs, labels) in tables.items():
+        long = Schedule(budget=5_000_000)
+        best = (
+            exact_search(probs, labels).z
+            if probs.shape[1] <= 4
+            else anneal(probs, labels, seed=1000, schedule=long).z
+        )
+        rows = []
+        for solver_name, solver in SOLVERS.items():
+            gaps, times, judged = [], [], []
+            for seed in range(seeds):
+                target = Target(probs, labels, best=best, limit=limit)
+                solver.run(target, seed)
+                gaps.append(target.lowest - best)
+                times.append(target.seconds if target.reached else np.inf)
+                judged.append(target.judged / max(target.elapsed, 1e-9))
+            rows.append(
+                {
+                    "solver": solver_name,
+                    "reached": f"{int(np.isfinite(times).sum())}/{seeds}",
+                    "median s to best": float(np.median(times)),
+                    "median gap": float(np.median(gaps)),
+                    "solutions/s": float(np.median(judged)),
+                }
+            )
+        report(f"time to the best known Z={best:.6f} on {name}, limit {limit:g} s", rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", help="npz files with probs and labels")
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--seeds", type=int, help="default 20 for quality, 3 for solvers")
+    parser.add_argument("--limit", type=float, default=5.0, help="seconds per solver and seed")
+    parser.add_argument("--rows", type=int, default=9_500)
+    parser.add_argument("--classes", type=int, default=14)
+    options = parser.parse_args()
+    parts = options.part or PARTS
+    tables = {Path(path).stem: read(path) for path in options.tables} or {
+        f"generated-M{m}-N{n}": generated(m, n) for m, n in ((3_000, 3), (5_000, 4), (9_500, 14))
+    }
+    print(f"# {platform.processor() or platform.machine()}, Python {platform.python_version()}, ")
+    print(f"# {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+    if "rates" in parts:
+        rates(options.rows, options.classes)
+    if "first-call" in parts:
+        first_call()
+    if "scaling" in parts:
+        scaling()
+    if "quality" in parts:
+        quality(tables, options.seeds or 20)
+    if "solvers" in parts:
+        solvers(tables, options.seeds or 3, options.limit)
+
+
+if __name__ == "__main__":
+    main()

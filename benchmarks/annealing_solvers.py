@@ -1,0 +1,227 @@
+"""Solvers to compare with: each looks for the best-known Z of one table until it is found.
+
+All but `numpy` judge solutions by the same compiled code, so that the comparison is of searches,
+not of languages.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dcs import CorrectionSet, Objective, Schedule, anneal
+from dcs._kernels import _search, _table
+from dcs.evaluation import SchemeEvaluator
+
+_CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
+_OBJECTIVE = Objective()
+_CLOSE = 1e-9
+
+
+class Reached(Exception):  # noqa: N818 - a signal, not an error
+    """The best-known value has been found, or time is up."""
+
+
+class Target:
+    """Counts judged solutions, and stops a solver when it is there or out of time."""
+
+    def __init__(
+        self, probs: np.ndarray, labels: np.ndarray, *, best: float, limit: float
+    ) -> None:
+        self.probs, self.labels = probs, labels
+        self.best, self.limit = best, limit
+        self.lowest, self.judged = math.inf, 0
+        self.reached, self.seconds, self.elapsed = False, math.inf, 0.0
+        self.evaluator = SchemeEvaluator(probs, labels)
+        self.evaluator.value([0] * self.n_classes)
+        self.started = time.process_time()
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes."""
+        return self.probs.shape[1]
+
+    def __call__(self, indices: Any) -> float:
+        """Judge one solution."""
+        z = self.evaluator.value(np.asarray(indices, dtype=np.int64))
+        self.note(z)
+        return z
+
+    def note(self, z: float, judged: int = 1) -> None:
+        """Take note of a judged value."""
+        self.judged += judged
+        self.lowest = min(self.lowest, z)
+        self.elapsed = time.process_time() - self.started
+        if self.lowest <= self.best + _CLOSE:
+            self.reached, self.seconds = True, self.elapsed
+            raise Reached
+        if self.elapsed > self.limit:
+            raise Reached
+
+
+class Solver:
+    """Looks for the best solution until the target stops it."""
+
+    def run(self, target: Target, seed: int) -> None:
+        """Search until the target stops it."""
+        target.started = time.process_time()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                while True:
+                    self.search(target, seed)
+                    seed += 7919
+        except Reached:
+            return
+
+    def search(self, target: Target, seed: int) -> None:
+        """Search once; called again and again, with other seeds."""
+        raise NotImplementedError
+
+
+class Ours(Solver):
+    """`anneal`: budgets double until the best is found; the time is that of the last alone."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def search(self, target: Target, seed: int) -> None:  # noqa: D102
+        budget = 2_000
+        while True:
+            started = target.started = time.process_time()
+            schedule = self.schedule
+            if schedule.restarts > 1:
+                schedule = replace(schedule, budget=budget)
+            result = anneal(target.probs, target.labels, schedule=schedule, seed=seed)
+            target.judged = 0
+            target.note(result.z, result.evaluations)
+            if schedule.restarts == 1:
+                # One cooling is all there is: the next must be another one.
+                seed += 1
+                target.limit -= time.process_time() - started
+            budget *= 2
+
+
+class NumPyAnnealing(Solver):
+    """Metropolis annealing with every candidate judged by vectorised NumPy."""
+
+    def move(self, probs: np.ndarray, labels: np.ndarray, choice: np.ndarray) -> float:
+        """Return Z of one solution."""
+        corrected = np.stack([_CORRECTIONS[int(k)](probs[:, j]) for j, k in enumerate(choice)], 1)
+        lost = corrected.max(axis=1) == 0
+        corrected[lost] = probs[lost]
+        cells = labels * probs.shape[1] + corrected.argmax(axis=1)
+        counts = np.bincount(cells, minlength=probs.shape[1] ** 2)
+        return _OBJECTIVE.value(counts.reshape(probs.shape[1], -1))
+
+    def search(self, target: Target, seed: int) -> None:  # noqa: D102
+        rng = np.random.default_rng(seed)
+        n = target.n_classes
+        choice = np.full(n, _CORRECTIONS.identity)
+        z = self.move(target.probs, target.labels, choice)
+        for t in 0.1 * 0.97 ** np.arange(200):
+            for _ in range(5 * n):
+                new = choice.copy()
+                new[rng.integers(n)] = rng.integers(len(_CORRECTIONS))
+                value = self.move(target.probs, target.labels, new)
+                target.note(value)
+                if value < z or rng.random() < math.exp((z - value) / t):
+                    choice, z = new, value
+
+
+class SimAnneal(Solver):
+    """The package `simanneal`, with its temperatures set to the scale of Z."""
+
+    def search(self, target: Target, seed: int) -> None:  # noqa: D102
+        from simanneal import Annealer
+
+        random.seed(seed)
+
+        class Search(Annealer):
+            def move(self) -> None:  # noqa: D102
+                self.state[random.randrange(len(self.state))] = random.randrange(len(_CORRECTIONS))
+
+            def energy(self) -> float:  # noqa: D102
+                return target(self.state)
+
+        search = Search([_CORRECTIONS.identity] * target.n_classes)
+        search.Tmax, search.Tmin, search.steps, search.updates = 0.1, 0.0005, 20_000, 0
+        search.copy_strategy = "slice"
+        search.anneal()
+
+
+class DualAnnealing(Solver):
+    """`scipy.optimize.dual_annealing` on indices rounded down, without its local search."""
+
+    def search(self, target: Target, seed: int) -> None:  # noqa: D102
+        from scipy.optimize import dual_annealing
+
+        top = len(_CORRECTIONS)
+        dual_annealing(
+            lambda x: target(np.minimum(x.astype(np.int64), top - 1)),
+            bounds=[(0, top)] * target.n_classes,
+            seed=seed,
+            no_local_search=True,
+            maxiter=100_000,
+        )
+
+
+class TPE(Solver):
+    """Optuna's TPE, asked for the indices directly."""
+
+    def search(self, target: Target, seed: int) -> None:  # noqa: D102
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+        names = list(range(len(_CORRECTIONS)))
+
+        def judge(trial: Any) -> float:
+            return target(
+                [trial.suggest_categorical(f"c{j}", names) for j in range(target.n_classes)]
+            )
+
+        study.optimize(judge, n_trials=None, catch=())
+
+
+class CoordinateDescent(Solver):
+    """Exact line searches class by class from random solutions, again and again."""
+
+    def search(self, target: Target, seed: int) -> None:  # noqa: D102
+        table = _table.make_table(target.probs, target.labels, _CORRECTIONS, _OBJECTIVE)
+        room = _table.make_room(table)
+        rng = np.random.default_rng(seed)
+        choice = np.full(target.n_classes, _CORRECTIONS.identity)
+        while True:
+            z, judged = _search.descend(table, room, choice)
+            target.note(z, judged)
+            choice[:] = rng.integers(0, len(_CORRECTIONS), choice.size)
+
+
+_METROPOLIS = Schedule(
+    initial_temperature=0.1,
+    final_temperature=0.0005,
+    cooling_rate=0.9,
+    lambda1=50,
+    lambda2=100,
+    moves="metropolis",
+)
+
+SOLVERS: dict[str, Any] = {
+    "default": Ours(Schedule()),
+    "heat bath, no reheating": Ours(Schedule(reheat=False)),
+    "metropolis + descent": Ours(_METROPOLIS),
+    "metropolis, plain": Ours(replace(_METROPOLIS, descend=False, reheat=False)),
+    "paper": Ours(Schedule.paper(10_000)),
+    "coordinate descent": CoordinateDescent(),
+    "simanneal": SimAnneal(),
+    "dual_annealing": DualAnnealing(),
+    "TPE": TPE(),
+    "numpy": NumPyAnnealing(),
+}
