@@ -8,13 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from dcs.methods import get_method
-from dcs.metrics import ClassificationMetrics
+from dcs.metrics import confusion_matrix
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
-from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
+from dcs.uncertainty import bootstrap_intervals, compare_predictions
+from tracking import CellRecord, collect_provenance, trace_rows
 from workflows.cells import Cell
-from workflows.tune import StudyResult, run_study
+from workflows.front import run_front
+from workflows.tune import Fitted, judge, run_study
 
 __all__ = ["compute_cell", "failed_record"]
 
@@ -25,7 +27,7 @@ def compute_cell(
     test: ProbabilityTable,
     *,
     sweep: str,
-    on_trial: Callable[[TrialRecord], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> CellRecord:
     """Tune one cell and judge the chosen scheme on the test rows.
 
@@ -37,8 +39,8 @@ def compute_cell(
         The tables whose digests the cell names. The test table is read after the choice.
     sweep : str
         The sweep the record is filed under.
-    on_trial : callable, optional
-        Called after each trial.
+    progress : callable, optional
+        Called with the share of the work done, 0..1.
 
     Returns
     -------
@@ -46,29 +48,23 @@ def compute_cell(
         With status FINISHED; errors propagate.
     """
     started_ms = _now_ms()
-    method = get_method(cell.method)
-    study: StudyResult | None = None
-    if cell.tuner is None:
-        scheme = CorrectionScheme.identity(optimization.classes)
-    else:
-        study = run_study(
-            optimization, method, settings=cell.tuner, seed=cell.seed, on_trial=on_trial
-        )
-        scheme = study.scheme
-
-    before = _judge(test.probs.argmax(axis=1), test)
-    after = _judge(scheme.predict(test.probs), test)
+    fitted = _fit(cell, optimization, progress)
+    scheme = fitted.scheme
+    uncorrected = CorrectionScheme.identity(test.classes)
+    before, after = judge(uncorrected, test), judge(scheme, test)
     metrics = {
         "test/accuracy": after.accuracy,
         "test/cobias": after.cobias,
         "uncorrected/test/accuracy": before.accuracy,
         "uncorrected/test/cobias": before.cobias,
+        **_uncertainty(test, uncorrected, scheme),
     }
     params: dict[str, Any] = {}
-    if study is not None:
-        metrics |= study.best.metrics
-        metrics |= {"opt/evaluations": float(study.annealing.evaluations)}
-        params = {**study.best.params, "best_trial": study.best.number}
+    if fitted.best is not None:
+        metrics |= fitted.best.metrics
+        params = {**fitted.best.params, "best_trial": fitted.best.number}
+    if fitted.annealing is not None:
+        metrics["opt/evaluations"] = float(fitted.annealing.evaluations)
     return CellRecord(
         key=cell.key,
         sweep=sweep,
@@ -81,14 +77,23 @@ def compute_cell(
             "before": list(before.class_accuracies),
             "after": list(after.class_accuracies),
         },
-        trials=study.trials if study else (),
-        trace=trace_rows(study.annealing.trace) if study else (),
+        trials=fitted.trials,
+        trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
         status="FINISHED",
         error=None,
         started_ms=started_ms,
         finished_ms=_now_ms(),
         provenance=collect_provenance(tables=_sources(optimization, test), seeds=_seeds(cell)),
     )
+
+
+def _fit(cell: Cell, table: ProbabilityTable, progress: Callable[[float], None] | None) -> Fitted:
+    method = get_method(cell.method)
+    if cell.tuner is None:
+        scheme = method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
+        return Fitted(scheme)
+    run = run_study if cell.tuner.protocol == "paper" else run_front
+    return run(table, method, settings=cell.tuner, seed=cell.seed, progress=progress)
 
 
 def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: int) -> CellRecord:
@@ -109,8 +114,21 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
     )
 
 
-def _judge(predictions: Any, table: ProbabilityTable) -> ClassificationMetrics:
-    return ClassificationMetrics.from_predictions(table.labels, predictions, table.n_classes)
+def _uncertainty(
+    test: ProbabilityTable, before: CorrectionScheme, after: CorrectionScheme
+) -> dict[str, float]:
+    """Return 95 % intervals of the test figures, and how likely chance makes such a change."""
+    first, second = (scheme.predict(test.probs) for scheme in (before, after))
+    figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
+    change = compare_predictions(test.labels, first, second, test.n_classes)
+    return {
+        "test/accuracy_low": figures.accuracy.low,
+        "test/accuracy_high": figures.accuracy.high,
+        "test/accuracy_p": change.accuracy_p,
+        "test/cobias_low": figures.cobias.low,
+        "test/cobias_high": figures.cobias.high,
+        "test/cobias_p": change.cobias_p,
+    }
 
 
 def _sources(optimization: ProbabilityTable, test: ProbabilityTable) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from dcs._files import suggest
@@ -19,7 +26,15 @@ from dcs.errors import ConfigError, DCSError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
 
-__all__ = ["AXES", "SweepConfig", "TunerSettings", "load_config", "narrowed", "packaged_config"]
+__all__ = [
+    "AXES",
+    "SweepConfig",
+    "TunerSettings",
+    "checked_settings",
+    "load_config",
+    "narrowed",
+    "packaged_config",
+]
 
 #: What a sweep is the product of, outermost first.
 AXES = ("models", "tasks", "shots", "seeds", "methods")
@@ -32,25 +47,47 @@ class _Strict(BaseModel):
 
 
 class TunerSettings(_Strict):
-    """How the hyperparameters of one cell are searched.
+    """How the scheme of one cell is found.
 
     Attributes
     ----------
+    protocol : "paper" or "front"
+        ``paper``: an Optuna study whose trials anneal on the optimization rows and are judged on
+        development rows. ``front``: cross-validation over a front of accuracy and COBias, from
+        which `prefer` picks a point; see docs/results.md.
     trials : int
-        Optuna trials per cell; each anneals once on the optimization rows.
+        Settings that Optuna tries per cell; with ``front`` beside the standard ones, 0 for none.
     development : float
-        Share of the optimization rows on which trials are judged (paper, Appendix D: 0.05).
+        Share of the rows on which ``paper`` judges trials (paper, Appendix D: 0.05).
+    budget : int
+        With ``paper``: schemes judged per annealing, after which it ends.
     max_weight_scale : int
         Largest weight scale D_W tried.
     max_beta, max_tau : float
         Largest weight of the COBias and PMI terms tried.
+    prefer : "balance", "accuracy" or "knee"
+        The point of the front: highest accuracy minus COBias, highest accuracy, or the knee.
+    max_accuracy_loss, max_cobias : float or None
+        In points. Take the fairest scheme that loses no more accuracy than this; keep to schemes
+        with no more COBias than this.
     """
 
-    trials: int = Field(default=30, ge=1, le=100_000)
-    development: float = Field(default=0.2, gt=0.0, lt=1.0)
-    max_weight_scale: int = Field(default=60, ge=2, le=1000)
+    protocol: Literal["paper", "front"] = "paper"
+    trials: int = Field(default=30, ge=0, le=100_000)
+    development: float = Field(default=0.05, gt=0.0, lt=1.0)
+    budget: int = Field(default=750_000, ge=100)
+    max_weight_scale: int = Field(default=60, ge=10, le=1000)
     max_beta: float = Field(default=2.0, gt=0.0)
     max_tau: float = Field(default=0.5, gt=0.0)
+    prefer: Literal["balance", "accuracy", "knee"] = "balance"
+    max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
+    max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
+
+    @model_validator(mode="after")
+    def _some_trials(self) -> TunerSettings:
+        if self.protocol == "paper" and self.trials < 1:
+            raise ValueError("trials 0: the paper's protocol needs at least one")
+        return self
 
 
 class SweepConfig(_Strict):
@@ -114,6 +151,11 @@ class SweepConfig(_Strict):
     def _known_methods(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         for value in values:
             _as_value_error(get_method, value)
+        if "contextual" in values:
+            raise ValueError(
+                "'contextual' needs the probabilities of content-free inputs, which sweeps do "
+                "not score; use dcs.get_method('contextual').fit(..., content_free=...)"
+            )
         return values
 
     @field_validator("shots", mode="before")
@@ -165,6 +207,20 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
         return SweepConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{file}: {_one_line(error)}") from None
+
+
+def checked_settings(**values: Any) -> TunerSettings:
+    """Return tuner settings given on the command line.
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed.
+    """
+    try:
+        return TunerSettings(**values)
+    except ValidationError as error:
+        raise ConfigError(f"command line: {_one_line(error)}") from None
 
 
 def narrowed(config: SweepConfig, restrictions: Iterable[str]) -> SweepConfig:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dcs.methods import get_method
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import parse_shots
-from tracking import CellRecord, Outbox, TrialRecord
+from tracking import CellRecord, Outbox
 from workflows.cells import Cell
 from workflows.compute import compute_cell
 from workflows.config import TunerSettings
@@ -68,7 +68,7 @@ def tune_cells(
     *,
     sweep: str,
     output: Path,
-    on_trial: Callable[[TrialRecord], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> list[CellRecord]:
     """Compute the cells that are not finished yet, one after the other.
 
@@ -82,8 +82,8 @@ def tune_cells(
         The sweep the records are filed under.
     output : pathlib.Path
         Folder of earlier work.
-    on_trial : callable, optional
-        Called after each trial.
+    progress : callable, optional
+        Called with the share done of the cell at work, 0..1.
 
     Returns
     -------
@@ -94,6 +94,6 @@ def tune_cells(
     finished = outbox.finished([cell.key for cell in cells])
     return [
         finished.get(cell.key)
-        or compute_cell(cell, optimization, test, sweep=sweep, on_trial=on_trial)
+        or compute_cell(cell, optimization, test, sweep=sweep, progress=progress)
         for cell in cells
     ]

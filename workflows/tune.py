@@ -22,10 +22,10 @@ from dcs.splits import stratified_split
 from tracking import CellRecord, TrialRecord
 from workflows.config import TunerSettings
 
-__all__ = ["StudyResult", "certify", "run_study", "selection_score", "study_rows"]
+__all__ = ["SAMPLER_SEEDS", "Fitted", "certify", "judge", "run_study", "selection_score"]
 
 #: Optuna seeds NumPy's legacy generator, which takes 32 bits.
-_SAMPLER_SEEDS = 2**32
+SAMPLER_SEEDS = 2**32
 
 _DEFAULTS = {
     "weight_scale": 30,
@@ -45,25 +45,25 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class StudyResult:
-    """The outcome of a study.
+class Fitted:
+    """A scheme, and how it was found.
 
     Attributes
     ----------
     scheme : CorrectionScheme
-        The scheme of the best trial.
-    best : TrialRecord
-        The trial it comes from.
+        The chosen scheme.
     trials : tuple of TrialRecord
-        All trials, in order.
-    annealing : AnnealingResult
-        The best trial's search.
+        All settings that were judged, in order.
+    best : TrialRecord or None
+        The one that the scheme comes from; None if nothing was to choose.
+    annealing : AnnealingResult or None
+        The search that found the scheme, where it was one search on one set of rows.
     """
 
     scheme: CorrectionScheme
-    best: TrialRecord
-    trials: tuple[TrialRecord, ...]
-    annealing: AnnealingResult
+    trials: tuple[TrialRecord, ...] = ()
+    best: TrialRecord | None = None
+    annealing: AnnealingResult | None = None
 
 
 def selection_score(metrics: ClassificationMetrics) -> float:
@@ -80,8 +80,8 @@ def run_study(
     *,
     settings: TunerSettings,
     seed: int,
-    on_trial: Callable[[TrialRecord], None] | None = None,
-) -> StudyResult:
+    progress: Callable[[float], None] | None = None,
+) -> Fitted:
     """Tune D_W, beta, tau, lambda1, lambda2, temperatures and cooling of one cell.
 
     Parameters
@@ -94,17 +94,17 @@ def run_study(
         Trials, development share, and the bounds of the search.
     seed : int
         Root seed; split, sampler and every annealing derive theirs from it.
-    on_trial : callable, optional
-        Called after each trial.
+    progress : callable, optional
+        Called with the share of the trials that are done, 0..1.
 
     Returns
     -------
-    StudyResult
+    Fitted
         Ties go to the earliest trial.
     """
-    rows, held_out = study_rows(table, settings=settings, seed=seed)
+    rows, held_out = _study_rows(table, settings=settings, seed=seed)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=derive_seed(seed, "sampler") % _SAMPLER_SEEDS)
+    sampler = optuna.samplers.TPESampler(seed=derive_seed(seed, "sampler") % SAMPLER_SEEDS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     # What a search does when nothing is tuned is a strong candidate.
     study.enqueue_trial(_DEFAULTS)
@@ -122,8 +122,8 @@ def run_study(
             seed=derive_seed(seed, "anneal", trial.number),
             classes=table.classes,
         )
-        development = _judge(result.scheme, held_out)
-        optimization = _judge(result.scheme, rows)
+        development = judge(result.scheme, held_out)
+        optimization = judge(result.scheme, rows)
         score = selection_score(development)
         study.tell(trial, score)
         record = TrialRecord(
@@ -144,15 +144,15 @@ def run_study(
         records.append(record)
         if best is None or score > best[0]:
             best = (score, record, result)
-        if on_trial is not None:
-            on_trial(record)
+        if progress is not None:
+            progress(len(records) / settings.trials)
     if best is None:
         raise ValueError("a study needs at least one trial")
     _, record, result = best
-    return StudyResult(scheme=result.scheme, best=record, trials=tuple(records), annealing=result)
+    return Fitted(scheme=result.scheme, trials=tuple(records), best=record, annealing=result)
 
 
-def study_rows(
+def _study_rows(
     table: ProbabilityTable, *, settings: TunerSettings, seed: int
 ) -> tuple[ProbabilityTable, ProbabilityTable]:
     """Return the rows that a study anneals on and those that it judges trials on."""
@@ -188,7 +188,7 @@ def certify(
     corrections = method.correction_set(record.params.get("weight_scale", 30))
     if corrections is None:
         raise InvalidInputError(f"method {method.name!r} searches nothing that could be certified")
-    rows, _ = study_rows(table, settings=settings, seed=record.identity["seed"])
+    rows, _ = _study_rows(table, settings=settings, seed=record.identity["seed"])
     optimum = exact_search(
         rows.probs,
         rows.labels,
@@ -213,10 +213,11 @@ def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> di
     )
     schedule = Schedule(
         initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),
-        final_temperature=trial.suggest_float("final_temperature", 1e-4, 0.01, log=True),
-        cooling_rate=trial.suggest_float("cooling_rate", 0.6, 0.9),
+        final_temperature=trial.suggest_float("final_temperature", 1e-5, 0.01, log=True),
+        cooling_rate=trial.suggest_float("cooling_rate", 0.5, 0.9),
         lambda1=trial.suggest_float("lambda1", 1.0, 10.0),
         lambda2=trial.suggest_float("lambda2", 1.0, 10.0),
+        budget=settings.budget,
     )
     return {
         "corrections": method.correction_set(weight_scale),
@@ -225,7 +226,8 @@ def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> di
     }
 
 
-def _judge(scheme: CorrectionScheme, table: ProbabilityTable) -> ClassificationMetrics:
+def judge(scheme: CorrectionScheme, table: ProbabilityTable) -> ClassificationMetrics:
+    """Return the metrics of a scheme's predictions on a table."""
     return ClassificationMetrics.from_predictions(
         table.labels, scheme.predict(table.probs), table.n_classes
     )

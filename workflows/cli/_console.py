@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = ["SweepBars", "console", "new_table", "sweep_bars", "trial_bar"]
+__all__ = ["SweepBars", "console", "new_table", "share_bar", "sweep_bars", "trial_bar"]
 
 #: A file or a pipe has no width of its own: wide enough for a table of ten classes.
 _PIPE_WIDTH = 130
@@ -80,6 +80,16 @@ def sweep_bars() -> Iterator[SweepBars]:
             table_bar=progress.add_task("scoring prompts", total=None),
             cell_bar=progress.add_task("tuning cells", total=None),
         )
+
+
+@contextmanager
+def share_bar(description: str) -> Iterator[Callable[[float], None]]:
+    """Show one bar of work of unknown units; call what is given with the share done, 0..1."""
+    columns = [column for column in _bars().columns if not isinstance(column, MofNCompleteColumn)]
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(description, total=1.0)
+        yield lambda share: progress.update(bar, completed=share)
+        progress.update(bar, completed=1.0)
 
 
 @contextmanager

@@ -14,11 +14,13 @@ from workflows.cli._console import new_table
 __all__ = ["results_table"]
 
 #: Room taken by everything but the class columns.
-_OTHER_COLUMNS = 46
+_OTHER_COLUMNS = 58
 
 
 def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
-    """Return accuracy, COBias and class accuracies by method, averaged over seeds.
+    """Return accuracy, COBias and class accuracies by method.
+
+    Several seeds are averaged; a single one is shown with its 95 % interval.
 
     Parameters
     ----------
@@ -51,8 +53,8 @@ def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
         table.add_row(
             *([str(shots)] if with_shots else []),
             get_method(method).title,
-            _spread([record.metrics["test/accuracy"] for record in group]),
-            _spread([record.metrics["test/cobias"] for record in group]),
+            _figure(group, "test/accuracy"),
+            _figure(group, "test/cobias"),
             *(map(_percent, means) if fits else _weakest(classes, means)),
             style="bold" if get_method(method).searches else "",
         )
@@ -66,9 +68,14 @@ def _weakest(classes: Sequence[str], means: Sequence[float | None]) -> tuple[str
     return name, _percent(mean)
 
 
-def _spread(values: Sequence[float]) -> str:
-    mean = f"{100 * fmean(values):.1f}"
-    return mean if len(values) < 2 else f"{mean} ± {100 * stdev(values):.1f}"
+def _figure(group: Sequence[CellRecord], name: str) -> str:
+    """Return mean ± standard deviation over seeds, or one figure with its 95 % interval."""
+    values = [100 * record.metrics[name] for record in group]
+    if len(values) > 1:
+        return f"{fmean(values):.1f} ± {stdev(values):.1f}"
+    low, high = (100 * group[0].metrics[f"{name}_{end}"] for end in ("low", "high"))
+    # A space before one digit keeps the brackets in line.
+    return f"{values[0]:.1f} [{low:4.1f}, {high:4.1f}]"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

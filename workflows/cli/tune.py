@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,8 @@ from workflows.cli._options import Output, Seed, TrackingUri
 
 if TYPE_CHECKING:
     from dcs.probabilities import ProbabilityTable
+    from tracking import CellRecord
+    from workflows.config import TunerSettings
 
 __all__ = ["HELD_OUT", "register"]
 
@@ -37,13 +39,44 @@ def tune(
             help=f"Table for the final figures; by default {HELD_OUT:.0%} of TABLE is held out.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="dcs, dnip (weights only) or furud.")] = "dcs",
-    trials: Annotated[int, typer.Option(min=1, help="Hyperparameter settings to try.")] = 30,
+    method: Annotated[
+        str, typer.Option(help="dcs, dnip (weights only), furud (memberships only), or a peer.")
+    ] = "dcs",
+    protocol: Annotated[
+        Literal["front", "paper"],
+        typer.Option(
+            help="front: cross-validated front of accuracy and COBias. paper: an Optuna study "
+            "judged on 5 % development rows."
+        ),
+    ] = "front",
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Settings for Optuna to try: with front beside the standard ones [default: 0], "
+            "with paper all there are [default: 30].",
+            show_default=False,
+        ),
+    ] = None,
+    prefer: Annotated[
+        Literal["balance", "accuracy", "knee"],
+        typer.Option(help="Point of the front: best accuracy minus COBias, best accuracy, knee."),
+    ] = "balance",
+    max_accuracy_loss: Annotated[
+        float | None,
+        typer.Option(
+            metavar="POINTS", help="The fairest scheme at most so far below the best accuracy."
+        ),
+    ] = None,
+    max_cobias: Annotated[
+        float | None, typer.Option(metavar="POINTS", help="Only schemes with at most this COBias.")
+    ] = None,
     certify: Annotated[
         bool,
         typer.Option(
             "--certify",
-            help="Prove by exhaustive search how near the optimum is: up to 4 classes.",
+            help="With paper: prove by exhaustive search how near the optimum is, up to "
+            f"{MOST_CERTIFIED} classes.",
         ),
     ] = False,
     seed: Seed = 0,
@@ -52,31 +85,27 @@ def tune(
 ) -> None:
     """Find the correction scheme of a probability table, judge it on held-out rows, keep it.
 
-    Optuna tries hyperparameters, simulated annealing finds a scheme for each, development rows
-    choose among them. The scheme is written to OUTPUT/scheme.json, the runs to MLflow.
+    Schemes are searched by simulated annealing and chosen among on rows they have not seen. The
+    chosen one is written to OUTPUT/scheme.json, all that was tried to MLflow.
     """
-    from dcs.errors import ConfigError
-    from dcs.methods import get_method
     from dcs.probabilities import ProbabilityTable
     from dcs.scheme import CorrectionScheme
     from tracking import Recorder
     from workflows.cells import content_key
-    from workflows.cli._console import console, trial_bar
+    from workflows.cli._console import console, share_bar
     from workflows.cli._results import results_table
-    from workflows.config import TunerSettings
+    from workflows.config import checked_settings
     from workflows.tables import table_cells, tune_cells
-    from workflows.tune import certify as prove
 
-    settings = TunerSettings(trials=trials)
-    chosen = get_method(method)
-    if not chosen.searches:
-        raise ConfigError(f"--method {method}: nothing to tune there; choose dcs, dnip or furud")
+    settings = checked_settings(
+        protocol=protocol,
+        trials=trials if trials is not None else 30 if protocol == "paper" else 0,
+        prefer=prefer,
+        max_accuracy_loss=max_accuracy_loss,
+        max_cobias=max_cobias,
+    )
     whole = ProbabilityTable.read(table)
-    if certify and whole.n_classes > MOST_CERTIFIED:
-        raise ConfigError(
-            f"--certify: {table} has {whole.n_classes} classes, and exhaustive search takes "
-            f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
-        )
+    _check(method, protocol, whole, table=table, certify=certify)
     optimization, held_out = _split(whole, test, seed=seed)
     cells = table_cells(
         optimization,
@@ -91,20 +120,19 @@ def tune(
         output=output,
         experiment="tune",
         sweep_key=content_key({"cells": [cell.key for cell in cells]}),
-        sweep_params={"table": table.name, "method": method, "trials": trials, "seed": seed},
+        sweep_params={
+            "table": table.name,
+            "method": method,
+            "seed": seed,
+            **settings.model_dump(),
+        },
         run_name=table.stem,
         warn=lambda line: console.print(f"[yellow]{line}[/yellow]"),
     ) as recorder:
-        with trial_bar(f"tuning {method}", total=trials) as progress:
+        with share_bar(f"tuning {method}") as progress:
             records = tune_cells(
-                cells,
-                optimization,
-                held_out,
-                sweep="tune",
-                output=output,
-                on_trial=lambda _: progress.advance(progress.task_ids[0]),
+                cells, optimization, held_out, sweep="tune", output=output, progress=progress
             )
-            progress.update(progress.task_ids[0], completed=trials)
         for record in records:
             recorder.record(record)
         with console.status("recording in MLflow"):
@@ -113,19 +141,20 @@ def tune(
     scheme = CorrectionScheme.from_dict(records[-1].scheme)
     path = output / "scheme.json"
     scheme.save(path)
-    gap = None
+    proof = ""
     if certify:
         with console.status("searching exhaustively"):
-            gap = prove(optimization, chosen, records[-1], settings=settings)
+            proof = _proof(optimization, records[-1], method=method, settings=settings)
     console.print()
-    console.print(f"[bold]{table.name}[/bold]: % of {held_out.n_rows} held-out rows")
+    console.print(
+        f"[bold]{table.name}[/bold]: % of {held_out.n_rows} held-out rows [95 % interval]"
+    )
     console.print(results_table(records, width=console.width))
     console.print()
     for sentence in scheme.explain():
-        console.print(f"  {sentence}", highlight=False, soft_wrap=True)
-    if gap is not None:
-        z = records[-1].metrics["opt/z"]
-        console.print(f"  Z {z:.6f} on its rows: {gap:.2e} above the proven optimum")
+        console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
+    if proof:
+        console.print(f"  {proof}", soft_wrap=True)
     console.print()
     console.print(report.message, soft_wrap=True)
     console.print(f"scheme written to {path}", soft_wrap=True)
@@ -134,6 +163,38 @@ def tune(
         f"or [bold]dcs ui --output {output}[/bold]",
         soft_wrap=True,
     )
+
+
+def _check(
+    method: str, protocol: str, whole: ProbabilityTable, *, table: Path, certify: bool
+) -> None:
+    from dcs.errors import ConfigError
+    from dcs.methods import get_method
+
+    searches = get_method(method).searches
+    if method in ("icl", "contextual"):
+        reason = "nothing to tune there" if method == "icl" else "it needs content-free inputs"
+        raise ConfigError(f"--method {method}: {reason}; choose dcs, dnip, furud or another peer")
+    if certify and (protocol != "paper" or not searches):
+        raise ConfigError(
+            "--certify proves the one search of --protocol paper with dcs, dnip or furud; add "
+            "--protocol paper, or leave --certify out"
+        )
+    if certify and whole.n_classes > MOST_CERTIFIED:
+        raise ConfigError(
+            f"--certify: {table} has {whole.n_classes} classes, and exhaustive search takes "
+            f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
+        )
+
+
+def _proof(
+    optimization: ProbabilityTable, record: CellRecord, *, method: str, settings: TunerSettings
+) -> str:
+    from dcs.methods import get_method
+    from workflows.tune import certify
+
+    gap = certify(optimization, get_method(method), record, settings=settings)
+    return f"Z {record.metrics['opt/z']:.6f} on its rows: {gap:.2e} above the proven optimum"
 
 
 def _split(

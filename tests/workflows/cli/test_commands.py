@@ -17,6 +17,9 @@ from tests.workflows.conftest import Outcome, biased_table, run_dcs
 COMMANDS = {"quickstart", "tune", "evaluate", "apply", "import", "tasks", "sweep", "sync", "ui"}
 
 
+STUDY = ("--protocol", "paper", "--trials", 4)
+
+
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("table") / "moods.parquet"
@@ -28,7 +31,7 @@ def table(tmp_path_factory) -> Path:
 def tuned(table, tmp_path_factory) -> tuple[Outcome, Path]:
     """A finished ``dcs tune`` and its folder."""
     output = tmp_path_factory.mktemp("tuned") / "runs"
-    return run_dcs("tune", table, "--trials", 4, "--output", output), output
+    return run_dcs("tune", table, *STUDY, "--output", output), output
 
 
 def test_help_of_every_command_teaches(dcs):
@@ -61,12 +64,16 @@ def test_tune_raises_accuracy_and_writes_a_scheme(tuned):
     assert scheme.classes == ("Anger", "Fear", "Joy")
     assert str(output / "scheme.json") in outcome.out
     assert "ICL" in outcome.out and "DCS" in outcome.out
-    cells = [json.loads(path.read_text()) for path in (output / "cells").glob("*.json")]
-    tuned_cell = next(cell for cell in cells if cell["identity"]["method"] == "dcs")
-    metrics = tuned_cell["metrics"]
+    cell = _tuned_cell(output)
+    metrics = cell["metrics"]
     assert metrics["test/accuracy"] > metrics["uncorrected/test/accuracy"]
     assert metrics["test/cobias"] < metrics["uncorrected/test/cobias"]
-    assert len(tuned_cell["trials"]) == 4
+    assert len(cell["trials"]) == 4
+
+
+def _tuned_cell(output: Path) -> dict:
+    cells = [json.loads(path.read_text()) for path in (output / "cells").glob("*.json")]
+    return next(cell for cell in cells if cell["identity"]["method"] == "dcs")
 
 
 def test_tune_again_computes_nothing(dcs, tuned, table, monkeypatch):
@@ -74,13 +81,41 @@ def test_tune_again_computes_nothing(dcs, tuned, table, monkeypatch):
     before = (output / "scheme.json").read_bytes()
     (output / "scheme.json").unlink()
     monkeypatch.setattr("workflows.tables.compute_cell", None)
-    assert dcs("tune", table, "--trials", 4, "--output", output).code == 0
+    assert dcs("tune", table, *STUDY, "--output", output).code == 0
     assert (output / "scheme.json").read_bytes() == before
+
+
+def test_tune_without_options_raises_accuracy_and_tells_its_front(dcs, table, tmp_path):
+    output = tmp_path / "runs"
+    outcome = dcs("tune", table, "--trials", 2, "--output", output)
+    assert outcome.code == 0, outcome.err
+    assert CorrectionScheme.load(output / "scheme.json").classes == ("Anger", "Fear", "Joy")
+    cell = _tuned_cell(output)
+    metrics = cell["metrics"]
+    assert metrics["test/accuracy"] > metrics["uncorrected/test/accuracy"]
+    assert (
+        metrics["test/accuracy_low"] <= metrics["test/accuracy"] <= metrics["test/accuracy_high"]
+    )
+    assert cell["params"]["best_trial"] in [trial["number"] for trial in cell["trials"]]
+    # Two settings of Optuna's, one point per weight of COBias, and the uncorrected one.
+    assert len(cell["trials"]) == 2 + 11 + 1
+
+
+def test_a_limit_on_cobias_is_kept_on_the_rows_it_was_chosen_on(dcs, table, tmp_path):
+    outcome = dcs("tune", table, "--max-cobias", 6, "--output", tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert _tuned_cell(tmp_path)["metrics"]["dev/cobias"] <= 0.06
+
+
+def test_a_peer_is_tuned_like_any_method(dcs, table, tmp_path):
+    outcome = dcs("tune", table, "--method", "batch", "--output", tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert "Batch calibration" in outcome.out
 
 
 def test_tune_certifies_how_near_the_optimum_is(dcs, tuned, table):
     _, output = tuned
-    outcome = dcs("tune", table, "--trials", 4, "--certify", "--output", output)
+    outcome = dcs("tune", table, *STUDY, "--certify", "--output", output)
     line = next(line for line in outcome.out.splitlines() if "proven optimum" in line)
     gap = float(line.split(": ")[1].split()[0])
     assert 0 <= gap + 1e-12 < 0.01
@@ -88,8 +123,10 @@ def test_tune_certifies_how_near_the_optimum_is(dcs, tuned, table):
 
 def test_certifying_many_classes_is_refused_before_any_work(dcs, tmp_path):
     biased_table(classes=("a", "b", "c", "d", "e")).write(tmp_path / "five.parquet")
-    outcome = dcs("tune", tmp_path / "five.parquet", "--certify", "-o", tmp_path / "runs")
+    five = tmp_path / "five.parquet"
+    outcome = dcs("tune", five, *STUDY, "--certify", "-o", tmp_path / "runs")
     _is_one_line_error(outcome, ["5 classes", "--certify"])
+    _is_one_line_error(dcs("tune", five, "--certify"), ["--protocol paper"])
     assert not (tmp_path / "runs").exists()
 
 
