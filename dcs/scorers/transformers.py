@@ -163,7 +163,7 @@ class TransformersScorer:
             )
         output = self._run_tails(torch, tails, run, keep_cache=True)
         total = output.logits[:, -1].double().log_softmax(-1)[:, [ids[0] for ids in token_ids]]
-        cache = getattr(output, "past_key_values", None)
+        cache: Any = getattr(output, "past_key_values", None)
         is_plain = hasattr(cache, "layers") and all(map(_is_plain, cache.layers))
         # Plain layers join new keys to old ones in new tensors, so that the old ones stay.
         kept = [(layer.keys, layer.values) for layer in cache.layers] if is_plain else []

@@ -1,0 +1,93 @@
+"""The vLLM engine. What needs vLLM itself runs in an environment of its own: make test-vllm."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcs.errors import ConfigError, MissingDependencyError, ScoringError
+from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
+from dcs.scorers import Scorer, load_scorer
+from dcs.scorers.vllm import VLLMScorer
+from tests.dcs.scorers.test_contract import PREFIX, QUERIES, TASK, ScorerContract
+
+
+def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'dcs-debias\[vllm\]'"):
+        load_scorer("tiny_lm", engine="vllm")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "token_id"}, "path 'token_id'.*'token_ids'"),
+        ({"tensor_parallel": 0}, "tensor_parallel 0"),
+        ({"label_rule": "joint"}, "label rule 'joint'.*auto, mean, first"),
+        ({"device": "cpu"}, "no option 'device'"),
+    ],
+)
+def test_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_scorer("tiny_lm", engine="vllm", **options)
+
+
+def test_a_missing_token_is_never_invented() -> None:
+    scorer = VLLMScorer.__new__(VLLMScorer)
+    scorer._by_id = True
+    scorer._tokenizer = SimpleNamespace(decode=lambda ids: f"t{ids[0]}")
+    answer = SimpleNamespace(
+        outputs=[SimpleNamespace(logprobs=[{3: SimpleNamespace(logprob=-1.0)}])]
+    )
+    assert scorer._values(0, answer, [3]) == [-1.0]
+    with pytest.raises(ScoringError, match="query 7: .* of the label tokens 't5'; try path=all"):
+        scorer._values(7, answer, [3, 5])
+
+
+@pytest.fixture(scope="module", params=["token_ids", "allowed"])
+def engine(request: pytest.FixtureRequest) -> Iterator[VLLMScorer]:
+    pytest.importorskip("vllm")
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    scorer = VLLMScorer("tiny_lm", path=request.param)
+    yield scorer
+    scorer.close()
+    with pytest.raises(ScoringError, match="closed"):
+        scorer.score("", ["a"], ("b", "c"))
+
+
+@pytest.mark.vllm
+class TestContract(ScorerContract):
+    @pytest.fixture
+    def scorer(self, engine: VLLMScorer) -> Scorer:
+        return engine
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", ["helpdesk", "reviews"])
+@pytest.mark.parametrize("shots", [0, 1, "N"])
+def test_agrees_with_transformers(engine: VLLMScorer, name: str, shots: Any) -> None:
+    task = get_task(name)
+    prefix = render_prefix(task, select_demonstrations(task, shots, seed=0))
+    queries = [render_query(task, e.text) for e in task.examples("test")[:64]]
+    expected = load_scorer("tiny_lm", device="cpu").score(prefix, queries, task.label_words)
+    probs = engine.score(prefix, queries, task.label_words)
+    np.testing.assert_allclose(probs, expected, atol=1e-3)
+
+
+@pytest.mark.vllm
+def test_label_words_of_several_tokens(engine: VLLMScorer) -> None:
+    words = ("quixotry", "abbreviation", "zebra crossing")
+    expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, words)
+    np.testing.assert_allclose(engine.score(PREFIX, QUERIES, words), expected, atol=1e-3)
+
+
+@pytest.mark.vllm
+def test_the_columns_are_those_of_the_task(engine: VLLMScorer) -> None:
+    assert engine.score(PREFIX, QUERIES, TASK.label_words).shape == (len(QUERIES), 5)
