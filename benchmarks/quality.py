@@ -36,6 +36,9 @@ from dcs.splits import stratified_split
 
 OURS = "dcs"
 FRONT = "front"
+#: Points; half of the last digit that is shown.
+ROUNDING = 0.05
+REACHED = ("front is lower", "within one error")
 
 _WEIGHTS = Hyperparameters(calibration="none")
 _PAPER = Hyperparameters(
@@ -208,17 +211,18 @@ def verdict_at(
 ) -> tuple[float, str]:
     """Compare our front with a method at the method's own mean accuracy.
 
-    Within one standard error of the method, in COBias or, where the front ends, in accuracy.
+    Within one standard error of the method, in COBias or in accuracy; less than `ROUNDING` is no
+    difference.
     """
     at = cobias_at(front, accuracy[0])
-    error = 0.0 if math.isnan(accuracy[1]) else accuracy[1]
+    error = max(ROUNDING, 0.0 if math.isnan(accuracy[1]) else accuracy[1])
     if math.isnan(at):
         at = cobias_at(front, accuracy[0] - error)
         if math.isnan(at):
             return at, "out of reach"
     if at <= bias[0]:
         return at, "front is lower"
-    slack = 0.0 if math.isnan(bias[1]) else bias[1]
+    slack = max(ROUNDING, 0.0 if math.isnan(bias[1]) else bias[1])
     if at <= bias[0] + slack or cobias_at(front, accuracy[0] - error) <= bias[0] + slack:
         return at, "within one error"
     return at, "front is higher"
@@ -237,13 +241,52 @@ def print_overall(tables: Mapping[str, dict[str, tuple[float, ...]]], out: Any) 
         )
 
 
-def print_saved(folder: Path) -> None:
+def markdown(saved: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: accuracy / COBias of every method on every table.
+
+    Bold is the highest accuracy minus COBias; an up arrow marks methods that our front misses by
+    more than one standard error at their own accuracy.
+    """
+    names = list(dict.fromkeys(r["method"] for rows in saved.values() for r in rows))
+    names = [name for name in names if name != FRONT]
+    yield "| table | " + " | ".join(names) + " |"
+    yield "|---|" + "---|" * len(names)
+    totals: dict[str, list[float]] = {}
+    for table, records in saved.items():
+        front = front_of(records)
+        cells: dict[str, str] = {}
+        scores: dict[str, float] = {}
+        for name in names:
+            mine = [r for r in records if r["method"] == name]
+            accuracy = summarise([r["accuracy"] for r in mine])
+            bias = summarise([r["cobias"] for r in mine])
+            scores[name] = accuracy[0] - bias[0]
+            totals.setdefault(name, []).append(scores[name])
+            cells[name] = f"{accuracy[0]:.1f} / {bias[0]:.1f}"
+            if name != OURS and front:
+                missed = verdict_at(front, accuracy, bias)[1] not in REACHED
+                cells[name] += " ↑" if missed else ""
+        best = max(scores, key=lambda name: scores[name])
+        cells[best] = f"**{cells[best]}**"
+        yield f"| {table} | " + " | ".join(cells[name] for name in names) + " |"
+    yield (
+        "| mean of accuracy − COBias | "
+        + " | ".join(f"{np.mean(totals[name]):.1f}" for name in names)
+        + " |"
+    )
+
+
+def print_saved(folder: Path, *, as_markdown: bool) -> None:
     """Print results that earlier runs wrote, together."""
     saved: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
             saved.setdefault(record["table"], []).append(record)
+    if as_markdown:
+        for line in markdown({name: saved[name] for name in sorted(saved)}):
+            print(line)
+        return
     print_overall(
         {name: print_table(saved[name], sys.stdout) for name in sorted(saved)}, sys.stdout
     )
@@ -262,9 +305,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--read", action="store_true", help="print the results in the *.jsonl files of the folder"
     )
+    parser.add_argument("--markdown", action="store_true", help="with --read: one table")
     options = parser.parse_args(arguments)
     if options.read:
-        print_saved(options.folder)
+        print_saved(options.folder, as_markdown=options.markdown)
         return 0
     if options.methods:
         methods = tuple(options.methods.split(","))

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d, validate_data
 
 from dcs.errors import InvalidInputError
+from dcs.fitting import Hyperparameters
 from dcs.front import Preference
 from dcs.selection import SelectionSettings, fit_scheme
 from dcs.validation import stratified_folds
@@ -190,10 +191,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.beta is not None:
             settings = replace(settings, betas=(float(self.beta),))
         if self.calibration != "auto":
-            setting = replace(
-                settings.candidates[1],
-                calibration=self.calibration,  # type: ignore[arg-type]
-            )
+            setting = Hyperparameters(calibration=self.calibration)  # type: ignore[arg-type]
             settings = replace(settings, candidates=(setting,))
         return settings
 

@@ -44,6 +44,8 @@ _BALANCED_BETA: Final = 0.3
 #: Averaging: rows searched in all, and rows below which halves are too few to search.
 _SEARCHED_ROWS: Final = 14_000
 _FEWEST_HALVED: Final = 40
+#: The mean of two or three searches on halves is worse than one on all rows.
+_FEWEST_AVERAGED: Final = 4
 
 #: Calibrations that give the posterior of every class.
 _LIKELY: Final = ("temperature", "vector", "logistic")
@@ -83,8 +85,9 @@ class Hyperparameters:
         0 trusts the labels alone.
     averages : int
         At most so many searches on random halves of the rows, whose weights are averaged: the
-        optimum on one sample follows its noise. Above 7,000 rows there are fewer, since noise
-        and gain shrink. 0 for one search on all rows; memberships are never averaged.
+        optimum on one sample follows its noise. Above 1,750 rows there are fewer, above 3,500
+        none, since noise and gain shrink. 0 for one search on all rows, always; memberships are
+        never averaged.
     schedule : Schedule
         How the search cools.
 
@@ -176,13 +179,13 @@ class Prepared:
         chosen: tuple[Correction, ...]
         averages = 0
         if setting.corrections == "weights" and n_rows >= _FEWEST_HALVED:
-            averages = min(setting.averages, max(2, _SEARCHED_ROWS // n_rows))
+            averages = min(setting.averages, _SEARCHED_ROWS // n_rows)
         likely = self.calibration is not None and self.calibration.name in _LIKELY
         if setting.corrections == "weights" and likely and setting.beta == setting.tau == 0.0:
             # Where accuracy alone counts, the most probable class is the best decision; weights
             # that say otherwise would fit noise.
             chosen = (Weight(1.0),) * len(self.classes)
-        elif averages == 0:
+        elif averages < _FEWEST_AVERAGED:
             chosen = self._search(np.arange(n_rows), corrections, setting, share, seed)
         else:
             generator = np.random.default_rng(seed)

@@ -33,6 +33,7 @@ _BETAS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 
 _CANDIDATES: Final = (
     Hyperparameters(calibration="none", corrections="both"),
+    Hyperparameters(calibration="none"),
     Hyperparameters(calibration="vector"),
     Hyperparameters(calibration="logistic"),
     # Peers as they are: what a search can be better than, and otherwise must not miss.

@@ -22,7 +22,7 @@ from dcs.selection import SelectionSettings, fit_scheme
 from dcs.validation import cross_validate, stratified_folds
 from tests.dcs.biased import biased_table
 
-_VECTOR = Hyperparameters(calibration="vector", averages=2)
+_VECTOR = Hyperparameters(calibration="vector", averages=4)
 _QUICK = SelectionSettings(candidates=(_VECTOR,), betas=(0.0, 0.3, 1.0), folds=3)
 
 
