@@ -257,7 +257,9 @@ class Sender:
         runs = self._runs
         pending = self._destination.pending(runs.parent_id if runs else None)
         uri, name = redact(self.tracking_uri), self._destination.info.experiment
-        message = f"{self._recorded} cells recorded in experiment {name!r} of {uri}"
+        idle = not self._recorded and not pending
+        new = "nothing new to record" if idle else f"{self._recorded} cells recorded"
+        message = f"{new} in experiment {name!r} of {uri}"
         if pending or not self._ended:
             reason = self._trouble or next(iter(self._rejected.values()), None)
             reason = reason or next(iter(self._damaged.values()), "out of time")
