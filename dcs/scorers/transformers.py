@@ -86,16 +86,54 @@ class TransformersScorer:
         if not isinstance(getattr(torch, precision, None), torch.dtype):
             raise ConfigError(f"dtype {precision!r}: allowed are bfloat16, float16 and float32")
         with loading(reference, transformers):
-            self._tokenizer, self._model = load_model(
-                transformers, reference, getattr(torch, precision)
-            )
-        self._model.to(self._device).eval()
+            tokenizer, loaded = load_model(transformers, reference, getattr(torch, precision))
+        self._adopt(loaded.to(self._device), tokenizer)
         self.model = reference.name
         self.revision = (
             reference.revision or getattr(self._model.config, "_commit_hash", None) or "unknown"
         )
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        revision: str = "unknown",
+        token_budget: int | None = None,
+        label_rule: LabelRule = "auto",
+        reuse_prefix: bool = True,
+    ) -> TransformersScorer:
+        """Make a scorer of a model that is in memory already, where it is.
+
+        Parameters
+        ----------
+        model, tokenizer : PreTrainedModel, PreTrainedTokenizerFast
+            The model and its tokenizer.
+        name, revision : str
+            What to call them; a store takes equal names for equal weights.
+        token_budget, label_rule, reuse_prefix
+            As for the class.
+        """
+        check_label_rule(label_rule)
+        scorer = cls.__new__(cls)
+        scorer._device = model.device
+        scorer._token_budget = token_budget or _TOKEN_BUDGET.get(model.device.type, 1536)
+        scorer._reuse_prefix = reuse_prefix
+        scorer._label_rule = label_rule
+        scorer._adopt(model, tokenizer)
+        scorer.model, scorer.revision = name, revision
+        return scorer
+
+    def _adopt(self, model: Any, tokenizer: Any) -> None:
+        torch, transformers = require("torch"), require("transformers")
+        self._model, self._tokenizer = model.eval(), tokenizer
         self.version = f"transformers {transformers.__version__}, torch {torch.__version__}"
-        self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": label_rule}
+        self.settings: Mapping[str, str] = {
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "label_rule": self._label_rule,
+        }
         self._accepted = set(inspect.signature(self._model.forward).parameters)
 
     def score(

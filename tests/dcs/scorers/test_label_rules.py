@@ -77,6 +77,17 @@ def test_first_token_alone() -> None:
     assert np.abs(single - whole.score(PREFIX, QUERIES, words)).max() > 1e-3
 
 
+def test_a_model_in_memory() -> None:
+    loaded = TransformersScorer("tiny_lm", device="cpu")
+    scorer = TransformersScorer.from_model(loaded._model, loaded._tokenizer, name="mine")
+    assert (scorer.model, scorer.revision) == ("mine", "unknown")
+    assert scorer.settings == loaded.settings
+    np.testing.assert_array_equal(
+        scorer.score(PREFIX, QUERIES, TASK.label_words),
+        loaded.score(PREFIX, QUERIES, TASK.label_words),
+    )
+
+
 class TestChoice:
     @staticmethod
     def read(words: Sequence[str], rule: LabelRule) -> tuple[Any, LabelRule]:

@@ -1,0 +1,202 @@
+"""Prompts scored per second, against the way the paper's figures were made.
+
+    python benchmarks/scoring.py                          # tiny_lm, here
+    python benchmarks/scoring.py --model llama2-7b        # random weights of that shape, on a GPU
+    python benchmarks/scoring.py --vllm                   # vLLM too, where it is installed
+
+The published way generates one token for a padded batch, then runs the whole padded batch a
+second time, and moves a softmax over the whole vocabulary to the CPU. Same model, same prompts,
+same process; the class probabilities of both must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dcs.prompting import get_task, parse_shots, render_prefix, render_query, select_demonstrations
+from dcs.scorers import load_scorer, resolve_model
+from dcs.scorers.transformers import TransformersScorer
+
+# hidden size, intermediate size, layers, heads, key-value heads
+SHAPES = {
+    "llama2-7b": (4096, 11008, 32, 32, 32),
+    "llama2-13b": (5120, 13824, 40, 40, 40),
+}
+# Dense bfloat16 matrix peak in TFLOP/s, from the makers' data sheets.
+PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "4090": 165.0}
+
+
+def load(name: str, device: str) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+    folder = resolve_model("tiny_lm" if name in SHAPES else name).location
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.padding_side = "left"
+    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+    if name not in SHAPES:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+        return model.eval(), tokenizer
+    hidden, intermediate, layers, heads, kv_heads = SHAPES[name]
+    config = LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=4096,
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval(), tokenizer
+
+
+def published_way(
+    model: Any, tokenizer: Any, prompts: Sequence[str], words: Sequence[str], batch_size: int
+) -> np.ndarray[Any, Any]:
+    """Score as the published implementation does."""
+    import torch
+
+    ids = [tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words]
+    rows = []
+    with torch.inference_mode():
+        for start in range(0, len(prompts), batch_size):
+            batch = tokenizer(
+                list(prompts[start : start + batch_size]), padding=True, return_tensors="pt"
+            )
+            inputs = {k: batch[k].to(model.device) for k in ("input_ids", "attention_mask")}
+            model.generate(**inputs, max_new_tokens=1, do_sample=False, pad_token_id=0)
+            # Left padding needs positions of its own for the same numbers as without padding.
+            positions = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+            logits = model(**inputs, position_ids=positions).logits
+            softmax = torch.softmax(logits.float(), dim=-1).cpu().numpy()[:, -1]
+            rows.append(np.stack([softmax[:, word].mean(axis=1) for word in ids], axis=1))
+    probs = np.concatenate(rows)
+    return np.asarray(probs / probs.sum(axis=1, keepdims=True))
+
+
+def seconds(work: Callable[[], Any], repeats: int, synchronise: Callable[[], None]) -> float:
+    times = []
+    for _ in range(repeats):
+        synchronise()
+        clock = time.perf_counter()
+        work()
+        synchronise()
+        times.append(time.perf_counter() - clock)
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Prompts scored per second.")
+    parser.add_argument("--model", default="tiny_lm", help=f"a model, or {', '.join(SHAPES)}")
+    parser.add_argument("--task", default="helpdesk")
+    parser.add_argument("--data")
+    parser.add_argument("--shots", default="N")
+    parser.add_argument("--prompts", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=16, help="of the published way")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="CPU threads of torch")
+    parser.add_argument("--device")
+    parser.add_argument("--vllm", action="store_true", help="measure vLLM too")
+    parser.add_argument("--json", help="file for the figures")
+    options = parser.parse_args()
+
+    import torch
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    on_gpu = device.startswith("cuda")
+    task = get_task(options.task, options.data)
+    shown = select_demonstrations(task, parse_shots(options.shots), seed=0)
+    prefix = render_prefix(task, shown)
+    queries = [render_query(task, e.text) for e in task.examples("test")[: options.prompts]]
+    prompts = [prefix + query for query in queries]
+
+    model, tokenizer = load(options.model, device)
+    scorer = TransformersScorer.from_model(model, tokenizer, name=options.model)
+    lengths = [len(ids) for ids in tokenizer(prompts)["input_ids"]]
+    shared = len(tokenizer(prefix)["input_ids"]) - 1
+    parameters = sum(p.numel() for p in model.parameters())
+    synchronise = torch.cuda.synchronize if on_gpu else (lambda: None)
+    peak = None
+    where = platform.processor() or platform.machine()
+    if on_gpu:
+        where = torch.cuda.get_device_name()
+        peak = next((value for name, value in PEAKS.items() if name in where), None)
+
+    def ours() -> np.ndarray[Any, Any]:
+        return scorer.score(prefix, queries, task.label_words)
+
+    def published() -> np.ndarray[Any, Any]:
+        return published_way(model, tokenizer, prompts, task.label_words, options.batch_size)
+
+    difference = float(np.abs(ours() - published()).max())  # and both are warm now
+    run_tokens = shared + sum(length - shared for length in lengths)
+    ways: dict[str, tuple[Callable[[], Any], int]] = {
+        "published way": (published, 2 * sum(lengths)),
+        "dcs, transformers": (ours, run_tokens),
+        "dcs, prefix not reused": (
+            lambda: TransformersScorer.from_model(
+                model, tokenizer, name=options.model, reuse_prefix=False
+            ).score(prefix, queries, task.label_words),
+            sum(lengths),
+        ),
+    }
+    if options.vllm:
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        engine = load_scorer(options.model, engine="vllm")
+        engine.score(prefix, queries[:8], task.label_words)
+        ways["dcs, vllm"] = (
+            lambda: engine.score(prefix, queries, task.label_words),
+            run_tokens,
+        )
+    results: dict[str, Any] = {
+        "machine": f"{where}, {os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads",
+        "torch": torch.__version__,
+        "model": options.model,
+        "parameters": parameters,
+        "prompts": len(prompts),
+        "tokens_per_prompt": sum(lengths) / len(lengths),
+        "shared_tokens": shared,
+        "largest_difference": difference,
+    }
+    print(json.dumps(results, indent=1))
+    base = None
+    for name, (work, tokens) in ways.items():
+        taken = seconds(work, options.repeats, synchronise)
+        rate = len(prompts) / taken
+        base = base or rate
+        figures = {
+            "prompts_per_second": rate,
+            "prompt_tokens_per_second": sum(lengths) / taken,
+            "times_the_published_way": rate / base,
+        }
+        if peak:
+            # Two operations per weight and token; embeddings are looked up, not multiplied.
+            multiplied = parameters - model.get_input_embeddings().weight.numel()
+            figures["share_of_peak"] = 2 * multiplied * tokens / taken / (peak * 1e12)
+        results[name] = figures
+        shares = f", {100 * figures['share_of_peak']:.0f} % of the matrix peak" if peak else ""
+        print(
+            f"{name:24s} {rate:9.1f} prompts/s {figures['prompt_tokens_per_second']:11.0f} "
+            f"tokens/s {rate / base:6.2f}x{shares}"
+        )
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
