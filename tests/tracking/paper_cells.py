@@ -53,6 +53,7 @@ def _cells(
                             "test/cobias": 0.1 + seed / 10,
                             "uncorrected/test/accuracy": 0.6,
                             "uncorrected/test/cobias": 0.4,
+                            "dev/score": 0.5,
                             "opt/evaluations": 1000.0,
                         },
                         class_accuracies={

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -31,6 +27,7 @@ from tracking.serving import model_uri, register_scheme, save_scheme_model
 from tracking.stored import stored_cells
 
 from .cells import make_cell
+from .servers import free_port, running
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=7)
 NAMES = ("Sports", "World news", "label", "p:x")
@@ -151,35 +148,20 @@ def test_the_scheme_alone_needs_only_numpy(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_answers_rows_of_json(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(folder)]
     command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     rows = [{"p:Sports": 0.9, "p:World": 0.1}, {"p:Sports": 1, "p:World": 0}]
     body = json.dumps({"dataframe_records": rows}).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"}
     )
-    with subprocess.Popen(
-        command,
-        env=os.environ | {"PATH": path},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            for _ in range(600):
-                try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=1):
-                        break
-                except OSError:
-                    time.sleep(0.1)
-            with urllib.request.urlopen(request, timeout=10) as response:
-                answer = json.load(response)
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
+    with (
+        running(command, f"http://127.0.0.1:{port}/ping"),
+        urllib.request.urlopen(request, timeout=10) as response,
+    ):
+        answer = json.load(response)
     first, second = answer["predictions"]
     assert first["label"] == second["label"] == "Sports"
     assert first["p:Sports"] == pytest.approx(0.72 / 1.12)

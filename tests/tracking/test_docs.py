@@ -1,0 +1,105 @@
+"""What the documentation shows works as it stands there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcs.corrections import CorrectionSet
+from dcs.scheme import CorrectionScheme
+from tracking import Recorder, schema
+
+from .paper_cells import paper_cells
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recorded sweep where the documentation has it."""
+    folder = tmp_path_factory.mktemp("docs")
+    with Recorder(
+        output=folder / "dcs-runs", experiment="quickstart", sweep_key="s1", trials="none"
+    ) as recorder:
+        for record in paper_cells(tasks=("trec",), seeds=(0,)):
+            recorder.record(record)
+    return folder
+
+
+def _run(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell as a notebook does: the last expression is its value."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), names)
+    if last is None:
+        return None
+    assert isinstance(last, ast.Expr)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+
+
+def _blocks(name: str, language: str = "python") -> list[str]:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_three_lines_read_a_sweep_back(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(quickstart)
+    frame = _run(_blocks("tracking.md")[0], {})
+    assert list(frame.columns) == ["dcs", "icl"]
+    assert frame["dcs"].tolist() == [0.7]
+
+
+def test_the_notebook_runs(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(quickstart)
+    images: list[bytes] = []
+    display = ModuleType("IPython.display")
+    display.Image = images.append  # type: ignore[attr-defined]
+    ipython = ModuleType("IPython")
+    ipython.version_info = (9, 0, 0)  # type: ignore[attr-defined]  # matplotlib looks
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    notebook = json.loads((DOCS / "example.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) >= 6
+    assert all(cell["outputs"] for cell in cells), "an output is missing"
+    names: dict[str, Any] = {}
+    for cell in cells:
+        _run("".join(cell["source"]), names)
+    assert names["table"].rows
+    assert images and images[0].startswith(b"\x89PNG")
+
+
+def test_plain_python_applies_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corrections = CorrectionSet.dcs(weight_scale=3)
+    rng = np.random.default_rng(0)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(20):
+        chosen = tuple(corrections[int(k)] for k in rng.integers(len(corrections), size=4))
+        scheme = CorrectionScheme(("a", "b", "c", "d"), chosen)
+        Path("scheme.json").write_text(scheme.to_json(), encoding="utf-8")
+        names: dict[str, Any] = {}
+        exec(_blocks("serving.md")[-1], names)
+        for row in rng.dirichlet([0.5] * 4, size=20):
+            ours = names["corrected"](row.tolist(), names["corrections"])
+            np.testing.assert_allclose(ours, scheme.correct([row])[0], atol=1e-12)
+    Path("scheme.json").unlink()
+
+
+def test_every_name_of_the_schema_is_written_down() -> None:
+    text = (DOCS / "tracking.md").read_text(encoding="utf-8")
+    names = {
+        value
+        for name, value in vars(schema).items()
+        if name.isupper() and isinstance(value, str) and name not in ("KIND_CELL", "PARENT")
+    }
+    names |= {f"dcs.{name}" for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS)}
+    names -= {schema.LOGGED_ARTIFACTS, "dcs.table_digest"}
+    assert [name for name in sorted(names) if name not in text] == []
