@@ -13,26 +13,32 @@ if TYPE_CHECKING:
     from dcs.annealing import AnnealingResult, Schedule, anneal
     from dcs.corrections import CorrectionSet, Membership, Weight
     from dcs.errors import DCSError
+    from dcs.estimator import DCSClassifier
     from dcs.exact import exact_search
     from dcs.metrics import ClassificationMetrics
     from dcs.objective import Objective
     from dcs.probabilities import ProbabilityTable, Provenance
     from dcs.scheme import CorrectionScheme
+    from dcs.selection import FittedScheme, SelectionSettings, fit_scheme
 
 __all__ = [
     "AnnealingResult",
     "ClassificationMetrics",
     "CorrectionScheme",
     "CorrectionSet",
+    "DCSClassifier",
     "DCSError",
+    "FittedScheme",
     "Membership",
     "Objective",
     "ProbabilityTable",
     "Provenance",
     "Schedule",
+    "SelectionSettings",
     "Weight",
     "anneal",
     "exact_search",
+    "fit_scheme",
 ]
 
 _HOME = {
@@ -40,15 +46,19 @@ _HOME = {
     "ClassificationMetrics": "dcs.metrics",
     "CorrectionScheme": "dcs.scheme",
     "CorrectionSet": "dcs.corrections",
+    "DCSClassifier": "dcs.estimator",
     "DCSError": "dcs.errors",
+    "FittedScheme": "dcs.selection",
     "Membership": "dcs.corrections",
     "Objective": "dcs.objective",
     "ProbabilityTable": "dcs.probabilities",
     "Provenance": "dcs.probabilities",
     "Schedule": "dcs.annealing",
+    "SelectionSettings": "dcs.selection",
     "Weight": "dcs.corrections",
     "anneal": "dcs.annealing",
     "exact_search": "dcs.exact",
+    "fit_scheme": "dcs.selection",
 }
 
 
