@@ -150,7 +150,8 @@ class Destination:
             atomic_write_text(path, json.dumps(body, indent=2, sort_keys=True))
         except OSError as error:
             raise TrackingError(
-                f"{path}: cannot be written ({error.strerror or error})"
+                f"{path}: cannot be written ({error.strerror or error}); make room and run the "
+                "same command again"
             ) from error
 
     def queue(self, key: str, digest: str) -> bool:

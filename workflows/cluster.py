@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import secrets
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ _SOURCES = ("dcs", "tracking", "workflows")
 #: cell that fits no node would be tried for ever.
 _OUT_OF_MEMORY_RETRIES = "3"
 _CHECK_SECONDS = 120.0
+_CONNECT_SECONDS = 5.0
 
 
 class ClusterError(DCSError):
@@ -225,6 +227,7 @@ def _without_greeting() -> Iterator[None]:
 def _join(address: str, options: Mapping[str, Any]) -> None:
     import ray
 
+    _check_reachable(address)
     try:
         ray.init(address=address, **options)
     except ConnectionError as error:
@@ -245,6 +248,23 @@ def _join(address: str, options: Mapping[str, Any]) -> None:
         raise ClusterError(
             f"the Ray cluster at {address!r} does not let us in ({_one_line(error)}); set "
             "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the token of the cluster"
+        ) from None
+
+
+def _check_reachable(address: str) -> None:
+    """Fail within seconds where Ray would try for minutes."""
+    place = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit():
+        if place == "auto":
+            return
+        raise ClusterError(f"{place!r} is no address of a Ray cluster; write auto or HOST:PORT")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray cluster at {place} ({_one_line(error)}); start one with `ray start --head`, "
+            "or leave --address out to use this machine"
         ) from None
 
 

@@ -108,6 +108,9 @@ class Driver:
             if not running:
                 break
             ready, _ = ray.wait(running, num_returns=1, timeout=_LOOK_SECONDS)
+            if ready:
+                # With thousands in flight a wait is dear: take all that are done by now.
+                ready, _ = ray.wait(running, num_returns=len(running), timeout=0)
             for done in ready:
                 if done in self._scoring:
                     yield from self._end_scoring(done)

@@ -1,0 +1,109 @@
+"""Real clusters, servers and databases, started for the faults and stopped after them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .processes import free_port
+from .sweeps import results, sweep
+
+#: Ray reads these when it is imported, and every process of a cluster inherits them.
+_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_task_oom_retries": "2",
+    # A node that dies is noticed after a second, not after ten.
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_initial_delay_ms": "500",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.fault)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(_environment) -> Iterator[object]:
+    """A head and nodes of their own, as processes of this machine, with this process joined."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    running = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+    )
+    ray.init(address=running.address, log_to_driver=False, logging_level="ERROR")
+    yield running
+    ray.shutdown()
+    running.shutdown()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(cluster, tmp_path_factory) -> tuple[Path, list[dict]]:
+    """A sweep that nothing happened to: its folder and its results."""
+    output = tmp_path_factory.mktemp("undisturbed")
+    records, report = sweep(output)
+    assert report.pending == 0
+    return output, results(records)
+
+
+@pytest.fixture
+def scored(undisturbed, tmp_path) -> Path:
+    """A folder in which the tables are there and no cell is."""
+    output = tmp_path / "runs"
+    shutil.copytree(undisturbed[0] / "probabilities", output / "probabilities")
+    return output
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory) -> Iterator[str]:
+    """A PostgreSQL server of Debian's package with a fresh cluster of databases."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    programs = found[-1].parent
+    port = free_port()
+    # Below /tmp and not below pytest's own folder, which only root may enter.
+    folder = Path(f"/tmp/dcs-postgres-{os.getpid()}-{port}")
+    folder.mkdir(mode=0o700)
+    run_as: dict[str, object] = {}
+    if os.getuid() == 0:
+        # The server refuses to run as root.
+        user = pwd.getpwnam("postgres")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        run_as = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    data = folder / "data"
+    quiet = {"cwd": folder, "stdout": subprocess.DEVNULL, **run_as}
+    subprocess.run(
+        [programs / "initdb", "-D", data, "-U", "dcs", "-A", "trust", "--no-sync"],
+        check=True,
+        **quiet,
+    )
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -k {folder} -c fsync=off"
+    control = [programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
+    subprocess.run([*control, "-o", options, "start"], check=True, **quiet)
+    try:
+        yield f"postgresql://dcs@127.0.0.1:{port}/postgres"
+    finally:
+        subprocess.run([*control, "-m", "immediate", "stop"], check=True, **quiet)
+        shutil.rmtree(folder)

@@ -1,0 +1,135 @@
+"""Finding, stopping and starting the real processes of a sweep; only our own are ever touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DEADLINE = 120.0
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> object:
+    """Return the first true value of `condition`."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"waited {seconds:.0f} s for {what}")
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                parents[int(folder.name)] = int(fields[1])
+    return parents
+
+
+def descendants(root: int) -> list[int]:
+    """Return the ids of all living processes below `root`."""
+    parents = _parents()
+    found, new = set(), {root}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new} - found
+        found |= new
+    return sorted(found)
+
+
+def title(pid: int) -> str:
+    """Return the command line of a process, "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+def find_worker(root: int, name: str) -> int | None:
+    """Return a Ray worker below `root` that is doing `name` just now."""
+    return next((pid for pid in descendants(root) if title(pid).startswith(f"ray::{name}")), None)
+
+
+def kill_worker(root: int, name: str, *, after: float = 0.2) -> int:
+    """Send SIGKILL to a Ray worker once it has been doing `name` for some time."""
+
+    def at_it() -> int | None:
+        pid = find_worker(root, name)
+        if pid is None:
+            return None
+        time.sleep(after)
+        return pid if title(pid).startswith(f"ray::{name}") else None
+
+    pid = wait_for(at_it, f"a worker that runs {name}")
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def start_dcs(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Start ``dcs ARGUMENTS`` in a session of its own."""
+    code = "from workflows.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for a command; return its code and what it said."""
+    out, err = process.communicate(timeout=DEADLINE)
+    return process.returncode, out, err
+
+
+@contextmanager
+def mlflow_server(folder: Path, port: int, *, backend: str | None = None) -> Iterator[str]:
+    """Run a real MLflow server whose database and artifacts outlive it."""
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", backend or f"sqlite:///{folder}/server.db"]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with subprocess.Popen(
+        command,
+        env=os.environ | settings,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            wait_for(lambda: _answers(f"{address}/health"), f"the MLflow server at {address}")
+            yield address
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1):
+            return True
+    except OSError:
+        return False

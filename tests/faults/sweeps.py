@@ -1,0 +1,78 @@
+"""The sweep that is disturbed, and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from tracking import CellRecord, Outbox, Recorder, RecorderReport, queries
+from workflows.config import SweepConfig, TunerSettings
+from workflows.sweep import plan_sweep, run_sweep, sweep_key
+
+CONFIG = SweepConfig(
+    name="disturbed",
+    tasks=("helpdesk",),
+    shots=(1,),
+    seeds=(0, 1),
+    methods=("icl", "dnip", "dcs"),
+    limit=200,
+    tuner=TunerSettings(trials=10),
+    tracked_trials="none",
+)
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def tables(self, done: int, total: int) -> None: ...
+
+    def cells(self, done: int, total: int, failed: int) -> None: ...
+
+
+def write_config(path: Path, config: SweepConfig = CONFIG) -> Path:
+    """Write a configuration as a person would."""
+    path.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
+    return path
+
+
+def sweep(
+    output: Path, config: SweepConfig = CONFIG, *, tracking_uri: str | None = None, retry=False
+) -> tuple[list[CellRecord], RecorderReport]:
+    """Run what is missing on the cluster that is joined."""
+    plan = plan_sweep(config, output, retry_failed=retry)
+    with Recorder(
+        tracking_uri,
+        output=output,
+        experiment=config.name,
+        sweep_key=sweep_key(config),
+        trials=config.tracked_trials,
+    ) as recorder:
+        records = run_sweep(plan, recorder, Silent())
+        return records, recorder.finish()
+
+
+def results(records: list[CellRecord]) -> list[dict]:
+    """Return what must not depend on what happened on the way."""
+    contents = [json.loads(record.to_json()) for record in records]
+    return [
+        {name: content[name] for name in ("key", "identity", "params", "metrics", "scheme")}
+        for content in sorted(contents, key=lambda content: content["key"])
+    ]
+
+
+def kept(output: Path) -> list[CellRecord]:
+    """Return what lies on the disk."""
+    contents = Outbox(output).load()
+    assert not contents.damaged
+    return list(contents.records.values())
+
+
+def check_complete(output: Path, undisturbed: list[dict], tracking_uri: str | None = None) -> None:
+    """Every cell once, finished, with the figures of a run that nobody disturbed."""
+    records = kept(output)
+    assert {record.status for record in records} == {"FINISHED"}
+    assert results(records) == undisturbed
+    cells = queries.cells(tracking_uri or f"sqlite:///{output / 'mlflow.db'}", CONFIG.name)
+    assert Counter(cells["cell_key"]) == Counter(record.key for record in records)
+    assert set(cells["status"]) == {"FINISHED"}

@@ -1,0 +1,59 @@
+"""The driver killed or told to stop: the same command finishes the sweep."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tracking import queries
+
+from .processes import descendants, end, find_worker, start_dcs, title, wait_for
+from .sweeps import CONFIG, check_complete, kept, write_config
+
+
+def _arguments(tmp_path, output, *more):
+    config = tmp_path / "sweep.yaml"
+    write_config(config)
+    return ["sweep", config, "--output", output, *more]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored, tmp_path, number):
+    arguments = _arguments(tmp_path, scored, "--address", cluster.address)
+    process = start_dcs(*arguments)
+    wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")
+    os.kill(process.pid, number)
+    code, _, err = end(process)
+    if number == signal.SIGKILL:
+        assert code == -signal.SIGKILL
+    else:
+        assert code == 128 + number
+        assert err.strip().splitlines() == [
+            "dcs: stopped; what is finished is kept, run the same command again to go on"
+        ]
+    assert 1 <= len(kept(scored)) < 6
+    wait_for(lambda: find_worker(os.getpid(), "_run_cell") is None, "the tasks to be dropped")
+    if number != signal.SIGKILL:
+        parents = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
+        assert "RUNNING" not in set(parents["status"])
+
+    code, out, err = end(start_dcs(*arguments))
+    assert code == 0, err
+    assert "cells finished earlier" in out
+    check_complete(scored, undisturbed[1])
+
+
+def test_a_local_ray_ends_with_its_driver(undisturbed, scored, tmp_path):
+    process = start_dcs(*_arguments(tmp_path, scored))
+    wait_for(lambda: find_worker(process.pid, "_run_cell"), "work")
+    below = descendants(process.pid)
+    process.kill()
+    end(process)
+    # Two small helpers of Ray take a minute to notice; they compute nothing.
+    at_work = [pid for pid in below if not title(pid).endswith("Agent")]
+    wait_for(lambda: not any(map(title, at_work)), "Ray to end")
+    code, _, err = end(start_dcs(*_arguments(tmp_path, scored)))
+    assert code == 0, err
+    check_complete(scored, undisturbed[1])

@@ -1,0 +1,151 @@
+"""MLflow and the disk failing under a sweep, and the sweep recorded in PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dcs.errors import DCSError
+from tracking import Outbox, sync
+
+from .processes import end, free_port, mlflow_server, start_dcs
+from .sweeps import CONFIG, check_complete, kept, results, sweep, write_config
+
+
+def test_a_server_gone_for_a_while_holds_nothing_up(cluster, undisturbed, scored, tmp_path):
+    port = free_port()
+    back = threading.Event()
+    address = f"http://127.0.0.1:{port}"
+    # The server is gone when the sweep starts, and comes back while it runs or soon after.
+    gone_since = time.monotonic()
+
+    def come_back() -> None:
+        time.sleep(3)
+        with mlflow_server(tmp_path, port):
+            back.set()
+            done.wait()
+
+    done = threading.Event()
+    server = threading.Thread(target=come_back)
+    server.start()
+    try:
+        records, report = sweep(scored, tracking_uri=address)
+        assert results(records) == undisturbed[1]
+        assert back.wait(60), "the server did not come back"
+        if report.pending:
+            (report,) = sync(scored)
+        assert report.pending == 0, report.message
+        assert time.monotonic() - gone_since > 3
+        check_complete(scored, undisturbed[1], address)
+    finally:
+        done.set()
+        server.join()
+
+
+def test_a_server_gone_for_good_is_replaced_by_another_store(
+    cluster, undisturbed, scored, tmp_path
+):
+    address = f"http://127.0.0.1:{free_port()}"
+    config = write_config(tmp_path / "sweep.yaml")
+    arguments = ["sweep", config, "--output", scored, "--address", cluster.address]
+    code, out, err = end(start_dcs(*arguments, "--tracking-uri", address))
+    assert code == 0, err
+    assert f"dcs sync --output {scored}" in out
+    assert results(kept(scored)) == undisturbed[1]
+    (report,) = sync(scored, tracking_uri=f"sqlite:///{scored / 'mlflow.db'}")
+    assert report.pending == 0
+    check_complete(scored, undisturbed[1])
+    # Nothing is left for the old one.
+    assert Outbox(scored).pending() == 0
+
+
+def test_a_sweep_is_recorded_in_postgresql(cluster, undisturbed, scored, postgres):
+    code, out, err = end(
+        start_dcs(
+            *["sweep", write_config(scored.parent / "sweep.yaml"), "--output", scored],
+            *["--address", cluster.address, "--tracking-uri", postgres],
+        )
+    )
+    assert code == 0, err
+    assert "0 pending" not in out
+    check_complete(scored, undisturbed[1], postgres)
+
+
+def test_a_server_on_postgresql_killed_between_runs(
+    cluster, undisturbed, scored, postgres, tmp_path
+):
+    port = free_port()
+    half = CONFIG.model_copy(update={"seeds": (0,)})
+    with mlflow_server(tmp_path, port, backend=postgres) as address:
+        sweep(scored, half, tracking_uri=address)
+    _, report = sweep(scored, tracking_uri=address)
+    assert report.pending == len(undisturbed[1])
+    with mlflow_server(tmp_path, port, backend=postgres):
+        again, report = sweep(scored, tracking_uri=address)
+        assert report.pending == 0
+        check_complete(scored, undisturbed[1], address)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with little room."""
+    if os.getuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def _fill(folder: Path, *, leave: int) -> Path:
+    """Take all room but `leave` bytes."""
+    ballast = folder / "ballast"
+    with ballast.open("wb") as file:
+        file.write(b"\0" * (shutil.disk_usage(folder).free - leave))
+    return ballast
+
+
+@pytest.mark.parametrize("when", ["scoring", "annealing"])
+def test_a_full_disk_stops_the_sweep_and_loses_nothing(
+    cluster, undisturbed, small_disk, tmp_path, when
+):
+    output = small_disk / "runs"
+    output.mkdir()
+    if when == "annealing":
+        shutil.copytree(undisturbed[0] / "probabilities", output / "probabilities")
+    ballast = _fill(small_disk, leave=40_000 if when == "annealing" else 16_000)
+    elsewhere = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    config = write_config(tmp_path / "sweep.yaml")
+    arguments = ["sweep", config, "--output", output, "--tracking-uri", elsewhere]
+    arguments += ["--address", cluster.address]
+    code, _, err = end(start_dcs(*arguments))
+    assert code == 2, err
+    assert err.count("\n") == 1, err
+    assert "No space left on device" in err
+    assert "make room and run the same command again" in err
+    for record in kept(output):
+        assert record.finished
+
+    ballast.unlink()
+    code, _, err = end(start_dcs(*arguments))
+    assert code == 0, err
+    check_complete(output, undisturbed[1], elsewhere)
+    assert not list(output.rglob("*.part"))
+
+
+def test_the_disk_error_is_ours(small_disk, undisturbed):
+    _fill(small_disk, leave=0)
+    with pytest.raises(DCSError, match="No space left"):
+        Outbox(small_disk).write(kept(undisturbed[0])[0])

@@ -1,0 +1,102 @@
+"""Workers, actors and nodes that die under a sweep: it goes on, and nothing is lost or twice."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tracking import queries
+from workflows.config import TunerSettings
+
+from .processes import kill_worker, wait_for
+from .sweeps import CONFIG, check_complete, kept, results, sweep
+
+
+def test_a_worker_killed_in_mid_annealing(cluster, undisturbed, scored):
+    with ThreadPoolExecutor(1) as threads:
+        killed = threads.submit(kill_worker, os.getpid(), "_run_cell")
+        _, report = sweep(scored)
+        assert killed.result() > 0
+    assert report.pending == 0
+    check_complete(scored, undisturbed[1])
+
+
+def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, tmp_path):
+    with ThreadPoolExecutor(1) as threads:
+        killed = threads.submit(kill_worker, os.getpid(), "ScoringActor.generate")
+        sweep(tmp_path)
+        assert killed.result() > 0
+    check_complete(tmp_path, undisturbed[1])
+
+
+def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, tmp_path):
+    import ray
+
+    node = cluster.add_node(num_cpus=3)
+    wait_for(lambda: ray.cluster_resources().get("CPU") == 5, "the new node")
+
+    def lose_it() -> int:
+        raylet = node.all_processes["raylet"][0].process.pid
+        pid = kill_worker(raylet, "_run_cell", after=0.1)
+        cluster.remove_node(node, allow_graceful=False)
+        return pid
+
+    with ThreadPoolExecutor(1) as threads:
+        lost = threads.submit(lose_it)
+        sweep(tmp_path)
+        assert lost.result() > 0
+    check_complete(tmp_path, undisturbed[1])
+
+
+def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, tmp_path, monkeypatch):
+    # Validation refuses this, so that only a study meets it.
+    tuner = TunerSettings().model_copy(update={"trials": 0})
+    poisoned = CONFIG.model_copy(update={"tuner": tuner, "seeds": (0,)})
+    records, report = sweep(tmp_path, poisoned)
+    assert report.pending == 0
+    assert {r.identity["method"]: r.status for r in records} == {
+        "icl": "FINISHED",
+        "dnip": "FAILED",
+        "dcs": "FAILED",
+    }
+    cells = queries.cells(f"sqlite:///{tmp_path / 'mlflow.db'}", CONFIG.name)
+    assert sorted(cells["status"]) == ["FAILED", "FAILED", "FINISHED"]
+    for key in cells[cells["status"] == "FAILED"]["cell_key"]:
+        (artifact,) = tmp_path.glob(f"mlartifacts/**/{_run_of(cells, key)}/**/traceback.txt")
+        assert "Traceback" in artifact.read_text()
+    again, _ = sweep(tmp_path, poisoned)
+    assert results(again) == results(records)
+    retried, _ = sweep(tmp_path, poisoned, retry=True)
+    assert len(kept(tmp_path)) == 3
+    cells = queries.cells(f"sqlite:///{tmp_path / 'mlflow.db'}", CONFIG.name)
+    assert len(cells) == 3
+
+
+def _run_of(cells, key: str) -> str:
+    return str(cells.set_index("cell_key").loc[key, "run_id"])
+
+
+@pytest.mark.parametrize("killer", ["abort"])
+def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, killer, monkeypatch):
+    """A crash in compiled code, again and again: the cell is FAILED, the others are not."""
+    import workflows.driver
+
+    monkeypatch.setattr(workflows.driver, "_run_cell", _crash_on_dnip)
+    records, report = sweep(scored)
+    assert report.pending == 0
+    failed = [record for record in records if not record.finished]
+    assert [record.identity["method"] for record in failed] == ["dnip", "dnip"]
+    assert all("Traceback" in record.error for record in failed)
+    monkeypatch.undo()
+    sweep(scored, retry=True)
+    check_complete(scored, undisturbed[1])
+
+
+def _crash_on_dnip(cell, tables, sweep):
+    from workflows.compute import compute_cell
+
+    if cell.method == "dnip":
+        os.abort()
+    return compute_cell(cell, tables["optimization"], tables["test"], sweep=sweep)

@@ -1,0 +1,122 @@
+"""A job on a head of this machine, started and used as docs/cluster.md says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workflows.conftest import run_dcs
+from tracking import Outbox
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+name: job
+tasks: [helpdesk]
+methods: [icl, dcs]
+limit: 60
+tuner: {trials: 2}
+"""
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [free.getsockname()[1] for free in sockets]
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``ray start --head`` with a token and its pages on loopback; the address of its jobs."""
+    port, dashboard = _free_ports(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed.
+        folder = Path(f"/tmp/ray-dcs-{os.getpid()}")
+        command = ["ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+        command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
+        command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+        process = subprocess.Popen(
+            command,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            _wait_for(f"http://127.0.0.1:{dashboard}/api/gcs_healthz")
+            yield f"http://127.0.0.1:{dashboard}"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def _wait_for(url: str) -> None:
+    request = urllib.request.Request(
+        url, headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
+    )
+    for _ in range(900):
+        try:
+            with urllib.request.urlopen(request, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"nothing answers at {url}")
+
+
+def test_a_sweep_is_submitted_followed_and_done(head: str, tmp_path: Path) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(CONFIG)
+    output = tmp_path / "runs"
+    done = run_dcs("submit", config, "--address", head, "--output", output)
+    assert done.code == 0, done.out + done.err
+    assert "2 cells recorded in experiment 'job'" in done.out
+    assert len(Outbox(output).finished()) == 2
+
+    again = run_dcs("submit", config, "--address", head, "--output", output, "--only", "seeds=0")
+    assert again.code == 0
+    assert "2 cells finished earlier" in again.out
+
+
+def test_the_exit_code_is_that_of_the_job(head: str, tmp_path: Path) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(CONFIG)
+    done = run_dcs(
+        "submit", config, "--address", head, "--output", tmp_path, "--tracking-uri", "./mlruns"
+    )
+    assert done.code == 2
+    assert "dcs: error: " in done.out
+
+
+def test_nobody_submits_without_the_token(
+    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(CONFIG)
+    environment = {**os.environ, "RAY_AUTH_TOKEN": "0" * 64}
+    code = "from workflows.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "submit", str(config), "--address", head],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dcs: error: ")
+    assert done.stderr.count("\n") == 1

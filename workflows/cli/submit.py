@@ -1,0 +1,95 @@
+"""``dcs submit``: a sweep handed to a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from workflows.cli._options import TrackingUri
+from workflows.cli._signals import STOP
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("submit")(submit)
+
+
+def submit(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG.yaml", help="The sweep, as for `dcs sweep`.")
+    ],
+    address: Annotated[
+        str, typer.Option("--address", help="The cluster's dashboard, mostly through a tunnel.")
+    ] = "http://127.0.0.1:8265",
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", help="Folder on the cluster, on a file system that its nodes share."
+        ),
+    ] = "/mnt/dcs/runs",
+    tracking_uri: TrackingUri = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="As for `dcs sweep`; repeatable.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="AXIS=VALUE,...", help="As for `dcs sweep`; repeatable."),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Compute cells again that failed earlier.")
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Folder of texts on the cluster, as for `dcs sweep`."),
+    ] = None,
+    working_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--working-dir", help="Small files of your own to upload too, at most 1 MB in all."
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Do not wait: print the job's id and leave.")
+    ] = False,
+) -> None:
+    """Run a sweep on a Ray cluster as a job, follow it, and end with its exit code.
+
+    Only the configuration is uploaded. Ctrl-C stops the following, not the job. With a token in
+    RAY_AUTH_TOKEN. The same command again goes on where the last one ended.
+    """
+    from workflows.cluster_jobs import follow_job, open_jobs, staged, start_job
+    from workflows.config import load_config, narrowed
+
+    # Mistakes show here and not on the cluster.
+    narrowed(load_config(config, models=model), only or [])
+    options = ["--output", output]
+    for name, values in (("--model", model), ("--only", only)):
+        for value in values or []:
+            options += [name, value]
+    for name, text in (("--tracking-uri", tracking_uri), ("--data", data)):
+        if text is not None:
+            options += [name, text]
+    if retry_failed:
+        options.append("--retry-failed")
+
+    client = open_jobs(address)
+    with staged(config, working_dir) as stage:
+        job = start_job(client, config, stage, options)
+    typer.echo(f"job {job} at {address}; to stop it: ray job stop --address {address} {job}")
+    if detach:
+        return
+    try:
+        code = follow_job(client, job, lambda text: typer.echo(text, nl=False))
+    except KeyboardInterrupt:
+        # Not this command's end is what matters here, so its own words and not the usual ones.
+        STOP.number = None
+        typer.echo(
+            f"the job goes on; to follow it: ray job logs --address {address} --follow {job}",
+            err=True,
+        )
+        raise SystemExit(130) from None
+    raise SystemExit(code)
