@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracking import schema, tables
+from tracking._readings import trial_score
 from tracking.provenance import git_commit, user_name
 from tracking.records import CellRecord, TrialRecord
 
@@ -21,12 +22,17 @@ def chosen(record: CellRecord, trials: str | int) -> list[TrialRecord]:
     if trials == "none" or isinstance(trials, str):
         return []
     sign = -1.0 if record.direction == "maximize" else 1.0
-    # A value that is missing or not a number ranks last.
+    # A trial without a score, or with one that is no number, is never among the best.
+    scores = {
+        trial.number: score
+        for trial in record.trials
+        if (score := trial_score(trial)) is not None and score == score
+    }
     ranked = sorted(
-        (t for t in record.trials if t.value is not None and t.value == t.value),
-        key=lambda t: (sign * float(t.value or 0.0), t.number),
+        (trial for trial in record.trials if trial.number in scores),
+        key=lambda trial: (sign * scores[trial.number], trial.number),
     )
-    return sorted(ranked[:trials], key=lambda t: t.number)
+    return sorted(ranked[:trials], key=lambda trial: trial.number)
 
 
 def thin(length: int, limit: int) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from dcs.corrections import CorrectionSet
 from dcs.errors import ConfigError
 from dcs.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
@@ -42,7 +43,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
     for cell in cells:
         for name in ("model", "task"):
             first.setdefault((name, str(cell.identity.get(name))), len(first))
-    methods = method_names()
+    methods = method_names(peers=True)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:
         who = cell.identity
@@ -114,7 +115,7 @@ def trial_score(trial: TrialRecord) -> float | None:
 
 
 def annealing_seconds(record: CellRecord) -> float | None:
-    """Return the time of the search that found the scheme; None where nothing was searched.
+    """Return the time of the search that found the scheme; None where it is not known.
 
     Where the annealing itself was not timed it is the trial's time, judging included.
     """
@@ -122,30 +123,39 @@ def annealing_seconds(record: CellRecord) -> float | None:
     if seconds is not None:
         return seconds
     trial = best_trial(record)
-    return None if trial is None else trial.seconds
+    # A point of a front was fitted with others and has no time of its own.
+    return None if trial is None or not trial.seconds else trial.seconds
+
+
+def tuning_seconds(record: CellRecord) -> float | None:
+    """Return the time of all that was tried for a cell; None where nothing was chosen."""
+    if not has_chosen(record):
+        return None
+    return (record.finished_ms - record.started_ms) / 1000
 
 
 def search_space(record: CellRecord) -> int | None:
     """Return N * D, classes times correction functions to choose from (paper, Section 4.2)."""
     try:
-        corrections = get_method(str(record.identity.get("method"))).correction_set(
-            int(record.params.get("weight_scale", 30))
-        )
+        method = get_method(str(record.identity.get("method")))
     except ConfigError:
         return None
+    # A setting may narrow down what the method chooses from.
+    family = str(record.params.get("corrections", ""))
+    builders = {"weights": CorrectionSet.dnip, "both": CorrectionSet.dcs}
+    scale = int(record.params.get("weight_scale", 30))
+    if family in builders:
+        corrections: CorrectionSet | None = builders[family](weight_scale=scale)
+    else:
+        corrections = None if family == "none" else method.correction_set(scale)
     if corrections is None or record.scheme is None:
         return None
     return len(corrections) * len(record.scheme["corrections"])
 
 
 def has_chosen(record: CellRecord) -> bool:
-    """Whether the cell has a scheme that a search chose, and not the one that changes nothing."""
-    if record.scheme is None:
-        return False
-    try:
-        return get_method(str(record.identity.get("method"))).searches
-    except ConfigError:
-        return True
+    """Whether the cell has a scheme that was chosen, and not the one that changes nothing."""
+    return record.scheme is not None and record.identity.get("method") != "icl"
 
 
 def optimization_rows(record: CellRecord) -> int | None:

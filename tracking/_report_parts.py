@@ -10,7 +10,7 @@ from typing import Any
 
 from dcs.corrections import DONT_CHANGE, Correction, Weight
 from dcs.scheme import CorrectionScheme
-from tracking._readings import method_title, place, shots_rank, shots_text
+from tracking._readings import has_chosen, method_title, place, shots_rank, shots_text
 from tracking.records import CellRecord
 from tracking.stored import StoredCell
 
@@ -59,10 +59,13 @@ class SchemeText:
         The cell.
     classes : tuple of (str, str, str)
         Class, kind of correction, and what it does.
+    calibration : str
+        Name of the calibration that comes first; empty if there is none.
     """
 
     name: str
     classes: tuple[tuple[str, str, str], ...]
+    calibration: str = ""
 
 
 def changes(records: Sequence[CellRecord], *, method: str = _DRAWN_METHOD) -> list[Change]:
@@ -90,7 +93,7 @@ def chosen_schemes(cells: Sequence[StoredCell]) -> Iterator[tuple[StoredCell, Sc
     All schemes of DCS, or of every method that searched where there is no DCS; one per model and
     task is drawn: that of the largest number of shots that was best on the development rows.
     """
-    tuned = [cell for cell in cells if cell.record.finished and cell.record.trials]
+    tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
     own = [cell for cell in tuned if cell.record.identity.get("method") == _DRAWN_METHOD]
     shown = own or tuned
     best: dict[tuple[Any, ...], StoredCell] = {}
@@ -159,6 +162,7 @@ def _text(record: CellRecord) -> SchemeText:
             (name, correction.kind, correction_words(correction))
             for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
         ),
+        scheme.calibration.name if scheme.calibration else "",
     )
 
 

@@ -25,19 +25,22 @@ class SchemeModel(PythonModel):
     def load_context(self, context: Any) -> None:
         """Read the scheme that lies beside the code."""
         text = Path(context.artifacts["scheme"]).read_text(encoding="utf-8")
-        self.corrections = json.loads(text)["corrections"]
+        self.scheme = json.loads(text)
 
     def predict(
         self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
         """Return the corrected label and the corrected, normalised probabilities of each row."""
-        names = [correction["class"] for correction in self.corrections]
+        corrections = self.scheme["corrections"]
+        names = [correction["class"] for correction in corrections]
         columns = [f"p:{name}" for name in names]
         given = checked(model_input, columns)
+        if "calibration" in self.scheme:
+            given = calibrated(self.scheme["calibration"], given)
         corrected = np.empty_like(given)
-        for index, correction in enumerate(self.corrections):
+        for index, correction in enumerate(corrections):
             corrected[:, index] = correct(correction, given[:, index])
-        # A row that corrects to all zeros keeps its uncorrected probabilities.
+        # A row that corrects to all zeros keeps its probabilities.
         lost = corrected.max(axis=1, initial=0.0) == 0.0
         corrected[lost] = given[lost]
         labels = [names[index] for index in corrected.argmax(axis=1)] if len(given) else []
@@ -45,6 +48,15 @@ class SchemeModel(PythonModel):
         answer = pd.DataFrame(corrected, columns=columns, index=model_input.index)
         answer.insert(0, "label", pd.Series(labels, index=model_input.index, dtype="str"))
         return answer
+
+
+def calibrated(calibration: dict[str, Any], values: np.ndarray) -> np.ndarray:
+    """Map the probabilities of all classes, linearly in their logarithms."""
+    logs = np.log(np.maximum(values, calibration["floor"]))
+    logits = logs @ np.array(calibration["matrix"]).T + np.array(calibration["offset"])
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
+    result: np.ndarray = shares / shares.sum(axis=1, keepdims=True)
+    return result
 
 
 def correct(correction: dict[str, Any], values: np.ndarray) -> np.ndarray:

@@ -116,7 +116,8 @@ def _words(cell: CellRecord) -> dict[str, str]:
     if cell.scheme is None:
         return {}
     scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
-    return {
+    first = {"calibration": scheme.calibration.name} if scheme.calibration else {}
+    return first | {
         name: correction_words(correction)
         for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
     }

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dcs.calibration import from_arrays
 from dcs.corrections import CorrectionSet
 from dcs.scheme import CorrectionScheme
 from tracking import Recorder, schema
@@ -83,12 +84,18 @@ def test_plain_python_applies_a_scheme(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     for _ in range(20):
         chosen = tuple(corrections[int(k)] for k in rng.integers(len(corrections), size=4))
-        scheme = CorrectionScheme(("a", "b", "c", "d"), chosen)
+        calibration = from_arrays("x", rng.normal(size=(4, 4)), rng.normal(size=4))
+        scheme = CorrectionScheme(
+            ("a", "b", "c", "d"), chosen, calibration=calibration if rng.random() < 0.5 else None
+        )
         Path("scheme.json").write_text(scheme.to_json(), encoding="utf-8")
         names: dict[str, Any] = {}
         exec(_blocks("serving.md")[-1], names)
         for row in rng.dirichlet([0.5] * 4, size=20):
-            ours = names["corrected"](row.tolist(), names["corrections"])
+            loaded = names["scheme"]
+            ours = names["corrected"](
+                row.tolist(), loaded["corrections"], loaded.get("calibration")
+            )
             np.testing.assert_allclose(ours, scheme.correct([row])[0], atol=1e-12)
     Path("scheme.json").unlink()
 

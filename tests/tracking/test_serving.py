@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
 
+from dcs.calibration import Calibration
 from dcs.corrections import CorrectionSet
 from dcs.errors import SchemeError, TrackingError
 from dcs.probabilities import ProbabilityTable
@@ -37,7 +38,14 @@ NAMES = ("Sports", "World news", "label", "p:x")
 def _case(draw: st.DrawFn) -> tuple[CorrectionScheme, np.ndarray]:
     count = draw(st.integers(2, 4))
     picks = draw(st.lists(st.integers(0, len(CORRECTIONS) - 1), min_size=count, max_size=count))
-    scheme = CorrectionScheme(NAMES[:count], tuple(CORRECTIONS[k] for k in picks))
+    calibration = None
+    if draw(st.booleans()):
+        numbers = st.floats(-2, 2)
+        matrix = draw(st.lists(st.tuples(*[numbers] * count), min_size=count, max_size=count))
+        calibration = Calibration("logistic", tuple(matrix), draw(st.tuples(*[numbers] * count)))
+    scheme = CorrectionScheme(
+        NAMES[:count], tuple(CORRECTIONS[k] for k in picks), calibration=calibration
+    )
     # Eighths meet the corners of the membership functions, and tie.
     parts = draw(
         st.lists(
@@ -55,7 +63,7 @@ def _case(draw: st.DrawFn) -> tuple[CorrectionScheme, np.ndarray]:
 def test_the_model_computes_what_the_scheme_does(case: tuple[CorrectionScheme, Any]) -> None:
     scheme, probs = case
     model = SchemeModel()
-    model.corrections = scheme.to_dict()["corrections"]
+    model.scheme = scheme.to_dict()
     columns = [f"p:{name}" for name in scheme.classes]
     answer = model.predict(None, pd.DataFrame(probs, columns=columns))
     np.testing.assert_array_equal(answer[columns].to_numpy(), scheme.apply(probs))

@@ -34,7 +34,7 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     ),
     "ablation": ("DCS by the terms of its objective", ablation_figure),
     "annealing_time": (
-        "Time of one annealing run against the size of its search",
+        "Time of the search against its size",
         time_figure,
     ),
     "importances": (

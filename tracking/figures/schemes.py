@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs.corrections import Correction, Weight
 from dcs.errors import InvalidInputError
@@ -50,15 +51,20 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
     if table is not None:
         scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
+    probs = None
+    if table is not None:
+        # Corrections act on what the calibration makes of the probabilities.
+        calibration = scheme.calibration
+        probs = table.probs if calibration is None else calibration.apply(table.probs)
     figure, panels = grid_of(len(scheme.classes), width=2.5, height=2.2, columns=5)
     for index, (panel, name, correction) in enumerate(
         zip(panels, scheme.classes, scheme.corrections, strict=True)
     ):
-        if table is not None:
-            _draw_histogram(panel, table, index)
+        if table is not None and probs is not None:
+            _draw_histogram(panel, probs[:, index], table.labels == index)
         points = np.linspace(0.0, 1.0, 257)
         panel.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=(0, (3, 3)))
-        panel.plot(points, correction(points), color=ACCENT, linewidth=2.2)
+        panel.plot(points, np.minimum(correction(points), 1.04), color=ACCENT, linewidth=2.2)
         panel.set_xlim(0, 1)
         panel.set_ylim(0, 1.04)
         panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
@@ -66,7 +72,7 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
         tidy(panel, grid=None)
         title(panel, f"{name}\n{_brief(correction)}")
     panels[0].set_ylabel("corrected")
-    panels[0].set_xlabel("probability")
+    panels[0].set_xlabel("calibrated probability" if scheme.calibration else "probability")
     method, task, shots, seed = place(record, "method", "task", "shots", "seed")
     parts = (method_title(method), str(task), shots_text(shots), f"seed {seed}")
     figure.suptitle(
@@ -75,11 +81,12 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     return figure
 
 
-def _draw_histogram(axes: Axes, table: ProbabilityTable, index: int) -> None:
+def _draw_histogram(
+    axes: Axes, values: NDArray[np.float64], is_of_class: NDArray[np.bool_]
+) -> None:
     edges = np.linspace(0.0, 1.0, _BINS + 1)
-    values = table.probs[:, index]
     total, _ = np.histogram(values, bins=edges)
-    own, _ = np.histogram(values[table.labels == index], bins=edges)
+    own, _ = np.histogram(values[is_of_class], bins=edges)
     # Most probabilities lie near 0: on a square-root scale the others are seen too.
     scale = float(np.sqrt(max(1, int(total.max()))))
     heights = np.sqrt(total) / scale

@@ -13,6 +13,7 @@ from tracking._readings import (
     method_title,
     place,
     search_space,
+    tuning_seconds,
 )
 from tracking.figures._style import ACCENT, GREY, INK, grid_of, legend, looks, tidy, title
 from tracking.paper import task_title
@@ -65,7 +66,8 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     """Draw the time of an annealing run against the size of its search (paper, Figure 2).
 
     A point per model, task, shots and method: the mean over seeds. The size is N * D, classes
-    times the corrections to choose from.
+    times the corrections to choose from. Where annealing runs were not timed one by one it is the
+    time of all that was tried for a cell.
 
     Raises
     ------
@@ -74,17 +76,19 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     """
     groups: dict[tuple[Any, ...], list[CellRecord]] = {}
     for cell in finished_cells(records):
-        if annealing_seconds(cell) and search_space(cell) is not None:
+        if tuning_seconds(cell) and search_space(cell) is not None:
             groups.setdefault(place(cell, "method", "task", "model", "shots"), []).append(cell)
     if not groups:
         raise InvalidInputError("no finished cell with an annealing run to draw")
+    timed = all(annealing_seconds(cell) for cells in groups.values() for cell in cells)
+    time_of = annealing_seconds if timed else tuning_seconds
     figure, (axes,) = grid_of(1, width=6.4, height=4.0)
     styles = looks({method: None for method, *_ in groups})
     seen: set[Any] = set()
     named: set[Any] = set()
     for (method, task, *_), cells in groups.items():
         x, _ = mean_and_deviation([float(search_space(cell) or 0) for cell in cells])
-        y, spread = mean_and_deviation([annealing_seconds(cell) or 0.0 for cell in cells])
+        y, spread = mean_and_deviation([time_of(cell) or 0.0 for cell in cells])
         style = styles[method]
         axes.errorbar(
             x,
@@ -114,7 +118,7 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("{x:g}" if axis is axes.xaxis else "")
     axes.set_xlabel("search space: classes times correction functions")
-    axes.set_ylabel("seconds of one annealing run")
+    axes.set_ylabel("seconds of one annealing run" if timed else "seconds to tune a cell")
     tidy(axes, grid="both")
     legend(figure, axes)
     return figure

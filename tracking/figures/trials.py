@@ -6,10 +6,11 @@ relative to their cell's mean, since some tables are harder than others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
 from tracking._readings import finished_cells, method_title, trial_score
@@ -30,6 +31,7 @@ class _Trials:
     names: tuple[str, ...]
     rows: tuple[tuple[float, ...], ...]
     gains: tuple[float, ...]
+    choices: Mapping[str, tuple[str, ...]]
 
 
 def importances(records: Iterable[CellRecord], *, method: str = "dcs") -> dict[str, float]:
@@ -115,7 +117,10 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
             alpha=0.45,
             linewidth=0,
         )
-        if _is_wide(values):
+        if name in trials.choices:
+            panel.set_xticks(range(len(trials.choices[name])), trials.choices[name])
+            panel.margins(x=0.2)
+        elif _is_wide(values):
             panel.set_xscale("log")
         tidy(panel)
         title(panel, _readable(name))
@@ -124,40 +129,38 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
 
 
 def _pooled(records: Iterable[CellRecord], method: str) -> _Trials:
-    cells = [
-        cell
-        for cell in finished_cells(records)
-        if cell.identity.get("method") == method and cell.trials
-    ]
-    names: dict[str, None] = {}
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, Any]] = []
     gains: list[float] = []
-    for cell in cells:
+    for cell in finished_cells(records):
+        if cell.identity.get("method") != method:
+            continue
         done = [
             (trial, score)
             for trial in cell.trials
             if trial.state == "COMPLETE" and (score := trial_score(trial)) is not None
         ]
         mean = fmean(score for _, score in done) if done else 0.0
-        for trial, score in done:
-            numbers = {
-                name: float(value)
-                for name, value in trial.params.items()
-                if isinstance(value, int | float)
-            }
-            names |= dict.fromkeys(numbers)
-            rows.append(numbers)
-            gains.append(score - mean)
-    # A hyperparameter that some trials do not have cannot be compared over all of them.
-    shared = [
-        name
-        for name in names
-        if all(name in row for row in rows) and len({row[name] for row in rows}) > 1
-    ]
+        rows += [dict(trial.params) for trial, _ in done]
+        gains += [score - mean for _, score in done]
+    counts = Counter(name for row in rows for name in row)
+    # A trial without most of the hyperparameters, or one that few trials have, compares nothing.
+    names = [name for name, count in counts.items() if count > len(rows) / 2]
+    kept = [i for i, row in enumerate(rows) if all(name in row for name in names)]
+    columns: dict[str, tuple[float, ...]] = {}
+    choices: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        values = [rows[i][name] for i in kept]
+        if len({str(value) for value in values}) < 2:
+            continue
+        if not all(isinstance(value, int | float) for value in values):
+            choices[name] = tuple(sorted({str(value) for value in values}))
+            values = [choices[name].index(str(value)) for value in values]
+        columns[name] = tuple(map(float, values))
     return _Trials(
-        tuple(shared),
-        tuple(tuple(row[name] for name in shared) for row in rows) if shared else (),
-        tuple(gains) if shared else (),
+        tuple(columns),
+        tuple(zip(*columns.values(), strict=True)),
+        tuple(gains[i] for i in kept) if columns else (),
+        choices,
     )
 
 

@@ -93,3 +93,15 @@ def test_a_scheme_is_registered(dcs, runs):
     assert outcome.code == 0, outcome.err
     assert "version 1 of model 'trec'" in outcome.out
     assert "mlflow models serve -m models:/trec@champion" in outcome.out
+
+
+def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
+    main = dcs("table", "paper", "--runs", runs)
+    assert main.code == 0, main.err
+    ours, theirs = (line for line in main.out.splitlines() if "| DCS" in line)
+    assert "75.0 ± 7.1" in ours and "81.5 ± 2.5" in theirs
+    plain = dcs("table", "paper", "main", "--no-paper", "-f", "csv", "--runs", runs)
+    assert plain.out.splitlines()[0].startswith("model,shots,method,task,seeds,accuracy_mean")
+    for which in ("ablation", "schemes", "classes", "timing"):
+        latex = dcs("table", "paper", which, "--format", "latex", "--runs", runs)
+        assert r"\begin{tabular}" in latex.out
