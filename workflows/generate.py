@@ -9,7 +9,8 @@ from pathlib import Path
 from dcs.generation import generate_tables
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import SPLITS, get_task, prompt_hash, select_demonstrations
-from dcs.scorers import load_scorer, resolve_model
+from dcs.scorers import StoredScorer, load_scorer, resolve_model
+from dcs.store import ShardStore
 from workflows.cells import TableRequest, content_key
 from workflows.stores import ProbabilityStore, Scoring
 
@@ -59,7 +60,9 @@ class ScoringActor:
     """
 
     def __init__(self, model: str, store: Path, gpus: float) -> None:
-        self._scorer = load_scorer(model)
+        # Beside the tables: what an actor that died has scored, the next one finds there.
+        shards = ShardStore(store.parent / "shards")
+        self._scorer = StoredScorer(load_scorer(model), shards)
         self._gpus = gpus
         self._store = ProbabilityStore(store)
 

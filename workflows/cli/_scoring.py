@@ -45,7 +45,7 @@ class TablePair:
     Attributes
     ----------
     folder : pathlib.Path
-        Where they go: ``<task>_<model>_shot<k>_seed<s>``.
+        Where they go: ``tables/<task>_<model>_shot<k>_seed<s>``.
     task : Task
         The task.
     shots : int or "N"
@@ -90,7 +90,7 @@ class TablePair:
                 "limit": limit,
             }
         )
-        folder = output / f"{task.name}_{name}_shot{shots}_seed{seed}"
+        folder = output / "tables" / f"{task.name}_{name}_shot{shots}_seed{seed}"
         return cls(folder, task, shots, seed, limit, key)
 
     def path(self, split: str) -> Path:

@@ -35,9 +35,9 @@ def generate(
         str, typer.Option(metavar="K,...", help="Demonstrations: 0, 1, 5 or N (one per class).")
     ] = "1",
     seeds: Annotated[str, typer.Option(metavar="S,...", help="Demonstration seeds.")] = "0",
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the tables.")] = Path(
-        "dcs-runs/generated"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for all that is written.")
+    ] = Path("dcs-runs"),
     store: Annotated[
         str | None,
         typer.Option(
@@ -74,6 +74,9 @@ def generate(
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="openai: requests at a time.")
     ] = None,
+    top_logprobs: Annotated[
+        int | None, typer.Option(min=1, help="openai: next tokens to be shown; 20 by default.")
+    ] = None,
     missing: Annotated[
         str | None,
         typer.Option(help="openai: labels missing from the answer: error, bound or zero."),
@@ -101,6 +104,7 @@ def generate(
         "label_rule": None if label_rule == "auto" else label_rule,
         "tensor_parallel": tensor_parallel,
         "base_url": base_url,
+        "top_logprobs": top_logprobs,
         "missing": missing,
     }
     options = {name: value for name, value in options.items() if value is not None}
@@ -185,9 +189,8 @@ def _generate(
 
 def _announce(scorer: Scorer, pairs: list[TablePair], price: float | None, yes: bool) -> None:
     """Say what the requests will cost before the first one is sent."""
-    from dcs.scorers.openai_compatible import OpenAIScorer
-
     from dcs.prompting import SPLITS, render_prefix, render_query, select_demonstrations
+    from dcs.scorers.openai_compatible import OpenAIScorer
     from workflows.cli._console import console
 
     assert isinstance(scorer, OpenAIScorer)  # the engine asked for

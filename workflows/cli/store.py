@@ -13,7 +13,7 @@ Place = Annotated[
     str,
     typer.Option("--store", help="The store: a folder, or a URL such as s3://bucket/dcs."),
 ]
-_PLACE = "dcs-runs/generated/shards"
+_PLACE = "dcs-runs/shards"
 
 
 def register(app: typer.Typer) -> None:

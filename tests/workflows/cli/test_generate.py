@@ -14,7 +14,18 @@ from pathlib import Path
 import pytest
 
 from dcs.probabilities import ProbabilityTable
+from tests.dcs.scorers.server import ModelServer
 from tests.workflows.conftest import run_dcs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +35,7 @@ def data(tmp_path_factory) -> Path:
     (root / "sst5").mkdir()
     (root / "trec").mkdir()
     kinds = ("NUM:date", "LOC:city", "HUM:ind", "DESC:def", "ENTY:food", "ABBR:exp")
-    for split, count in (("train", 700), ("test", 60)):
+    for split, count in (("train", 300), ("test", 60)):
         rows = [json.dumps({"TEXT": f"{split} {k} .", "LBL": k % 5}) for k in range(count)]
         (root / f"sst5/{split}.jsonl").write_text("\n".join(rows))
         questions = [f"{kinds[k % 6]} What {split} is it {k} ?\n" for k in range(12)]
@@ -51,11 +62,11 @@ def tables(output: Path) -> dict[str, bytes]:
 
 
 def test_six_tables(generated):
-    paths = sorted(generated.glob("sst5_tiny_lm_shot1_seed?/*.parquet"))
+    paths = sorted(generated.glob("tables/sst5_tiny_lm_shot1_seed?/*.parquet"))
     assert len(paths) == 6
     for path in paths:
         table = ProbabilityTable.read(path)
-        assert table.n_rows == (699 if path.stem == "optimization" else 60)
+        assert table.n_rows == (299 if path.stem == "optimization" else 60)
         assert table.classes[0] == "Terrible"
         assert table.provenance.split == path.stem
         assert table.provenance.demonstration_seed == int(path.parent.name[-1])
@@ -70,7 +81,7 @@ def test_what_is_there_is_not_made_again(data, generated):
 
 def test_lost_tables_come_back_from_the_store(data, generated):
     before = tables(generated)
-    next(generated.glob("*seed1/test.parquet")).unlink()
+    next(generated.glob("tables/*seed1/test.parquet")).unlink()
     outcome = run_dcs(*arguments(data, generated, "--shots", 1, "--seeds", "0,1,2"))
     assert "2 tables written" in outcome.out
     assert "0 prompts scored; 4 were there" in outcome.out
@@ -84,7 +95,10 @@ def test_killed_at_a_random_moment(data, generated, tmp_path):
     done_before: dict[str, int] = {}
     for _ in range(2):
         process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         shards = len(list(tmp_path.rglob("*.npz")))
         deadline = time.monotonic() + 60
@@ -168,4 +182,26 @@ def test_label_words_whose_first_tokens_collide(data, tmp_path):
     outcome = run_dcs(*command)
     assert outcome.code == 0, outcome.err
     assert "4 tables written" in outcome.out
-    assert (tmp_path / "trec_tiny_lm_shot1_seed0" / "test.parquet").is_file()
+    assert (tmp_path / "tables" / "trec_tiny_lm_shot1_seed0" / "test.parquet").is_file()
+
+
+def test_through_a_server(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    server = ModelServer()
+    with server.serving() as url:
+        more = ["--engine", "openai", "--base-url", url, "--missing", "bound", "--limit", 5]
+        more += ["--top-logprobs", 50, "--price", 2, "--yes"]
+        command = [str(part) for part in (*arguments(data, tmp_path), *more)]
+        command = [part for part in command if part not in ("--device", "cpu")]
+        outcome = run_dcs(*command)
+        assert outcome.code == 0, outcome.err
+        assert "at most 10 requests" in outcome.out
+        assert "at 2.0 a million" in outcome.out
+        assert len(server.requests) == 10
+        assert "2 tables written" in outcome.out
+        again = run_dcs(*command)
+        assert "0 prompts scored; 2 were there already" in again.out
+        assert len(server.requests) == 10
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"sk-secret" not in written
+    assert "sk-secret" not in outcome.out + outcome.err
