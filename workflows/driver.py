@@ -118,6 +118,7 @@ class Driver:
                     yield from self._end_tuning(done)
             if time.monotonic() - self._looked > _LOOK_SECONDS:
                 self._placement, self._looked = _look(), time.monotonic()
+                self._report_machines()
             self._report()
         if self._unscored:
             raise _summary(self._unscored)
@@ -232,12 +233,25 @@ class Driver:
             )
         self._cells_ended += 1
         self._cells_failed += not record.finished
+        self._progress.computed(record)
         yield record
 
     def _report(self) -> None:
         missing = len(self._requests) + len(self._scoring) + len(self._unscored)
         self._progress.tables(self._plan.n_tables - missing, self._plan.n_tables)
         self._progress.cells(self._cells_ended, self._plan.n_cells, self._cells_failed)
+
+    def _report_machines(self) -> None:
+        there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        cpus, gpus = there.get("CPU", 0.0), there.get("GPU", 0.0)
+        self._progress.machines(
+            running=len(self._tuning),
+            cpus_used=cpus - free.get("CPU", 0.0),
+            cpus=cpus,
+            gpus_used=gpus - free.get("GPU", 0.0),
+            gpus=gpus,
+        )
 
 
 def _look() -> Placement:

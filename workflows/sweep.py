@@ -25,6 +25,14 @@ class Progress(Protocol):
     def cells(self, done: int, total: int, failed: int) -> None:
         """`done` of `total` cells have ended, of which `failed` raised."""
 
+    def computed(self, record: CellRecord) -> None:
+        """Take note of a cell that was computed just now."""
+
+    def machines(
+        self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
+    ) -> None:
+        """Take note of how many cells are handed out and how much of the cluster is at work."""
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:

@@ -29,6 +29,10 @@ class Silent:
 
     def cells(self, done: int, total: int, failed: int) -> None: ...
 
+    def computed(self, record: CellRecord) -> None: ...
+
+    def machines(self, **usage: float) -> None: ...
+
 
 def write_config(path: Path, config: SweepConfig = CONFIG) -> Path:
     """Write a configuration as a person would."""

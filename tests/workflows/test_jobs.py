@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,7 +42,7 @@ def _free_ports(count: int) -> list[int]:
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``ray start --head`` with a token and its pages on loopback; the address of its jobs."""
-    port, dashboard = _free_ports(2)
+    port, dashboard, agent = _free_ports(3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -51,6 +52,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         command = ["ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
         command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
         command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+        # The fixed default may be taken by another Ray on this machine; jobs are started there.
+        command += [f"--dashboard-agent-listen-port={agent}"]
         process = subprocess.Popen(
             command,
             start_new_session=True,
@@ -64,6 +67,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait(60)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait_for(url: str) -> None:

@@ -37,6 +37,12 @@ class Steps:
     def cells(self, done: int, total: int, failed: int) -> None:
         self.seen_cells.append((done, total, failed))
 
+    def computed(self, record: CellRecord) -> None:
+        assert record.key
+
+    def machines(self, **usage: float) -> None:
+        assert usage["cpus_used"] <= usage["cpus"]
+
 
 @pytest.fixture(scope="module")
 def cluster():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
@@ -13,14 +12,13 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
 
-__all__ = ["SweepBars", "console", "new_table", "share_bar", "sweep_bars", "trial_bar"]
+__all__ = ["console", "new_table", "share_bar", "trial_bar"]
 
 #: A file or a pipe has no width of its own: wide enough for a table of ten classes.
 _PIPE_WIDTH = 130
@@ -49,37 +47,6 @@ def _bars() -> Progress:
         TimeRemainingColumn(),
         console=console,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SweepBars:
-    """Two bars: tables scored, cells tuned."""
-
-    progress: Progress
-    table_bar: TaskID
-    cell_bar: TaskID
-
-    def tables(self, done: int, total: int) -> None:
-        """Show that `done` of `total` tables are there."""
-        self.progress.update(self.table_bar, completed=done, total=total)
-
-    def cells(self, done: int, total: int, failed: int) -> None:
-        """Show that `done` of `total` cells have ended."""
-        note = f" [red]({failed} failed)[/red]" if failed else ""
-        self.progress.update(
-            self.cell_bar, completed=done, total=total, description=f"tuning cells{note}"
-        )
-
-
-@contextmanager
-def sweep_bars() -> Iterator[SweepBars]:
-    """Show the bars of a sweep while the block runs."""
-    with _bars() as progress:
-        yield SweepBars(
-            progress,
-            table_bar=progress.add_task("scoring prompts", total=None),
-            cell_bar=progress.add_task("tuning cells", total=None),
-        )
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 from dcs._files import atomic_path
 from tracking import CellRecord, Recorder, RecorderReport
 from tracking.figures import class_accuracy_figure
-from workflows.cli._console import console, new_table, sweep_bars
+from workflows.cli._console import console, new_table
+from workflows.cli._live import sweep_view
 from workflows.cli._results import results_table
 from workflows.cli._signals import STOP
 from workflows.cluster import connected
@@ -70,8 +71,8 @@ def sweep_and_show(
         trials=whole.tracked_trials,
         warn=lambda line: console.print(f"[yellow]{line}[/yellow]"),
     ) as recorder:
-        with _joined_ray(address) if plan.has_work else nullcontext(), sweep_bars() as bars:
-            records = run_sweep(plan, recorder, bars)
+        with _joined_ray(address) if plan.has_work else nullcontext(), sweep_view() as view:
+            records = run_sweep(plan, recorder, view)
         with console.status("recording in MLflow"):
             report = recorder.finish()
     _show(config.name, records, report, output=output, seconds=time.perf_counter() - clock)

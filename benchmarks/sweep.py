@@ -1,0 +1,251 @@
+"""Time what a sweep costs beside its annealing and scoring.
+
+Three parts, each printed as it ends::
+
+    python benchmarks/sweep.py overhead             # a 48-cell sweep on 2 CPUs, tracking included
+    python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs
+    python benchmarks/sweep.py recording            # cells/s into SQLite and into a server
+
+The virtual CPUs of `scheduling` are real Ray workers that sleep: some 60 MB of memory each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from dcs.probabilities import ProbabilityTable
+from tracking import CellRecord, Outbox, Recorder
+from workflows.cells import Cell, TableRequest
+from workflows.config import SweepConfig, load_config, packaged_config
+from workflows.stores import ProbabilityStore
+from workflows.sweep import SweepPlan, plan_sweep, run_sweep, sweep_key
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def tables(self, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def cells(self, done: int, total: int, failed: int) -> None:
+        """Say nothing."""
+
+    def computed(self, record: CellRecord) -> None:
+        """Say nothing."""
+
+    def machines(self, **usage: float) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def local_ray(cpus: int) -> Iterator[None]:
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def resident() -> float:
+    """Return the memory of this process in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def overhead(folder: Path, *, cpus: int, trials: int) -> None:
+    config = load_config(packaged_config("quickstart"))
+    config = config.model_copy(
+        update={"tuner": config.tuner.model_copy(update={"trials": trials})}
+    )
+    with local_ray(cpus):
+        clock = time.perf_counter()
+        with Recorder(output=folder, experiment="overhead", sweep_key=sweep_key(config)) as to:
+            records = run_sweep(plan_sweep(config, folder), to, Silent())
+            computed = time.perf_counter() - clock
+            report = to.finish()
+        wall = time.perf_counter() - clock
+    store = ProbabilityStore.under(folder)
+    notes = [store.scoring(path.name) for path in store.root.iterdir()]
+    scoring = sum(note.seconds for note in notes if note is not None)
+    annealing = sum(trial.seconds for record in records for trial in record.trials)
+    share = 1 - (scoring + annealing) / (cpus * wall)
+    print(
+        f"overhead: {len(records)} cells, {report.recorded} recorded on {cpus} CPUs in "
+        f"{wall:.1f} s (results after {computed:.1f} s); {scoring:.1f} s of scoring and "
+        f"{annealing:.1f} s of annealing: {100 * share:.1f} % of the CPUs' time went elsewhere"
+    )
+
+
+def _sleeping(seconds: float):
+    def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str) -> CellRecord:
+        started = time.time_ns() // 1_000_000
+        time.sleep(seconds)
+        return CellRecord(
+            key=cell.key,
+            sweep=sweep,
+            identity=cell.identity,
+            params={},
+            metrics={"test/accuracy": 0.5},
+            scheme=None,
+            class_accuracies={},
+            started_ms=started,
+            finished_ms=time.time_ns() // 1_000_000,
+        )
+
+    return run
+
+
+def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
+    config = SweepConfig(name="sleep", tasks=("reviews",), methods=("icl",))
+    rng = np.random.default_rng(0)
+    table = ProbabilityTable.from_arrays(rng.dirichlet(np.ones(5), 2000), rng.integers(0, 5, 2000))
+    store, per_table = ProbabilityStore.under(folder), 200
+    plan = SweepPlan(
+        config=config, output=folder, requests={}, cells={}, ended={}, retry_failed=False
+    )
+    for first in range(0, cells, per_table):
+        key = f"table{first}"
+        store.write(
+            key, {"optimization": table, "test": table}, model="none", seconds=0.0, gpus=0.0
+        )
+        plan.requests[key] = TableRequest("none", "reviews", 1, first, None)
+        plan.cells[key] = [
+            Cell("none", "reviews", 1, seed, "icl", None, table.digest, table.digest)
+            for seed in range(first, min(cells, first + per_table))
+        ]
+    import workflows.driver
+
+    workflows.driver._run_cell = _sleeping(seconds)  # type: ignore[assignment]
+    memory: list[float] = []
+    spans: list[tuple[int, int]] = []
+    with local_ray(cpus):
+        clock = time.perf_counter()
+        for number, record in enumerate(workflows.driver.Driver(plan, Silent()).run()):
+            spans.append((record.started_ms, record.finished_ms))
+            if number % max(1, cells // 10) == 0:
+                memory.append(resident())
+        wall = time.perf_counter() - clock
+    memory.append(resident())
+    # Ray starts the workers one after the other; busy is judged from when all of them are there
+    # until the last cell starts.
+    starts = sorted(start for start, _ in spans)
+    begin, end = starts[min(2 * cpus, len(starts) - 1)], starts[-1]
+    work = sum(max(0, min(e, end) - max(s, begin)) for s, e in spans)
+    busy = work / (cpus * max(1, end - begin))
+    rate = sum(begin <= e <= end for _, e in spans) / max(1, end - begin) * 1000
+    print(
+        f"scheduling: {len(spans)} cells of {seconds} s on {cpus} virtual CPUs in {wall:.0f} s; "
+        f"{100 * busy:.1f} % busy and {rate:.1f} cells/s once the workers are up; driver memory "
+        f"{', '.join(f'{value:.0f}' for value in memory)} MB"
+    )
+
+
+def recording(folder: Path, *, cells: int) -> None:
+    one = CellRecord(
+        key="x",
+        sweep="recording",
+        identity={"model": "none", "task": "reviews", "shots": 1, "seed": 0, "method": "dcs"},
+        params={f"p{number}": number for number in range(10)},
+        metrics={f"m{number}": 0.5 for number in range(15)},
+        scheme={"corrections": []},
+        class_accuracies={"class": list("abcde"), "before": [0.5] * 5, "after": [0.6] * 5},
+        trace=tuple((0.1, 0.2, 0.2, 0.5) for _ in range(60)),
+        started_ms=1,
+        finished_ms=1000,
+    )
+    _record(one, folder / "sqlite", None, cells)
+    with _server(folder / "server") as address:
+        _record(one, folder / "http", address, cells)
+
+
+def _record(one: CellRecord, output: Path, uri: str | None, cells: int) -> None:
+    calls = []
+    clock = time.perf_counter()
+    with Recorder(uri, output=output, experiment="recording", sweep_key="s") as recorder:
+        # The first cell pays for opening the store.
+        recorder.record(dataclasses.replace(one, key="warm"))
+        while Outbox(output).pending():
+            time.sleep(0.05)
+        opened, clock = time.perf_counter() - clock, time.perf_counter()
+        for number in range(cells):
+            before = time.perf_counter()
+            recorder.record(dataclasses.replace(one, key=f"cell{number}"))
+            calls.append(time.perf_counter() - before)
+        handed, report = time.perf_counter() - clock, recorder.finish()
+        wall = time.perf_counter() - clock
+    print(
+        f"recording to {'SQLite' if uri is None else 'a server'}: {report.recorded - 1} cells at "
+        f"{cells / wall:.1f} cells/s (store opened in {opened:.1f} s); the driver was done with "
+        f"them after {handed:.2f} s: median {1000 * float(np.median(calls)):.1f} ms, longest "
+        f"{1000 * max(calls):.0f} ms a cell"
+    )
+
+
+@contextmanager
+def _server(folder: Path, port: int = 5987) -> Iterator[str]:
+    folder.mkdir()
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
+    command += ["--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    process = subprocess.Popen(command, env=os.environ | settings, start_new_session=True, **quiet)
+    try:
+        while process.poll() is None:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=["overhead", "scheduling", "recording"])
+    parser.add_argument("--cpus", type=int, help="2, or 200 virtual ones for scheduling")
+    parser.add_argument("--cells", type=int, help="10000, or 200 for recording")
+    parser.add_argument("--seconds", type=float, default=4.0, help="sleep of a cell")
+    parser.add_argument("--trials", type=int, default=15, help="per cell, for overhead")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dcs-bench-") as name:
+        folder = Path(name)
+        if options.part == "overhead":
+            overhead(folder, cpus=options.cpus or 2, trials=options.trials)
+        elif options.part == "scheduling":
+            scheduling(
+                folder,
+                cpus=options.cpus or 200,
+                cells=options.cells or 10_000,
+                seconds=options.seconds,
+            )
+        else:
+            recording(folder, cells=options.cells or 200)
+
+
+if __name__ == "__main__":
+    main()
