@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -24,9 +25,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quickstart(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A folder with a recorded sweep where the documentation has it."""
     folder = tmp_path_factory.mktemp("docs")
+    (folder / "dcs-runs").mkdir()
+    shutil.copy(empty_store, folder / "dcs-runs" / "mlflow.db")
     with Recorder(
         output=folder / "dcs-runs", experiment="quickstart", sweep_key="s1", trials="none"
     ) as recorder:

@@ -72,14 +72,14 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     Raises
     ------
     InvalidInputError
-        Nothing was searched.
+        There are fewer than two searches to compare.
     """
     groups: dict[tuple[Any, ...], list[CellRecord]] = {}
     for cell in finished_cells(records):
         if tuning_seconds(cell) and search_space(cell) is not None:
             groups.setdefault(place(cell, "method", "task", "model", "shots"), []).append(cell)
-    if not groups:
-        raise InvalidInputError("no finished cell with an annealing run to draw")
+    if len(groups) < 2:
+        raise InvalidInputError("a figure of time needs finished cells of two searches or more")
     timed = all(annealing_seconds(cell) for cells in groups.values() for cell in cells)
     time_of = annealing_seconds if timed else tuning_seconds
     figure, (axes,) = grid_of(1, width=6.4, height=4.0)

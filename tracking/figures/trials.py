@@ -122,6 +122,7 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
             panel.margins(x=0.2)
         elif _is_wide(values):
             panel.set_xscale("log")
+            panel.xaxis.set_minor_formatter("")
         tidy(panel)
         title(panel, _readable(name))
     panels[0].set_ylabel("score against the\ncell's mean, points")
