@@ -70,7 +70,7 @@ class SelectionSettings:
         Which point of the front becomes the scheme.
     keep_uncorrected : bool
         Whether the uncorrected probabilities stay unless correcting them is an improvement
-        beyond the noise of cross-validation (one standard error).
+        beyond the noise of cross-validation: one standard error, two where it costs accuracy.
 
     Raises
     ------
@@ -278,8 +278,14 @@ def _chosen(
         best = near[0] if near else best
     if preference.prefer == "balance" and not beats(best, middle, 1.5 * share):
         best = middle
-    if settings.keep_uncorrected and not beats(best, plain, 1.0):
-        return plain
+    if settings.keep_uncorrected:
+        loss = compare_predictions(
+            labels, at[id(plain)], at[id(best)], n_classes, resamples=500
+        ).accuracy
+        # The best of many points flatters itself; where it costs accuracy it must show more.
+        costs = loss.estimate < -loss.standard_error
+        if not beats(best, plain, 2.0 if costs else 1.0):
+            return plain
     return best
 
 
