@@ -9,9 +9,7 @@ often it happened is counted for each class.
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import importlib
-import json
 import math
 import os
 import random
@@ -27,6 +25,7 @@ from numpy.typing import NDArray
 
 from dcs._files import suggest
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
+from dcs.scorers._replies import best_token, error_message, refuse_prefixes, retry_after
 from dcs.scorers.base import Progress
 
 __all__ = ["CostEstimate", "MissingRule", "OpenAIScorer"]
@@ -179,7 +178,7 @@ class OpenAIScorer:
         """
         if self._closed:
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
-        _refuse_prefixes(label_words)
+        refuse_prefixes(label_words)
         if not queries:
             return np.zeros((0, len(label_words)))
         return _run(self._score(prefix, queries, label_words, progress))
@@ -243,7 +242,7 @@ class OpenAIScorer:
                 async with session.post(f"{self.base_url}/{path}", json=body) as reply:
                     if reply.status == 200:
                         return await reply.json(content_type=None)
-                    text = _message(await reply.text(errors="replace"))
+                    text = error_message(await reply.text(errors="replace"))
                     if reply.status in (401, 403):
                         # Servers repeat parts of the key here.
                         raise ScoringError(
@@ -256,7 +255,7 @@ class OpenAIScorer:
                         raise ScoringError(
                             f"query {row}: {self.base_url} refuses it with {problem}"
                         )
-                    wait = _retry_after(reply.headers.get("Retry-After"))
+                    wait = retry_after(reply.headers.get("Retry-After"))
                     if wait is not None:
                         # The limit holds for all requests, not for this one alone.
                         self._not_before = max(self._not_before, time.monotonic() + wait)
@@ -294,7 +293,7 @@ class OpenAIScorer:
         self, row: int, shown: Mapping[str, float], prompt: str, label_words: Sequence[str]
     ) -> NDArray[np.float64]:
         spaced = self._api == "completions" and not prompt[-1:].isspace()
-        found = [_best(shown, word, label_words, spaced) for word in label_words]
+        found = [best_token(shown, word, label_words, spaced) for word in label_words]
         absent = [word for word, value in zip(label_words, found, strict=True) if value is None]
         self.missing.update(absent)
         if absent and self._missing_rule == "error":
@@ -315,57 +314,6 @@ class OpenAIScorer:
             raise ScoringError(f"query {row}: {self.base_url} gives a log-probability of {logs}")
         weights = np.exp(logs - logs.max())
         return np.asarray(weights / weights.sum(), dtype=np.float64)
-
-
-def _best(
-    shown: Mapping[str, float], word: str, label_words: Sequence[str], spaced: bool
-) -> float | None:
-    """Return the largest log-probability of a token that begins this label word alone."""
-    values = []
-    for token, value in shown.items():
-        bare = token.strip()
-        if not bare or (spaced and token[:1] != " ") or not word.strip().startswith(bare):
-            continue
-        if sum(other.strip().startswith(bare) for other in label_words) == 1:
-            values.append(value)
-    return max(values, default=None)
-
-
-def _refuse_prefixes(label_words: Sequence[str]) -> None:
-    words = [word.strip() for word in label_words]
-    for later, word in enumerate(words):
-        for other in words[:later]:
-            if word.startswith(other) or other.startswith(word):
-                raise ScoringError(
-                    f"label words {other!r} ({f' {other}'!r}) and {word!r} ({f' {word}'!r}) "
-                    "collide: one begins the other, so that their tokens cannot be told apart; "
-                    "choose other words"
-                )
-
-
-def _message(text: str) -> str:
-    """Return the message of an error reply in one line, cut to a readable length."""
-    try:
-        content = json.loads(text)
-        text = str(content["error"]["message"])
-    except (ValueError, TypeError, KeyError):
-        pass  # not in the usual form: shown as it is
-    return " ".join(text.split())[:300]
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Return the seconds of a Retry-After header: a number, or a date."""
-    if not value:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        moment = email.utils.parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, moment.timestamp() - time.time())
 
 
 def _run(work: Coroutine[Any, Any, NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, ScoringError
+from dcs.scorers._caches import (
+    Run,
+    bears_padding,
+    is_out_of_memory,
+    is_plain_layer,
+    repeat_cache,
+    shared_length,
+)
 from dcs.scorers.base import Progress
 from dcs.scorers.label_tokens import (
     LabelRule,
@@ -163,14 +169,14 @@ class TransformersScorer:
         self._check_lengths(prompts)
         # Tokenised whole and split afterwards, so that the tokens are those the model would
         # see without the cache, whatever the tokenizer does at the boundary.
-        shared = _shared_length(prompts) if self._reuse_prefix else 0
+        shared = shared_length(prompts) if self._reuse_prefix else 0
         torch = require("torch")
         with torch.inference_mode():
             try:
                 cache = self._run_shared(torch, prompts[0][:shared])
             except RuntimeError as error:
                 raise self._too_large(torch, error) from None
-            run = _Run(prompts, shared if cache is not None else 0, cache)
+            run = Run(prompts, shared if cache is not None else 0, cache)
             wanted = sorted({*sum(token_ids, ())})
 
             def last(tails: list[list[int]]) -> Any:
@@ -188,7 +194,7 @@ class TransformersScorer:
         self,
         torch: Any,
         tails: list[list[int]],
-        run: _Run,
+        run: Run,
         token_ids: Sequence[tuple[int, ...]],
     ) -> Any:
         """Return the log-probabilities of whole label words: [rows, N]."""
@@ -202,7 +208,7 @@ class TransformersScorer:
         output = self._run_tails(torch, tails, run, keep_cache=True)
         total = output.logits[:, -1].double().log_softmax(-1)[:, [ids[0] for ids in token_ids]]
         cache: Any = getattr(output, "past_key_values", None)
-        is_plain = hasattr(cache, "layers") and all(map(_is_plain, cache.layers))
+        is_plain = hasattr(cache, "layers") and all(map(is_plain_layer, cache.layers))
         # Plain layers join new keys to old ones in new tensors, so that the old ones stay.
         kept = [(layer.keys, layer.values) for layer in cache.layers] if is_plain else []
         width = max(len(tail) for tail in tails)
@@ -237,14 +243,14 @@ class TransformersScorer:
     def _read(
         self,
         torch: Any,
-        run: _Run,
+        run: Run,
         read: Callable[[list[list[int]]], Any],
         progress: Progress | None,
     ) -> NDArray[np.float64]:
         """Run all prompts; `read` gives what is needed of the prompts with some tails."""
         lengths = [len(ids) - run.shared for ids in run.prompts]
         parts: dict[int, NDArray[np.float64]] = {}
-        for batch in self._batches(lengths, run.shared, pad=_bears_padding(run.cache)):
+        for batch in self._batches(lengths, run.shared, pad=bears_padding(run.cache)):
             pending = [batch]
             while pending:
                 rows = pending.pop()
@@ -252,7 +258,7 @@ class TransformersScorer:
                     found = read([run.prompts[row][run.shared :] for row in rows])
                     values = found.cpu().numpy()
                 except RuntimeError as error:
-                    if len(rows) == 1 or not _is_out_of_memory(torch, error):
+                    if len(rows) == 1 or not is_out_of_memory(torch, error):
                         raise self._too_large(torch, error) from None
                 else:
                     parts |= dict(zip(rows, values, strict=True))
@@ -277,7 +283,7 @@ class TransformersScorer:
             torch.cuda.empty_cache()
 
     def _too_large(self, torch: Any, error: RuntimeError) -> Exception:
-        if not _is_out_of_memory(torch, error):
+        if not is_out_of_memory(torch, error):
             return error
         return ScoringError(
             f"model {self.model!r} ran out of memory on {self._device} with a single prompt; "
@@ -336,7 +342,7 @@ class TransformersScorer:
         self,
         torch: Any,
         tails: list[list[int]],
-        run: _Run,
+        run: Run,
         *,
         keep: int = 1,
         keep_cache: bool = False,
@@ -355,59 +361,9 @@ class TransformersScorer:
             if "position_ids" in self._accepted:
                 inputs["position_ids"] = shared + (columns - pads).clamp(min=0)
         if cache is not None:
-            inputs["past_key_values"] = _repeat(cache, len(rows))
+            inputs["past_key_values"] = repeat_cache(cache, len(rows))
         use_cache = keep_cache or cache is not None
         return self._model(**inputs, use_cache=use_cache, **self._last_only(keep))
 
     def _last_only(self, keep: int) -> dict[str, int]:
         return {"logits_to_keep": keep} if "logits_to_keep" in self._accepted else {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Prompts, how many tokens they share, and the keys and values of those."""
-
-    prompts: list[list[int]]
-    shared: int
-    cache: Any
-
-
-def _is_out_of_memory(torch: Any, error: RuntimeError) -> bool:
-    # On a CPU torch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
-
-
-def _shared_length(prompts: list[list[int]]) -> int:
-    """Return how many tokens all prompts begin with; at least one of each is left to run."""
-    # The lexicographic extremes differ wherever any two prompts do.
-    first, last = min(prompts), max(prompts)
-    most = min(len(ids) for ids in prompts) - 1
-    for position in range(most):
-        if first[position] != last[position]:
-            return position
-    return most
-
-
-def _is_plain(layer: Any) -> bool:
-    return type(layer).__name__ == "DynamicLayer"
-
-
-def _bears_padding(cache: Any) -> bool:
-    """Return whether padding may stand between the cached tokens and the rest.
-
-    Layers of a sliding window count it as tokens, and would look less far back.
-    """
-    return cache is None or all(_is_plain(layer) for layer in cache.layers)
-
-
-def _repeat(cache: Any, times: int) -> Any:
-    """Return a copy of the cache of one row for `times` rows; the model writes to it."""
-    repeated = copy.deepcopy(cache)
-    for layer in repeated.layers:
-        if _is_plain(layer):
-            # A view will do: this layer joins new keys to old ones in a new tensor.
-            layer.keys = layer.keys.expand(times, -1, -1, -1)
-            layer.values = layer.values.expand(times, -1, -1, -1)
-        else:
-            layer.batch_repeat_interleave(times)
-    return repeated

@@ -15,6 +15,7 @@ import pytest
 
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.scorers import Scorer, StoredScorer, load_scorer, openai_compatible, score_settings
+from dcs.scorers._replies import best_token
 from dcs.scorers.openai_compatible import OpenAIScorer
 from dcs.store import ShardStore
 from tests.dcs.scorers.server import ModelServer
@@ -217,10 +218,10 @@ class TestMissing:
     def test_a_token_of_two_words_counts_for_neither(self) -> None:
         shown = {" A": -0.1, " Ar": -0.5, " Ath": -0.7, "Ath": -0.2, "": -1.0, " ": -1.0}
         words = ("Artist", "Athlete")
-        assert openai_compatible._best(shown, "Artist", words, True) == -0.5
-        assert openai_compatible._best(shown, "Athlete", words, True) == -0.7
-        assert openai_compatible._best(shown, "Athlete", words, False) == -0.2
-        assert openai_compatible._best({" A": -0.1}, "Artist", words, True) is None
+        assert best_token(shown, "Artist", words, True) == -0.5
+        assert best_token(shown, "Athlete", words, True) == -0.7
+        assert best_token(shown, "Athlete", words, False) == -0.2
+        assert best_token({" A": -0.1}, "Artist", words, True) is None
 
 
 @pytest.mark.parametrize(
