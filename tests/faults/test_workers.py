@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +102,58 @@ def _crash_on_dnip(cell, tables, sweep):
     if cell.method == "dnip":
         os.abort()
     return compute_cell(cell, tables["optimization"], tables["test"], sweep=sweep)
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group with little memory: who enters and takes more is killed by the kernel."""
+    root = Path("/sys/fs/cgroup")
+    version_2 = (root / "cgroup.controllers").exists()
+    group = (root if version_2 else root / "memory") / f"dcs-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        limit = "memory.max" if version_2 else "memory.limit_in_bytes"
+        (group / limit).write_text(str(200 * 2**20))
+        yield group
+    except OSError as error:
+        pytest.skip(f"no control group with a memory limit can be made here: {error}")
+    finally:
+        wait_for(lambda: not (group / "cgroup.procs").read_text().strip(), "the group to empty")
+        group.rmdir()
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_task_out_of_memory(
+    cluster, undisturbed, scored, tmp_path, small_memory, always, monkeypatch
+):
+    import workflows.driver
+
+    monkeypatch.setattr(
+        workflows.driver, "_run_cell", _greedy(small_memory, tmp_path / "once", always)
+    )
+    records, report = sweep(scored)
+    assert report.pending == 0
+    monkeypatch.undo()
+    if always:
+        failed = [record for record in records if not record.finished]
+        assert [record.identity["method"] for record in failed] == ["dnip", "dnip"]
+        sweep(scored, retry=True)
+    else:
+        assert (tmp_path / "once").exists()
+    check_complete(scored, undisturbed[1])
+
+
+def _greedy(group: Path, once: Path, always: bool):
+    def run(cell, tables, sweep):
+        from workflows.compute import compute_cell
+
+        if cell.method == "dnip" and (always or not once.exists()):
+            once.touch()
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+            bytearray(os.urandom(2**20) * 1024)
+        return compute_cell(cell, tables["optimization"], tables["test"], sweep=sweep)
+
+    return run
