@@ -265,7 +265,7 @@ def quality(tables: dict[str, Any], seeds: int) -> None:
     report("default schedule against the best known", rows)
 
 
-def solvers(tables: dict[str, Any], seeds: int, limit: float) -> None:
+def solvers(tables: dict[str, Any], names: list[str], seeds: int, limit: float) -> None:
     for name, (probs, labels) in tables.items():
         long = Schedule(budget=5_000_000)
         best = (
@@ -274,7 +274,8 @@ def solvers(tables: dict[str, Any], seeds: int, limit: float) -> None:
             else anneal(probs, labels, seed=1000, schedule=long).z
         )
         rows = []
-        for solver_name, solver in SOLVERS.items():
+        for solver_name in names:
+            solver = SOLVERS[solver_name]
             gaps, times, judged = [], [], []
             for seed in range(seeds):
                 target = Target(probs, labels, best=best, limit=limit)
@@ -298,6 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", help="npz files with probs and labels")
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--solver", action="append", choices=SOLVERS, help="default: all")
     parser.add_argument("--seeds", type=int, help="default 20 for quality, 3 for solvers")
     parser.add_argument("--limit", type=float, default=5.0, help="seconds per solver and seed")
     parser.add_argument("--rows", type=int, default=9_500)
@@ -318,7 +320,7 @@ def main() -> None:
     if "quality" in parts:
         quality(tables, options.seeds or 20)
     if "solvers" in parts:
-        solvers(tables, options.seeds or 3, options.limit)
+        solvers(tables, options.solver or list(SOLVERS), options.seeds or 3, options.limit)
 
 
 if __name__ == "__main__":
