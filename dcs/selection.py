@@ -45,7 +45,7 @@ _CANDIDATES: Final = (
 _MOST_LOGISTIC_CLASSES: Final = 12
 
 #: Rows per class below which memberships, which nothing draws back, are not tried.
-_MEMBERSHIP_ROWS: Final = 50
+_MEMBERSHIP_ROWS: Final = 400
 
 #: The point that stands where the rows are too few to choose one, and how many are few.
 _MIDDLE_BETA: Final = 0.3
@@ -61,7 +61,7 @@ class SelectionSettings:
     candidates : tuple of Hyperparameters
         Settings to compare; each is tried with every beta. Those that would overfit are left
         out when others remain: a logistic calibration above 12 classes, membership functions
-        below 50 rows per class.
+        below 400 rows per class.
     betas : tuple of float
         Weights of COBias: the points of the front.
     folds : int
