@@ -27,10 +27,11 @@ from tracking._report_parts import (
 )
 from tracking.class_tables import class_accuracies_by_seed, scheme_summary
 from tracking.figures import figure_bytes, overview_figures, scheme_figure, trace_figure
-from tracking.paper_tables import ablation_table, main_results, timing_table
+from tracking.paper_tables import ablation_table, main_results
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable
 from tracking.stored import StoredCell
+from tracking.timing import timing_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

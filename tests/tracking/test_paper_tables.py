@@ -20,9 +20,10 @@ from tracking.paper import (
     paper_rows,
     paper_task,
 )
-from tracking.paper_tables import ablation_table, main_results, timing_table
+from tracking.paper_tables import ablation_table, main_results
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable
+from tracking.timing import timing_table
 
 from .cells import failed_cell, make_cell
 from .paper_cells import paper_cells

@@ -132,7 +132,8 @@ def table_finder(runs: Path) -> Callable[[str], ProbabilityTable | None]:
 def _write_files(folder: Path, records: list[CellRecord]) -> None:
     from tracking.class_tables import class_accuracies_by_seed, scheme_summary
     from tracking.figures import overview_figures, save_figure
-    from tracking.paper_tables import ablation_table, main_results, timing_table
+    from tracking.paper_tables import ablation_table, main_results
+    from tracking.timing import timing_table
 
     tables = [make(records) for make in (main_results, ablation_table, timing_table)]
     tables += [scheme_summary(records), *class_accuracies_by_seed(records)]

@@ -74,7 +74,8 @@ def table(
 
 def _make(which: Which, records: list[CellRecord], *, paper: bool) -> list[ResultTable]:
     from tracking.class_tables import class_accuracies_by_seed, scheme_summary
-    from tracking.paper_tables import ablation_table, main_results, timing_table
+    from tracking.paper_tables import ablation_table, main_results
+    from tracking.timing import timing_table
 
     if which is Which.classes:
         return class_accuracies_by_seed(records, paper_too=paper)
