@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from dcs.errors import DCSError
     from dcs.estimator import DCSClassifier
     from dcs.exact import exact_search
+    from dcs.fitting import Hyperparameters
+    from dcs.front import Preference
+    from dcs.methods import get_method
     from dcs.metrics import ClassificationMetrics
     from dcs.objective import Objective
     from dcs.probabilities import ProbabilityTable, Provenance
@@ -29,8 +32,10 @@ __all__ = [
     "DCSClassifier",
     "DCSError",
     "FittedScheme",
+    "Hyperparameters",
     "Membership",
     "Objective",
+    "Preference",
     "ProbabilityTable",
     "Provenance",
     "Schedule",
@@ -39,6 +44,7 @@ __all__ = [
     "anneal",
     "exact_search",
     "fit_scheme",
+    "get_method",
 ]
 
 _HOME = {
@@ -49,8 +55,10 @@ _HOME = {
     "DCSClassifier": "dcs.estimator",
     "DCSError": "dcs.errors",
     "FittedScheme": "dcs.selection",
+    "Hyperparameters": "dcs.fitting",
     "Membership": "dcs.corrections",
     "Objective": "dcs.objective",
+    "Preference": "dcs.front",
     "ProbabilityTable": "dcs.probabilities",
     "Provenance": "dcs.probabilities",
     "Schedule": "dcs.annealing",
@@ -59,6 +67,7 @@ _HOME = {
     "anneal": "dcs.annealing",
     "exact_search": "dcs.exact",
     "fit_scheme": "dcs.selection",
+    "get_method": "dcs.methods",
 }
 
 

@@ -140,6 +140,7 @@ def run_study(
             state="COMPLETE",
             seconds=time.perf_counter() - clock,
             started_ms=started_ms,
+            value=score,
         )
         records.append(record)
         if best is None or score > best[0]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from dcs.uncertainty import Interval
 
 __all__ = ["register"]
 
@@ -23,32 +26,52 @@ def evaluate(
     ] = None,
 ) -> None:
     """Print accuracy, COBias and class accuracies of a table, before and after correction."""
-    from dcs.metrics import ClassificationMetrics
+    from rich.markup import escape
+
+    from dcs.metrics import confusion_matrix
     from dcs.probabilities import ProbabilityTable
     from dcs.scheme import CorrectionScheme
+    from dcs.uncertainty import bootstrap_intervals, compare_predictions
     from workflows.cli._console import console, new_table
 
     probabilities = ProbabilityTable.read(table)
-    columns = {"uncorrected": probabilities.probs.argmax(axis=1)}
+    schemes = {"uncorrected": CorrectionScheme.identity(probabilities.classes)}
     if scheme is not None:
-        correction = CorrectionScheme.load(scheme).for_classes(
+        schemes["corrected"] = CorrectionScheme.load(scheme).for_classes(
             probabilities.classes, source=str(scheme)
         )
-        columns["corrected"] = correction.predict(probabilities.probs)
-    metrics = [
-        ClassificationMetrics.from_predictions(
-            probabilities.labels, predictions, probabilities.n_classes
-        )
-        for predictions in columns.values()
+    labels, n_classes = probabilities.labels, probabilities.n_classes
+    predictions = [correction.predict(probabilities.probs) for correction in schemes.values()]
+    intervals = [
+        bootstrap_intervals(confusion_matrix(labels, some, n_classes)) for some in predictions
     ]
 
-    console.print(f"[bold]{table.name}[/bold]: % of {probabilities.n_rows} rows")
-    shown = new_table(" ", *columns)
-    shown.add_row("accuracy ↑", *(f"{100 * m.accuracy:.1f}" for m in metrics), style="bold")
-    shown.add_row("COBias ↓", *(f"{100 * m.cobias:.1f}" for m in metrics), style="bold")
+    console.print(f"[bold]{table.name}[/bold]: % of {probabilities.n_rows} rows \\[95 % interval]")
+    shown = new_table(" ", *schemes)
+    shown.add_row("accuracy ↑", *(_figure(each.accuracy) for each in intervals), style="bold")
+    shown.add_row("COBias ↓", *(_figure(each.cobias) for each in intervals), style="bold")
     shown.add_section()
     for index, name in enumerate(probabilities.classes):
-        values = [m.class_accuracies[index] for m in metrics]
-        # A class without rows has no accuracy.
-        shown.add_row(name, *("-" if v != v else f"{100 * v:.1f}" for v in values))
+        shown.add_row(escape(name), *(_figure(each.class_accuracies[index]) for each in intervals))
     console.print(shown)
+    if scheme is not None:
+        change = compare_predictions(labels, predictions[0], predictions[1], n_classes)
+        console.print(
+            f"change: accuracy {100 * change.accuracy.estimate:+.1f} "
+            f"({_chance(change.accuracy_p)}), "
+            f"COBias {100 * change.cobias.estimate:+.1f} ({_chance(change.cobias_p)})",
+            highlight=False,
+        )
+
+
+def _chance(p: float) -> str:
+    # A bootstrap of 2,000 samples says no more than this.
+    return "p < 0.002" if p < 0.002 else f"p = {p:.2g}"
+
+
+def _figure(interval: Interval) -> str:
+    # A class without rows has no accuracy.
+    if interval.estimate != interval.estimate:
+        return "-"
+    low, high = 100 * interval.low, 100 * interval.high
+    return f"{100 * interval.estimate:.1f} [{low:4.1f}, {high:4.1f}]"
