@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from dcs.probabilities import ProbabilityTable
+from dcs.scheme import CorrectionScheme
 from tracking import CellRecord, Outbox, Recorder
 from workflows.cells import Cell, TableRequest
 from workflows.config import SweepConfig, load_config, packaged_config
@@ -168,7 +169,7 @@ def recording(folder: Path, *, cells: int) -> None:
         identity={"model": "none", "task": "reviews", "shots": 1, "seed": 0, "method": "dcs"},
         params={f"p{number}": number for number in range(10)},
         metrics={f"m{number}": 0.5 for number in range(15)},
-        scheme={"corrections": []},
+        scheme=CorrectionScheme.identity(tuple("abcde")).to_dict(),
         class_accuracies={"class": list("abcde"), "before": [0.5] * 5, "after": [0.6] * 5},
         trace=tuple((0.1, 0.2, 0.2, 0.5) for _ in range(60)),
         started_ms=1,
@@ -185,7 +186,8 @@ def _record(one: CellRecord, output: Path, uri: str | None, cells: int) -> None:
     with Recorder(uri, output=output, experiment="recording", sweep_key="s") as recorder:
         # The first cell pays for opening the store.
         recorder.record(dataclasses.replace(one, key="warm"))
-        while Outbox(output).pending():
+        until = time.monotonic() + 120
+        while Outbox(output).pending() and time.monotonic() < until:
             time.sleep(0.05)
         opened, clock = time.perf_counter() - clock, time.perf_counter()
         for number in range(cells):
