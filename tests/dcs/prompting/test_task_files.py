@@ -245,7 +245,10 @@ class TestOwnTask:
             ({"files": None}, ["'files' or 'hub'"]),
             ({"files": {"optimization": "a"}}, ["'files.test'", "missing"]),
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, ["'files.fields'", "text"]),
-            ({"files": OWN["files"] | {"format": "jsonlines"}}, ["'files.format'", "jsonl, json, csv"]),
+            (
+                {"files": OWN["files"] | {"format": "jsonlines"}},
+                ["'files.format'", "jsonl, json, csv"],
+            ),
             ({"files": OWN["files"] | {"lable": "x"}}, ["'files.lable'", "'label'"]),
         ],
     )
