@@ -60,7 +60,7 @@ class Schedule:
         temperatures, instead of from a random solution at the first.
     budget : int
         No cooling starts once this many candidate solutions have been judged, 1 or more; the
-        first always runs. The default takes about 0.8 s for 10,000 rows.
+        first always runs. The default takes about 0.9 s for 10,000 rows.
 
     Raises
     ------
@@ -77,7 +77,7 @@ class Schedule:
     moves: Moves = "heat-bath"
     descend: bool = True
     reheat: bool = True
-    budget: int = 750_000
+    budget: int = 850_000
 
     def __post_init__(self) -> None:
         for name in (
