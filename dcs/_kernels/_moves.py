@@ -18,6 +18,13 @@ __all__ = ["State", "apply_move", "judge_move", "make_state", "set_choice"]
 
 
 _ONE = np.uint64(1)
+_TWO = np.uint64(2)
+_THREE = np.uint64(3)
+
+# Where the parts of a row's keys begin, and how wide a key is.
+_SECOND_KEY = np.uint64(20)
+_LABEL = np.uint64(40)
+_KEY_BITS = np.uint64(2**20 - 1)
 
 # What a row's flag says, and the second of these in all eight bytes of a word.
 _NOTHING, _CHANGES, _TIES = np.int64(0), np.int64(1), np.int64(2)
@@ -32,8 +39,7 @@ class State(NamedTuple):
     second: NDArray[np.float64]  # [M] runner-up
     first_class: NDArray[np.int16]  # [M]
     second_class: NDArray[np.int16]  # [M]
-    first_key: NDArray[np.int32]  # [M] 3 * best class, plus 1 where it is the label
-    second_key: NDArray[np.int32]  # [M] the same for the runner-up
+    keys: NDArray[np.uint64]  # [M] key of the best, key of the runner-up, label: see _set_keys
     correct: NDArray[np.int64]  # [N] correct predictions
     predicted: NDArray[np.int64]  # [N] all predictions
     flags: NDArray[np.uint8]  # [8 * words] rows that may change
@@ -54,8 +60,7 @@ def make_state(table: Table) -> State:
         second=np.zeros(n_rows),
         first_class=np.zeros(n_rows, np.int16),
         second_class=np.zeros(n_rows, np.int16),
-        first_key=np.zeros(n_rows, np.int32),
-        second_key=np.zeros(n_rows, np.int32),
+        keys=np.zeros(n_rows, np.uint64),
         correct=np.zeros(n_classes, np.int64),
         predicted=np.zeros(n_classes, np.int64),
         flags=words.view(np.uint8),
@@ -69,10 +74,16 @@ def make_state(table: Table) -> State:
 
 @compiled
 def _set_keys(table: Table, state: State, m: int) -> None:
-    """Bring the keys of row m up to date with its classes."""
-    i, j = np.int32(state.first_class[m]), np.int32(state.second_class[m])
-    state.first_key[m] = 3 * i + (i == table.labels[m])
-    state.second_key[m] = 3 * j + (j == table.labels[m])
+    """Bring the keys of row m up to date with its classes.
+
+    A key is 3 * class, plus 1 where the class is the label. Both keys and the label share one
+    word, so that counting a row costs one load.
+    """
+    i, j = np.uint64(state.first_class[m]), np.uint64(state.second_class[m])
+    label = np.uint64(table.labels[m])
+    first = _THREE * i + np.uint64(i == label)
+    second = _THREE * j + np.uint64(j == label)
+    state.keys[m] = first | (second << _SECOND_KEY) | (label << _LABEL)
 
 
 @compiled
@@ -154,23 +165,27 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
         # Both are read whatever the row: a load that depends on a comparison is not vectorised.
         best, runner_up = first[m], second[m]
         own = first_class[m] == jj
-        changes = (own & (v <= runner_up)) | ((not own) & (v > best))
-        ties = ((v == best) | (v == runner_up)) & (v > 0.0)
+        rival = runner_up if own else best
+        changes = own != (v > rival)
+        ties = (v == rival) & (v > 0.0)
         flags[m] = (_CHANGES if changes else _NOTHING) | (_TIES if ties else _NOTHING)
     n_touched, any_ties = _list_flagged(state)
     if any_ties:
         _settle_ties(table, state, j, k)
         n_touched, _ = _list_flagged(state)
     net[:] = 0
-    labels, touched = table.labels, state.touched
-    # A row that falls back to j itself, having all zeros, has this key, which is not counted.
-    own_key = 3 * np.int32(jj) + 1
+    keys, touched = state.keys, state.touched
+    # Its own keys are these two. A row that falls back to j itself, having all zeros, has the
+    # second one, which is not counted.
+    own_keys = _THREE * np.uint64(j)
+    own_label = np.uint64(j)
     for t in range(n_touched):
-        row = np.uint32(touched[t])
-        own = first_class[row] == jj
-        key = state.second_key[row] if own else state.first_key[row]
-        key += 2 * ((labels[row] == jj) & (key != own_key))
-        net[np.uint32(key)] += 1 - 2 * np.int64(own)
+        word = keys[np.uint32(touched[t])]
+        key = word & _KEY_BITS
+        own = key - own_keys < _TWO
+        key = (word >> _SECOND_KEY) & _KEY_BITS if own else key
+        key += _TWO * np.uint64((word >> _LABEL == own_label) & (key != own_keys + _ONE))
+        net[key] += 1 - 2 * np.int64(own)
     correct, predicted = room.correct, room.predicted
     gained, hits = 0, 0
     for i in range(correct.size):
