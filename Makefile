@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-faults test-vllm check clean
+.PHONY: help install demo test test-slow test-browser test-faults test-vllm check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,7 +25,10 @@ test: $(INSTALLED)  ## pass the tests
 	$(BIN)/python -m pytest
 
 test-slow: $(INSTALLED)  ## pass the tests that take more than a few seconds each
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m 'slow and not browser'
+
+test-browser: $(INSTALLED)  ## look at the report and at MLflow in Chromium (chromium installed)
+	$(BIN)/python -m pytest -m browser
 
 test-faults: $(INSTALLED)  ## kill processes, servers and nodes under a sweep (PostgreSQL installed)
 	$(BIN)/python -m pytest -m fault tests/faults

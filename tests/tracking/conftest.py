@@ -12,10 +12,6 @@ from tracking.stores import default_tracking_uri, open_client
 from .cells import make_cell
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "browser: opens pages in Chromium; run by -m browser")
-
-
 @pytest.fixture(autouse=True)
 def nothing_lands_in_the_working_directory(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
