@@ -228,9 +228,9 @@ class Sender:
                 self._trouble = one_line(error)
             try:
                 runs.draw_summary(contents.records.values())
-            except Exception:
+            except Exception as error:
                 # Without its pictures the sweep is recorded all the same.
-                _log.debug("the figures of the sweep were not taken", exc_info=True)
+                _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
             runs.end(self._stop_status or "KILLED")
         self._ended = self._trouble is None
         if self._ended:

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def quickstart(output: Output = Path("dcs-runs"), tracking_uri: TrackingUri = None) -> None:
-    """Run the main job on the built-in demonstration model and tasks: about two minutes.
+    """Run the main job on the built-in demonstration model and tasks: about a minute.
 
     A tiny language model scores two generated tasks with 1-shot and N-shot prompts and three
     seeds; ICL, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow
