@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
+DISTRIBUTION = "dcs-debias"
+_SOURCES = ("dcs", "tracking", "workflows")
+_RUNTIME_EXTRAS = ("vllm", "hub", "cluster")
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?[^;]*(?:;(.*))?", re.DOTALL)
+_EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]*)['"]""")
 _PACKAGES = (
-    "dcs-debias",
+    DISTRIBUTION,
     "numpy",
     "numba",
     "pyarrow",
@@ -36,16 +43,83 @@ def collect_provenance(**extra: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``git_commit`` (None outside a checkout), ``python``, ``platform``, ``packages``, and
-        `extra`.
+        ``git_commit`` (None outside a checkout), ``sources`` (hash of the source files, which
+        also tells of changes that no commit holds), ``python``, ``platform``, ``cpu``,
+        ``packages`` (those that decide results), ``lock`` (every installed package that this
+        one needs, with its version), and `extra`.
     """
     return {
         "git_commit": git_commit(),
+        "sources": source_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cpu": _cpu(),
         "packages": dict(_versions()),
+        "lock": dict(locked_versions()),
         **extra,
     }
+
+
+def installed_version() -> str:
+    """Return the version of this package, or ``not installed``."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@cache
+def source_digest() -> str:
+    """Return a short hash of the installed source files of this package."""
+    root = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for package in _SOURCES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def locked_versions() -> Mapping[str, str]:
+    """Return the version of every installed package that this one needs, directly or not.
+
+    The extras that runs may use are followed where they are installed. The package itself is
+    left out.
+    """
+    versions: dict[str, str] = {}
+    followed: set[tuple[str, str]] = set()
+    wanted = [(DISTRIBUTION, extra) for extra in ("", *_RUNTIME_EXTRAS)]
+    while wanted:
+        name, extra = wanted.pop()
+        if (name, extra) in followed:
+            continue
+        followed.add((name, extra))
+        try:
+            there = distribution(name)
+        except PackageNotFoundError:
+            continue
+        versions[name] = there.version
+        for line in there.requires or ():
+            needed, extras, marker = _parsed(line)
+            condition = _EXTRA.search(marker)
+            if (condition[1] if condition else "") == extra:
+                wanted += [(needed, more) for more in ("", *extras)]
+    versions.pop(DISTRIBUTION, None)
+    return dict(sorted(versions.items()))
+
+
+def _parsed(requirement: str) -> tuple[str, list[str], str]:
+    """Split ``Name[extra,...] >=1; marker`` into the name as registries spell it, extras, marker.
+
+    Markers of the platform need no reading: what they leave out is not installed.
+    """
+    found = _REQUIREMENT.match(requirement)
+    if found is None:
+        return requirement.strip(), [], ""
+    name, extras, marker = found.groups(default="")
+    spelt = re.sub(r"[-_.]+", "-", name).lower()
+    return spelt, [extra.strip() for extra in extras.split(",") if extra.strip()], marker
 
 
 @cache
@@ -74,6 +148,17 @@ def user_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
         return "unknown"
+
+
+@cache
+def _cpu() -> str:
+    """Return the model of the processor: libraries choose their instructions by it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import secrets
@@ -11,11 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from dcs.errors import DCSError
+from tracking.provenance import DISTRIBUTION, installed_version, source_digest
 
 __all__ = [
     "ClusterError",
@@ -26,8 +24,6 @@ __all__ = [
     "software_mismatch",
 ]
 
-_DISTRIBUTION = "dcs-debias"
-_SOURCES = ("dcs", "tracking", "workflows")
 #: Out-of-memory kills are counted apart from crashes, and without end unless told otherwise: a
 #: cell that fits no node would be tried for ever.
 _OUT_OF_MEMORY_RETRIES = "3"
@@ -62,25 +58,11 @@ def software() -> Software:
     import ray
 
     return Software(
-        python=platform.python_version(), ray=ray.__version__, dcs=_dcs_version(), sources=_hash()
+        python=platform.python_version(),
+        ray=ray.__version__,
+        dcs=installed_version(),
+        sources=source_digest(),
     )
-
-
-def _dcs_version() -> str:
-    try:
-        return version(_DISTRIBUTION)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _hash() -> str:
-    root = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for package in _SOURCES:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def software_mismatch(here: Software, nodes: Mapping[str, Software]) -> str | None:
@@ -109,14 +91,15 @@ def software_mismatch(here: Software, nodes: Mapping[str, Software]) -> str | No
                 f"node {node} runs ray {there.ray}, the driver {here.ray}; on the node run: "
                 f"pip install 'ray[default]=={here.ray}'"
             )
-        if there.dcs != here.dcs:
+        # Installed from a checkout, equal sources may carry the versions of different commits.
+        if there.dcs != here.dcs and there.sources != here.sources:
             return (
-                f"node {node} has {_DISTRIBUTION} {there.dcs}, the driver {here.dcs}; on the node "
-                f"run: pip install '{_DISTRIBUTION}=={here.dcs}'"
+                f"node {node} has {DISTRIBUTION} {there.dcs}, the driver {here.dcs}; on the node "
+                f"run: pip install '{DISTRIBUTION}=={here.dcs}'"
             )
         if there.sources != here.sources:
             return (
-                f"node {node} has other source files of {_DISTRIBUTION} {there.dcs} "
+                f"node {node} has other source files of {DISTRIBUTION} {there.dcs} "
                 f"({there.sources}) than the driver ({here.sources}); bring both to the same "
                 "commit: git pull && pip install --constraint constraints.txt ."
             )
@@ -154,8 +137,8 @@ def check_software() -> None:
         except RayError as error:
             last = str(error).strip().splitlines()[-1]
             raise ClusterError(
-                f"node {name} cannot run this installation of {_DISTRIBUTION}: {last}; on the "
-                f"node run: pip install '{_DISTRIBUTION}=={_dcs_version()}'"
+                f"node {name} cannot run this installation of {DISTRIBUTION}: {last}; on the "
+                f"node run: pip install '{DISTRIBUTION}=={installed_version()}'"
             ) from error
     mismatch = software_mismatch(software(), found)
     if mismatch is not None:

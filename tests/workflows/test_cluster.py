@@ -55,7 +55,7 @@ def test_a_declared_cluster_asks_for_nodes_that_are_not_there_yet():
     [
         ({"python": "3.12.1"}, ["Python 3.12.1", "python3.11"]),
         ({"ray": "2.59.0"}, ["ray 2.59.0", "pip install 'ray[default]==2.60.0'"]),
-        ({"dcs": "0.2.0"}, ["0.2.0", "pip install 'dcs-debias==0.1.0'"]),
+        ({"dcs": "0.2.0", "sources": "bbbb"}, ["0.2.0", "pip install 'dcs-debias==0.1.0'"]),
         ({"sources": "bbbb"}, ["bbbb", "aaaa", "git pull"]),
     ],
 )
@@ -70,6 +70,8 @@ def test_what_differs_is_named_with_the_command_that_mends_it(change, words):
 def test_equal_software_fits():
     patch = dataclasses.replace(HERE, python="3.11.9")
     assert software_mismatch(HERE, {"n1": HERE, "n2": patch}) is None
+    commit = dataclasses.replace(HERE, dcs="0.1.1.dev3+gabc")
+    assert software_mismatch(HERE, {"n1": HERE, "n2": commit}) is None
     assert software() == software()
 
 

@@ -60,10 +60,27 @@ for module in (
     module.register(app)
 
 
+def _show_version(asked: bool) -> None:
+    if not asked:
+        return
+    from tracking.provenance import git_commit, installed_version
+
+    commit = git_commit()
+    typer.echo(f"dcs {installed_version()}" + (f" (commit {commit[:12]})" if commit else ""))
+    raise typer.Exit
+
+
 @app.callback()
 def _root(
     debug: bool = typer.Option(
         False, "--debug", help="Show the traceback of an expected error; works anywhere."
+    ),
+    version: bool = typer.Option(
+        False,
+        "--version",
+        help="Show the version, and the commit in a checkout.",
+        callback=_show_version,
+        is_eager=True,
     ),
 ) -> None:
     pass

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,13 @@ def test_help_of_every_command_teaches(dcs):
         answer = dcs(command, "--help")
         assert answer.code == 0
         assert "Usage" in answer.out
+
+
+def test_the_version_is_that_of_the_installed_package(dcs):
+    answer = dcs("--version")
+    assert answer.code == 0
+    assert answer.out.startswith(f"dcs {version('dcs-debias')}")
+    assert len(answer.out.splitlines()) == 1
 
 
 def test_help_imports_no_engine():
