@@ -40,6 +40,9 @@ CalibrationKind: TypeAlias = Literal[
 #: Probabilities below this count as this: an exact zero has no logarithm.
 DEFAULT_FLOOR: Final = 1e-4
 
+#: No fit comes near it, and sums of products with logarithms stay finite.
+_LARGEST: Final = 1e9
+
 _KEYS: Final = ("name", "matrix", "offset", "floor")
 
 
@@ -72,23 +75,22 @@ class Calibration:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInputError(f"calibration name {self.name!r}: a text is needed")
-        try:
-            matrix = np.asarray(self.matrix, dtype=np.float64)
-            offset = np.asarray(self.offset, dtype=np.float64)
-            floor = float(self.floor)
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"calibration {self.name!r}: matrix, offset and floor must be numbers"
-            ) from error
+        matrix, offset, level = (
+            _numbers(value, self.name) for value in (self.matrix, self.offset, self.floor)
+        )
         if offset.ndim != 1 or matrix.shape != (offset.size, offset.size):
             raise InvalidInputError(
                 f"calibration {self.name!r}: matrix has shape {matrix.shape} and offset "
                 f"{offset.shape}; [N, N] and [N] are needed"
             )
-        if not np.isfinite(matrix).all() or not np.isfinite(offset).all():
+        if not (np.abs(matrix) <= _LARGEST).all() or not (np.abs(offset) <= _LARGEST).all():
             raise InvalidInputError(
-                f"calibration {self.name!r}: matrix and offset need finite numbers"
+                f"calibration {self.name!r}: matrix and offset need finite numbers, at most "
+                f"{_LARGEST:.0e}"
             )
+        if level.ndim:
+            raise InvalidInputError(f"calibration {self.name!r}: floor must be one number")
+        floor = float(level)
         if not math.isfinite(floor) or not 0.0 < floor <= 0.01:
             raise InvalidInputError(
                 f"calibration {self.name!r}: floor {floor} must be above 0 and at most 0.01"
@@ -153,6 +155,17 @@ class Calibration:
             if key not in data:
                 raise InvalidInputError(f"key {key!r} is missing")
         return cls(data["name"], data["matrix"], data["offset"], data["floor"])
+
+
+def _numbers(value: Any, name: str) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        array = np.array(None)
+    # Texts and truth values would pass for numbers otherwise.
+    if array.dtype.kind not in "fiu":
+        raise InvalidInputError(f"calibration {name!r}: matrix, offset and floor must be numbers")
+    return array.astype(np.float64)
 
 
 def from_offset(

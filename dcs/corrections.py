@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dcs._reading import show
 from dcs.errors import InvalidInputError
 
 __all__ = [
@@ -38,10 +39,14 @@ _LARGEST_WEIGHT: Final = 1e6
 
 
 def _finite(value: Any, name: str) -> float:
-    number = isinstance(value, int | float | np.integer | np.floating)
-    if not number or isinstance(value, bool) or not math.isfinite(value):
-        raise InvalidInputError(f"{name} {value!r}: a finite number is needed")
-    return float(value)
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise InvalidInputError(f"{name} {show(value)}: a finite number is needed")
 
 
 @dataclass(frozen=True, slots=True)
