@@ -2,76 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dcs._reading import reason
+from dcs._reading import show as show
 from dcs.errors import TableError
 
 SUM_TOLERANCE = 1e-6
 """How far a row's sum may be from 1 before the row is refused: single precision passes."""
-
-MAX_BYTES = 64 * 2**30
-"""Largest table that is read: a few compressed bytes can stand for any number of rows."""
 
 _EXACT = 1e-12
 # Rows nearer to 1 than this are left as they are. Dividing them again would change last bits, so
 # that a table would not survive a round trip unchanged.
 
 
-def show(value: object, limit: int = 80) -> str:
-    """Quote a value for a one-line message: escaped, and cut when long."""
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
 def listing(names: Sequence[str], limit: int = 8) -> str:
     """Quote some names for a message."""
     quoted = ", ".join(show(name, 30) for name in names[:limit]) or "none"
     return f"{quoted} and {len(names) - limit} more" if len(names) > limit else quoted
-
-
-def one_line(text: object) -> str:
-    """Escape what would break a message into several lines or hide part of it."""
-    plain = str(text)
-    return plain if plain.isprintable() else repr(plain)[1:-1]
-
-
-def existing_file(path: str | os.PathLike[str]) -> Path:
-    """Return `path` if it is a regular file.
-
-    Raises
-    ------
-    TableError
-        If it is missing, a folder, a device or pipe (reading one could wait for ever), or a name
-        that the system refuses.
-    """
-    target = Path(path)
-    name = one_line(target)
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        raise TableError(f"{name}: no such file; check the path") from None
-    except (OSError, ValueError) as error:
-        raise TableError(f"{name}: cannot be read: {reason(error)}") from None
-    if stat.S_ISDIR(mode):
-        raise TableError(f"{name}: is a folder; give the path of one file")
-    if not stat.S_ISREG(mode):
-        raise TableError(f"{name}: is not a regular file; give the path of a file")
-    return target
-
-
-def reason(error: BaseException) -> str:
-    """Say in one short line why the system or a library refused."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    lines = str(error).strip().splitlines()
-    return one_line(lines[0])[:160] if lines else type(error).__name__
 
 
 def check_classes(

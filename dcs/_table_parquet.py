@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dcs._files import atomic_path
-from dcs._table_checks import MAX_BYTES, existing_file, listing, one_line, reason, show
+from dcs._reading import existing_file, memory_bound, one_line, reason, show
+from dcs._table_checks import listing
 from dcs.errors import TableError
 
 FORMAT = "dcs-probability-table"
@@ -25,6 +27,8 @@ VERSION = 1
 PREFIX = "p:"
 _KEY = b"dcs"
 _MAGIC = b"PAR1"
+#: What pyarrow raises for files that are no whole Parquet files.
+_DAMAGE = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError, MemoryError)
 _IMPORTABLE = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".jsonl": "lm-eval"}
 
 
@@ -75,7 +79,7 @@ def write_parquet(
 
 def read_parquet(path: str | os.PathLike[str]) -> RawTable:
     """Read the columns of a probability table, refusing what is not one."""
-    target = existing_file(path)
+    target = existing_file(path, error=TableError)
     source = one_line(target)
     with open_parquet(target) as file:
         schema = file.schema_arrow
@@ -102,26 +106,88 @@ def open_parquet(path: Path) -> Iterator[Any]:
     source = one_line(path)
     try:
         _check_magic(path, source)
-        # A zstd page with one flipped bit may still decompress; only the checksum tells.
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(
+            path,
+            # Written out, a few long texts that repeat may not fit in memory: `read_table` looks.
+            read_dictionary=_dictionary_columns(pq.read_metadata(path)),
+            # A zstd page with one flipped bit may still decompress; only the checksum tells.
+            page_checksum_verification=True,
+        ) as file:
             yield file
     except TableError:
         raise
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+    except _DAMAGE as error:
         raise TableError(
             f"{source}: damaged Parquet file: {reason(error)}; make it again"
         ) from error
 
 
 def read_table(file: Any, columns: list[str], source: str) -> Any:
-    """Read some columns of an open Parquet file into a `pyarrow.Table`."""
-    needed = file.metadata.num_rows * len(columns) * 8
-    if needed > MAX_BYTES:
+    """Read some columns of an open Parquet file into a `pyarrow.Table`.
+
+    Raises
+    ------
+    TableError
+        If they would take more memory than :func:`dcs._reading.memory_bound`.
+    """
+    n_rows = file.metadata.num_rows
+    _check_size(max(n_rows * len(columns) * 8, _stored(file.metadata, columns)), n_rows, source)
+    table = file.read(columns=columns)
+    written_out = sum(
+        _written_out(chunk)
+        for column in table.columns
+        if pa.types.is_dictionary(column.type)
+        for chunk in column.chunks
+    )
+    _check_size(written_out, n_rows, source)
+    return table
+
+
+def _check_size(needed: int, n_rows: int, source: str) -> None:
+    bound = memory_bound()
+    if needed > bound:
         raise TableError(
-            f"{source}: {file.metadata.num_rows} rows of {len(columns)} columns need "
-            f"{needed / 2**30:.0f} GiB; at most {MAX_BYTES // 2**30} GiB are read; split the file"
+            f"{source}: {n_rows} rows need {needed / 2**30:.1f} GiB; at most "
+            f"{bound / 2**30:.1f} GiB are read on this machine; split the file"
         )
-    return file.read(columns=columns)
+
+
+def _dictionary_columns(metadata: Any) -> list[str]:
+    """Return the names of the text columns that are stored as numbers of a dictionary."""
+    names = set()
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            column = metadata.row_group(group).column(index)
+            coded = any(encoding.endswith("_DICTIONARY") for encoding in column.encodings)
+            if column.physical_type == "BYTE_ARRAY" and coded:
+                names.add(column.path_in_schema)
+    return sorted(names)
+
+
+def _stored(metadata: Any, columns: list[str]) -> int:
+    """Return the bytes of some columns when decompressed, as the file tells it."""
+    wanted = set(columns)
+    total = 0
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            column = metadata.row_group(group).column(index)
+            if column.path_in_schema in wanted:
+                total += max(0, column.total_uncompressed_size)
+    return total
+
+
+def _written_out(chunk: Any) -> int:
+    """Return the bytes that a dictionary-encoded array takes without its dictionary."""
+    values = chunk.dictionary
+    if not len(values) or not hasattr(values, "type") or values.nbytes <= 8 * len(chunk):
+        return 0
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        return 0
+    lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
+    counts = np.bincount(
+        chunk.indices.drop_null().to_numpy(zero_copy_only=False), minlength=len(values)
+    )
+    return int(np.nan_to_num(lengths.astype(np.float64)) @ counts)
 
 
 def no_nulls(column: Any, name: str, ids: list[Any], source: str) -> NDArray[Any]:

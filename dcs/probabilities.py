@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs import _table_checks as checks
-from dcs._table_checks import SUM_TOLERANCE, one_line, show
+from dcs._reading import one_line, show
+from dcs._table_checks import SUM_TOLERANCE
 from dcs.errors import TableError
 
 __all__ = ["SUM_TOLERANCE", "ProbabilityTable", "Provenance"]

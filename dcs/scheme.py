@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs._arrays import checked_classes, checked_probabilities
 from dcs._files import atomic_write_text, suggest
+from dcs._reading import one_line, parse_json, read_text, show
 from dcs.calibration import Calibration
 from dcs.corrections import DONT_CHANGE, Correction, Membership, Weight, correction_from_dict
 from dcs.errors import InvalidInputError, SchemeError
@@ -209,11 +209,7 @@ class CorrectionScheme:
         SchemeError
             When the text is not a scheme this version can read; names `source` and the key.
         """
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise SchemeError(f"{source}: not JSON ({error})") from error
-        return cls.from_dict(data, source=source)
+        return cls.from_dict(parse_json(text, source=source, error=SchemeError), source=source)
 
     @classmethod
     def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:
@@ -227,15 +223,17 @@ class CorrectionScheme:
         for i, entry in enumerate(entries):
             where = f"{source}: corrections[{i}]"
             if not isinstance(entry, dict):
-                raise SchemeError(f"{where} is {entry!r}; an object with class and kind is needed")
+                raise SchemeError(
+                    f"{where} is {show(entry)}; an object with class and kind is needed"
+                )
             rest = dict(entry)
             name = rest.pop("class", None)
             if not isinstance(name, str):
-                raise SchemeError(f"{where}: key 'class' is {name!r}; a class name is needed")
+                raise SchemeError(f"{where}: key 'class' is {show(name)}; a class name is needed")
             try:
                 corrections.append(correction_from_dict(rest))
             except InvalidInputError as error:
-                raise SchemeError(f"{where} (class {name!r}): {error}") from error
+                raise SchemeError(f"{where} (class {show(name)}): {error}") from error
             names.append(name)
         calibration: Calibration | None = None
         if "calibration" in data:
@@ -261,12 +259,8 @@ class CorrectionScheme:
         SchemeError
             When the file is missing or is not a scheme.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise SchemeError(f"{os.fspath(path)}: cannot read the scheme ({reason})") from error
-        return cls.from_json(text, source=os.fspath(path))
+        text = read_text(path, error=SchemeError)
+        return cls.from_json(text, source=one_line(os.fspath(path)))
 
 
 def _check_head(data: Any, source: str) -> None:
@@ -274,15 +268,17 @@ def _check_head(data: Any, source: str) -> None:
         raise SchemeError(f"{source}: key 'format' is not {_FORMAT!r}: not a correction scheme")
     version = data.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise SchemeError(f"{source}: key 'version' is {version!r}; {_VERSION} is needed")
+        raise SchemeError(
+            f"{source}: key 'version' is {show(version)}; 1..{_VERSION} are readable"
+        )
     if version > _VERSION:
         raise SchemeError(
-            f"{source}: key 'version' is {version}, newer than the {_VERSION} known here; "
+            f"{source}: key 'version' is {show(version)}, newer than the {_VERSION} known here; "
             "upgrade this package"
         )
     for key in data:
         if key not in _KEYS:
-            raise SchemeError(f"{source}: unknown key {key!r}{suggest(key, _KEYS)}")
+            raise SchemeError(f"{source}: unknown key {show(key)}{suggest(key, _KEYS)}")
     if "corrections" not in data:
         raise SchemeError(f"{source}: key 'corrections' is missing")
     if not isinstance(data.get("provenance", {}), dict):

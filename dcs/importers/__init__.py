@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import get_args
 
 from dcs._files import suggest
-from dcs._table_checks import one_line, show
+from dcs._reading import one_line, show
 from dcs.errors import ConfigError
 from dcs.importers._common import COMMON_OPTIONS, ImportOptions, TargetKind
 from dcs.probabilities import ProbabilityTable

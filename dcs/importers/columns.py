@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._files import suggest
-from dcs._table_checks import listing, one_line, show
+from dcs._reading import one_line, show
+from dcs._table_checks import listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table
 from dcs.probabilities import ProbabilityTable, Provenance

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dcs._table_checks import listing, one_line, show
+from dcs._reading import one_line, show
+from dcs._table_checks import listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table, text_lines
 from dcs.importers._lm_eval_targets import Sample, resolve_targets

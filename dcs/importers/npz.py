@@ -15,15 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._files import suggest
-from dcs._table_checks import (
-    MAX_BYTES,
-    check_shape,
-    existing_file,
-    listing,
-    one_line,
-    reason,
-    show,
-)
+from dcs._reading import existing_file, memory_bound, one_line, reason, show
+from dcs._table_checks import check_shape, listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table
 from dcs.probabilities import ProbabilityTable, Provenance
@@ -33,7 +26,7 @@ _KEYS = ("probs", "logits", "labels", "classes", "ids")
 
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read the one table of an archive."""
-    target = existing_file(path)
+    target = existing_file(path, error=TableError)
     source = one_line(target)
     arrays = _arrays(target, source)
     found = "probs" if "probs" in arrays else "logits"
@@ -59,10 +52,10 @@ def _arrays(path: Path, source: str) -> dict[str, NDArray[Any]]:
         _check_kind(path, source)
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
-        if size > MAX_BYTES:
+        if size > memory_bound():
             raise TableError(
-                f"{source}: unpacks to {size / 2**30:.0f} GiB; at most {MAX_BYTES // 2**30} GiB "
-                "are read; split the file"
+                f"{source}: unpacks to {size / 2**30:.1f} GiB; at most "
+                f"{memory_bound() / 2**30:.1f} GiB are read on this machine; split the file"
             )
         with np.load(path, allow_pickle=False) as arrays:
             _check_keys(arrays.files, source)

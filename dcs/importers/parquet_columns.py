@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dcs._table_checks import existing_file, one_line, show
+from dcs._reading import existing_file, one_line, show
 from dcs._table_parquet import no_nulls, open_parquet, plain, read_table
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions
@@ -20,7 +20,7 @@ from dcs.probabilities import ProbabilityTable
 
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read the one table of a file."""
-    target = existing_file(path)
+    target = existing_file(path, error=TableError)
     with open_parquet(target) as file:
         columns = ParquetColumns(file, one_line(target))
         return {"all": table_of_columns(columns, target, options)}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dcs._table_checks import one_line, show
+from dcs._reading import one_line, show
 from dcs.errors import TableError
 from dcs.importers._common import PARTS, ImportOptions, build_table, text_lines
 from dcs.probabilities import ProbabilityTable, Provenance

@@ -479,8 +479,8 @@ class TestFiles:
     ) -> None:
         from dcs import _table_parquet
 
-        monkeypatch.setattr(_table_parquet, "MAX_BYTES", 3 * 4 * 8 - 1)
-        with pytest.raises(TableError, match="3 rows of 4 columns"):
+        monkeypatch.setattr(_table_parquet, "memory_bound", lambda: 3 * 4 * 8 - 1)
+        with pytest.raises(TableError, match="3 rows need"):
             ProbabilityTable.read(written(tmp_path / "t.parquet"))
 
     def test_unwritable_places(self, tmp_path: Path) -> None:

@@ -1,0 +1,296 @@
+"""Reading text, JSON and YAML that people give: bounded, and refused on one line.
+
+Every function takes the class of the error to raise, so that a bad scheme is a ``SchemeError`` and
+a bad sweep a ``ConfigError``. The messages begin with the name of the file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import os
+import stat
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcs.errors import DCSError
+
+if TYPE_CHECKING:
+    import yaml
+
+__all__ = [
+    "decoded",
+    "existing_file",
+    "memory_bound",
+    "one_line",
+    "parse_json",
+    "parse_yaml",
+    "read_json",
+    "read_text",
+    "read_yaml",
+    "reason",
+    "show",
+]
+
+#: Largest file of settings: a mistaken path is said at once instead of parsed for minutes.
+YAML_BYTES = 2**20
+#: Largest file of JSON: a scheme of 1,000 classes with a whole calibration matrix takes 25 MB.
+JSON_BYTES = 2**28
+#: Values that a YAML file may stand for once its aliases are written out.
+_YAML_VALUES = 100_000
+
+_LARGEST = 64 * 2**30
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+def show(value: object, limit: int = 80) -> str:
+    """Quote a value for a one-line message: escaped, and cut when long."""
+    item = getattr(value, "item", None)
+    try:
+        # The scalars of NumPy say what they are; what they hold is wanted.
+        text = repr(item() if callable(item) and getattr(value, "shape", None) == () else value)
+    except (RecursionError, ValueError):
+        # Too deep, or an integer of thousands of digits.
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def one_line(text: object) -> str:
+    """Escape what would break a message into several lines or hide part of it."""
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
+
+
+def reason(error: BaseException) -> str:
+    """Say in one short line why the system or a library refused."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines()
+    return one_line(lines[0])[:160] if lines else type(error).__name__
+
+
+@cache
+def memory_bound() -> int:
+    """Return how many bytes one table may take: a quarter of the machine's memory, at most 64 GiB.
+
+    A few compressed bytes can stand for any number of rows. While it is checked, a table is in
+    memory up to three times.
+    """
+    try:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return _LARGEST
+    return min(_LARGEST, max(2**30, physical // 4))
+
+
+def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Path:
+    """Return `path` if it is a regular file.
+
+    Raises
+    ------
+    DCSError
+        The class given; if the file is missing, a folder, a device or pipe (reading one could
+        wait for ever), or has a name that the system refuses.
+    """
+    target = Path(path)
+    name = one_line(target)
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        raise error(f"{name}: no such file; check the path") from None
+    except (OSError, ValueError) as problem:
+        raise error(f"{name}: cannot be read: {reason(problem)}") from None
+    if stat.S_ISDIR(mode):
+        raise error(f"{name}: is a folder; give the path of one file")
+    if not stat.S_ISREG(mode):
+        raise error(f"{name}: is not a regular file; give the path of a file")
+    return target
+
+
+def read_text(
+    path: str | os.PathLike[str], *, error: type[DCSError], limit: int = JSON_BYTES
+) -> str:
+    """Return the content of a UTF-8 file of at most `limit` bytes, without a byte order mark.
+
+    Raises
+    ------
+    DCSError
+        The class given; if it is not such a file.
+    """
+    target = existing_file(path, error=error)
+    name = one_line(target)
+    try:
+        with target.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as problem:
+        raise error(f"{name}: cannot be read: {reason(problem)}") from None
+    if len(data) > limit:
+        raise error(
+            f"{name}: is larger than {limit / 2**20:.0f} MiB, which no file of this kind is; "
+            "check the path"
+        )
+    return decoded(data, name, error=error)
+
+
+def decoded(data: bytes, name: str, *, error: type[DCSError]) -> str:
+    """Return UTF-8 text without a byte order mark, or say what the bytes look like instead."""
+    for mark, encoding in _MARKS.items():
+        if data.startswith(mark):
+            raise error(f"{name}: is {encoding} text; save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise error(
+            f"{name}: not UTF-8 text (byte 0x{data[problem.start]:02x} at position "
+            f"{problem.start}); save it as UTF-8"
+        ) from None
+
+
+def read_json(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:
+    """Return the content of a JSON file; see :func:`read_text` and :func:`parse_json`."""
+    return parse_json(read_text(path, error=error), source=one_line(path), error=error)
+
+
+def parse_json(text: str, *, source: str, error: type[DCSError]) -> Any:
+    """Return what JSON text stands for: standard JSON, finite numbers, text that can be written.
+
+    Raises
+    ------
+    DCSError
+        The class given, otherwise; names `source` and the place.
+    """
+    try:
+        content = json.loads(text, parse_constant=_refused, parse_float=_finite)
+        if "\\ud" in text or "\\uD" in text:
+            # Half of a surrogate pair passes the parser, and fails wherever it is written.
+            json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise error(f"{source}: nested too deeply; is it the right file?") from None
+    except UnicodeEncodeError:
+        raise error(f"{source}: holds half a surrogate pair, not valid Unicode") from None
+    except ValueError as problem:
+        raise error(f"{source}: not JSON ({reason(problem)})") from None
+    return content
+
+
+def read_yaml(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:
+    """Return the content of a YAML file; see :func:`read_text` and :func:`parse_yaml`."""
+    text = read_text(path, error=error, limit=YAML_BYTES)
+    return parse_yaml(text, source=one_line(path), error=error)
+
+
+def parse_yaml(text: str, *, source: str, error: type[DCSError]) -> Any:
+    """Return the plain values that YAML text stands for.
+
+    Refused besides what is not YAML: a key given twice, where the first would silently be
+    ignored; aliases that contain themselves or stand for too much; whatever is no plain value.
+
+    Raises
+    ------
+    DCSError
+        The class given; names `source` and, where known, the line.
+    """
+    import yaml
+
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _check_node(node)
+            content = loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except RecursionError:
+        raise error(f"{source}: nested too deeply; is it the right file?") from None
+    except yaml.YAMLError as problem:
+        raise error(
+            f"{source}: not valid YAML: {one_line(' '.join(str(problem).split()))}"
+        ) from None
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as problem:
+        # What PyYAML raises for a value that does not fit its tag, such as the date 2026-13-41.
+        raise error(f"{source}: a value does not fit its type: {reason(problem)}") from None
+    return content
+
+
+def _check_node(root: yaml.Node) -> None:
+    """Refuse repeated keys, text that cannot be written, and aliases that stand for too much."""
+    import yaml
+
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: yaml.Node) -> int:
+        known = sizes.get(id(node))
+        if known is not None:
+            return known
+        if id(node) in open_nodes:
+            raise yaml.MarkedYAMLError(problem="contains itself", problem_mark=node.start_mark)
+        open_nodes.add(id(node))
+        total = 1
+        if isinstance(node, yaml.ScalarNode):
+            _check_text(node)
+        elif isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+            total += sum(size(part) for pair in node.value for part in pair)
+        elif isinstance(node, yaml.SequenceNode):
+            total += sum(map(size, node.value))
+        open_nodes.remove(id(node))
+        if total > _YAML_VALUES:
+            raise yaml.MarkedYAMLError(
+                problem=f"stands for more than {_YAML_VALUES} values",
+                problem_mark=node.start_mark,
+            )
+        sizes[id(node)] = total
+        return total
+
+    size(root)
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    import yaml
+
+    seen = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        if (key.tag, key.value) in seen:
+            raise yaml.MarkedYAMLError(
+                problem=f"key {show(key.value)} is given twice", problem_mark=key.start_mark
+            )
+        seen.add((key.tag, key.value))
+
+
+def _check_text(node: yaml.ScalarNode) -> None:
+    """Refuse text that no file could be named by, or that could not be written."""
+    import yaml
+
+    try:
+        node.value.encode("utf-8")
+    except UnicodeEncodeError:
+        text: str | None = "half a surrogate pair, not valid Unicode"
+    else:
+        text = "a NUL character" if "\0" in node.value else None
+    if text is not None:
+        raise yaml.MarkedYAMLError(problem=f"holds {text}", problem_mark=node.start_mark)
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{show(text, 30)} is too large a number")
+    return value
