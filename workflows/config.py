@@ -57,6 +57,9 @@ class TunerSettings(_Strict):
         which `prefer` picks a point; see docs/results.md.
     trials : int
         Settings that Optuna tries per cell; with ``front`` beside the standard ones, 0 for none.
+    window : int
+        Trials that may run at once where there are CPUs to spare. Each is suggested without
+        knowing the results of those under way, on one CPU too, so it is part of the result.
     development : float
         Share of the rows on which ``paper`` judges trials (paper, Appendix D: 0.05).
     budget : int
@@ -74,6 +77,7 @@ class TunerSettings(_Strict):
 
     protocol: Literal["paper", "front"] = "paper"
     trials: int = Field(default=30, ge=0, le=100_000)
+    window: int = Field(default=4, ge=1, le=1000)
     development: float = Field(default=0.05, gt=0.0, lt=1.0)
     budget: int = Field(default=750_000, ge=100)
     max_weight_scale: int = Field(default=60, ge=10, le=1000)

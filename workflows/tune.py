@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import optuna
 
@@ -21,11 +20,10 @@ from dcs.seeds import derive_seed
 from dcs.splits import stratified_split
 from tracking import CellRecord, TrialRecord
 from workflows.config import TunerSettings
+from workflows.mapping import Mapper, in_process
+from workflows.studies import SAMPLER_SEEDS, Asked, Ledger, Outcome, Verdict, run_trials
 
 __all__ = ["SAMPLER_SEEDS", "Fitted", "certify", "judge", "run_study", "selection_score"]
-
-#: Optuna seeds NumPy's legacy generator, which takes 32 bits.
-SAMPLER_SEEDS = 2**32
 
 _DEFAULTS = {
     "weight_scale": 30,
@@ -81,6 +79,8 @@ def run_study(
     settings: TunerSettings,
     seed: int,
     progress: Callable[[float], None] | None = None,
+    mapper: Mapper = in_process,
+    ledger: Ledger | None = None,
 ) -> Fitted:
     """Tune D_W, beta, tau, lambda1, lambda2, temperatures and cooling of one cell.
 
@@ -93,9 +93,13 @@ def run_study(
     settings : TunerSettings
         Trials, development share, and the bounds of the search.
     seed : int
-        Root seed; split, sampler and every annealing derive theirs from it.
+        Root seed; split, samplers and every annealing derive theirs from it.
     progress : callable, optional
         Called with the share of the trials that are done, 0..1.
+    mapper : Mapper
+        Where the trials are annealed; the result is the same everywhere.
+    ledger : Ledger, optional
+        Where trials are written down, and found again by a later run.
 
     Returns
     -------
@@ -103,54 +107,91 @@ def run_study(
         Ties go to the earliest trial.
     """
     rows, held_out = _study_rows(table, settings=settings, seed=seed)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=derive_seed(seed, "sampler") % SAMPLER_SEEDS)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    # What a search does when nothing is tuned is a strong candidate.
-    study.enqueue_trial(_DEFAULTS)
+    anneal_trial = _Annealer(rows, held_out, seed)
+    outcomes = run_trials(
+        lambda trial: _suggest(trial, method, settings),
+        anneal_trial,
+        trials=settings.trials,
+        window=settings.window,
+        seed=seed,
+        # What a search does when nothing is tuned is a strong candidate.
+        first=[_DEFAULTS],
+        mapper=mapper,
+        ledger=ledger,
+    )
     records: list[TrialRecord] = []
-    best: tuple[float, TrialRecord, AnnealingResult] | None = None
-    for _ in range(settings.trials):
-        started_ms = time.time_ns() // 1_000_000
-        clock = time.perf_counter()
-        trial = study.ask()
-        search = _suggest(trial, method, settings)
+    best: _Trial | None = None
+    for outcome in outcomes:
+        records.append(_record(outcome))
+        if best is None or outcome.verdict.value > best.verdict.value:
+            best = outcome
+        if progress is not None:
+            progress(len(records) / settings.trials)
+    if best is None:
+        raise ValueError("a study needs at least one trial")
+    # An earlier run kept the figures of its trials, not the schemes: this one is found again.
+    found = best.verdict.payload or anneal_trial(best.asked).payload
+    if found is None:
+        raise ValueError(f"trial {best.asked.number} found no scheme")
+    return Fitted(
+        scheme=found.scheme,
+        trials=tuple(records),
+        best=records[best.asked.number],
+        annealing=found,
+    )
+
+
+_Trial: TypeAlias = Outcome[dict[str, Any], AnnealingResult]
+
+
+@dataclass(frozen=True, slots=True)
+class _Annealer:
+    """Anneals one trial and judges what it found on development rows; runs on any worker."""
+
+    rows: ProbabilityTable
+    held_out: ProbabilityTable
+    seed: int
+
+    def __call__(self, asked: Asked[dict[str, Any]]) -> Verdict[AnnealingResult]:
         result = anneal(
-            rows.probs,
-            rows.labels,
-            **search,
-            seed=derive_seed(seed, "anneal", trial.number),
-            classes=table.classes,
+            self.rows.probs,
+            self.rows.labels,
+            **asked.work,
+            seed=derive_seed(self.seed, "anneal", asked.number),
+            classes=self.rows.classes,
         )
-        development = judge(result.scheme, held_out)
-        optimization = judge(result.scheme, rows)
+        development = judge(result.scheme, self.held_out)
+        optimization = judge(result.scheme, self.rows)
         score = selection_score(development)
-        study.tell(trial, score)
-        record = TrialRecord(
-            number=trial.number,
-            params=dict(trial.params),
-            metrics={
+        return Verdict(
+            score,
+            {
                 "dev/score": score,
                 "dev/accuracy": development.accuracy,
                 "dev/cobias": development.cobias,
                 "opt/accuracy": optimization.accuracy,
                 "opt/cobias": optimization.cobias,
                 "opt/z": result.z,
+                "opt/evaluations": float(result.evaluations),
             },
-            state="COMPLETE",
-            seconds=time.perf_counter() - clock,
-            started_ms=started_ms,
-            value=score,
+            result,
         )
-        records.append(record)
-        if best is None or score > best[0]:
-            best = (score, record, result)
-        if progress is not None:
-            progress(len(records) / settings.trials)
-    if best is None:
-        raise ValueError("a study needs at least one trial")
-    _, record, result = best
-    return Fitted(scheme=result.scheme, trials=tuple(records), best=record, annealing=result)
+
+
+def _record(outcome: _Trial) -> TrialRecord:
+    metrics = outcome.verdict.metrics
+    if outcome.repeats is not None:
+        # Its figures are known; nothing was searched for them.
+        metrics = {**metrics, "opt/evaluations": 0.0}
+    return TrialRecord(
+        number=outcome.asked.number,
+        params=outcome.asked.params,
+        metrics=metrics,
+        state="COMPLETE",
+        seconds=outcome.seconds,
+        started_ms=outcome.started_ms,
+        value=outcome.verdict.value,
+    )
 
 
 def _study_rows(
