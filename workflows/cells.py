@@ -16,6 +16,7 @@ from typing import Any
 from dcs.methods import get_method
 from dcs.prompting import Shots
 from workflows.config import SweepConfig, TunerSettings
+from workflows.scoring import ScoringSettings
 
 __all__ = ["Cell", "TableRequest", "cells_of", "content_key", "table_requests"]
 
@@ -42,6 +43,8 @@ class TableRequest:
         At most so many texts of each split.
     data : str or None
         Folder with the texts of a task that comes without them.
+    scoring : ScoringSettings
+        The engine and its options.
     """
 
     model: str
@@ -50,6 +53,7 @@ class TableRequest:
     seed: int
     limit: int | None
     data: str | None = None
+    scoring: ScoringSettings = ScoringSettings()
 
     @property
     def label(self) -> str:
@@ -116,6 +120,7 @@ def table_requests(config: SweepConfig) -> list[TableRequest]:
             seed=seed,
             limit=config.limit,
             data=config.data,
+            scoring=config.scoring,
         )
         for model, task, shots, seed in itertools.product(
             config.models, config.tasks, config.shots, config.seeds

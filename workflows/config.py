@@ -25,11 +25,13 @@ from dcs._files import suggest
 from dcs.errors import ConfigError, DCSError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
+from workflows.scoring import ScoringSettings
 
 __all__ = [
     "AXES",
     "SweepConfig",
     "TunerSettings",
+    "checked_scoring",
     "checked_settings",
     "load_config",
     "narrowed",
@@ -116,6 +118,8 @@ class SweepConfig(_Strict):
         share.
     limit : int or None
         At most so many texts of each split; None means all of them.
+    scoring : ScoringSettings
+        The engine that scores prompts, and its options.
     tuner : TunerSettings
         The hyperparameter search of each cell.
     tracked_trials : "all", "none" or int
@@ -130,6 +134,7 @@ class SweepConfig(_Strict):
     methods: tuple[str, ...] = method_names()
     data: str | None = None
     limit: int | None = Field(default=None, ge=20)
+    scoring: ScoringSettings = ScoringSettings()
     tuner: TunerSettings = TunerSettings()
     tracked_trials: Literal["all", "none"] | int = "all"
 
@@ -186,7 +191,8 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
     path : path-like
         A YAML file.
     **overrides
-        Values from the command line, which win; None means not given.
+        Values from the command line, which win; None means not given. Of a mapping, such as
+        `scoring`, each key wins by itself.
 
     Raises
     ------
@@ -206,7 +212,11 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
         raise ConfigError(
             f"{file}: holds {type(content).__name__}, not a mapping of keys such as name, tasks"
         )
-    content.update({key: value for key, value in overrides.items() if value is not None})
+    for key, value in overrides.items():
+        if isinstance(value, dict) and isinstance(content.get(key), dict):
+            content[key] = content[key] | value
+        elif value not in (None, {}):
+            content[key] = value
     try:
         return SweepConfig.model_validate(content)
     except ValidationError as error:
@@ -223,6 +233,21 @@ def checked_settings(**values: Any) -> TunerSettings:
     """
     try:
         return TunerSettings(**values)
+    except ValidationError as error:
+        raise ConfigError(f"command line: {_one_line(error)}") from None
+
+
+def checked_scoring(**values: Any) -> ScoringSettings:
+    """Return scoring settings given on the command line; None means not given.
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        return ScoringSettings(**given)
     except ValidationError as error:
         raise ConfigError(f"command line: {_one_line(error)}") from None
 
@@ -309,7 +334,7 @@ def _describe(detail: ErrorDetails) -> str:
         return f"key {path!r} is missing"
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "value_error":
-        return f"key {path!r}: {message}"
+        return f"key {path!r}: {message}" if path else message
     return f"key {path!r}: {message}, got {detail['input']!r}"
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 from dcs.generation import generate_tables
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import SPLITS, get_task, prompt_hash, select_demonstrations
-from dcs.scorers import StoredScorer, load_scorer, resolve_model
+from dcs.scorers import Scorer, StoredScorer
 from dcs.store import ShardStore
 from workflows.cells import TableRequest, content_key
+from workflows.scoring import ScoringSettings
 from workflows.stores import ProbabilityStore, Scoring
 
-__all__ = ["ScoringActor", "request_key"]
+__all__ = ["ScoringActor", "request_key", "scorer_facts"]
 
 
 def request_key(request: TableRequest) -> str:
@@ -28,12 +28,10 @@ def request_key(request: TableRequest) -> str:
         The task or model is not known.
     """
     task = get_task(request.task, request.data)
-    model = resolve_model(request.model)
     demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
     return content_key(
         {
-            "model": model.revision or model.location,
-            "engine": {name: version(name) for name in ("transformers", "torch")},
+            **request.scoring.identity(request.model),
             "prompt": prompt_hash(task, demonstrations),
             "limit": request.limit,
             "examples": {
@@ -46,8 +44,18 @@ def request_key(request: TableRequest) -> str:
     )
 
 
+def scorer_facts(scorer: Scorer) -> dict[str, str]:
+    """Return which numbers a loaded model gives, as it turned out when it was loaded."""
+    return {
+        "scorer": scorer.name,
+        "version": scorer.version,
+        "revision": scorer.revision,
+        **scorer.settings,
+    }
+
+
 class ScoringActor:
-    """Holds one model; made a Ray actor where it is started, with a GPU if there is one.
+    """Holds one model; made a Ray actor where it is started, with the GPUs its engine needs.
 
     Parameters
     ----------
@@ -57,12 +65,20 @@ class ScoringActor:
         Where tables are kept, on a file system that all nodes share.
     gpus : float
         GPUs that the actor holds.
+    scoring : ScoringSettings
+        The engine and its options.
     """
 
-    def __init__(self, model: str, store: Path, gpus: float) -> None:
-        # Beside the tables: what an actor that died has scored, the next one finds there.
-        shards = ShardStore(store.parent / "shards")
-        self._scorer = StoredScorer(load_scorer(model), shards)
+    def __init__(
+        self,
+        model: str,
+        store: Path,
+        gpus: float,
+        scoring: ScoringSettings = ScoringSettings(),  # noqa: B008 - frozen
+    ) -> None:
+        # By default beside the tables: what an actor that died has scored, the next one finds.
+        shards = ShardStore(scoring.store or store.parent / "shards")
+        self._scorer = StoredScorer(scoring.load(model), shards)
         self._gpus = gpus
         self._store = ProbabilityStore(store)
 
@@ -80,18 +96,31 @@ class ScoringActor:
             file system reads no more than that.
         """
         clock = time.perf_counter()
+        task = get_task(request.task, request.data)
         tables = generate_tables(
             self._scorer,
-            get_task(request.task, request.data),
+            task,
             shots=request.shots,
             seed=request.seed,
             limit=request.limit,
         )
+        shown = select_demonstrations(task, request.shots, seed=request.seed)
         scoring = self._store.write(
             key,
             tables,
             model=request.model,
             seconds=time.perf_counter() - clock,
             gpus=self._gpus,
+            scorer=scorer_facts(self._scorer),
+            demonstrations=[example.id for example in shown.examples],
+            remarks=self._scorer.report(),
         )
         return dict(tables), scoring
+
+    def close(self) -> None:
+        """Free the model's memory, GPUs included, before the process ends."""
+        self._scorer.close()
+
+    def __ray_shutdown__(self) -> None:
+        """Called by Ray when the driver lets go of the actor."""
+        self.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dcs._files import atomic_write_text
@@ -31,6 +31,12 @@ class Scoring:
         GPUs held for that time.
     digests : dict of str to str
         Content hash of each table, by split.
+    scorer : dict of str to str
+        Engine, its version, the model's revision, precision and label rule, as they turned out.
+    demonstrations : list of str
+        Ids of the texts shown in the prompts.
+    remarks : list of str
+        What the engine has to say, e.g. labels missing from a server's answers.
     """
 
     model: str
@@ -38,6 +44,9 @@ class Scoring:
     rows: int
     gpus: float
     digests: dict[str, str]
+    scorer: dict[str, str] = field(default_factory=dict)
+    demonstrations: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,9 @@ class ProbabilityStore:
         model: str,
         seconds: float,
         gpus: float,
+        scorer: Mapping[str, str] | None = None,
+        demonstrations: Sequence[str] = (),
+        remarks: Sequence[str] = (),
     ) -> Scoring:
         """Write both tables of a key, each all or nothing, and the note of them last."""
         scoring = Scoring(
@@ -116,6 +128,9 @@ class ProbabilityStore:
             rows=sum(table.n_rows for table in tables.values()),
             gpus=gpus,
             digests={split: table.digest for split, table in tables.items()},
+            scorer=dict(scorer or {}),
+            demonstrations=list(demonstrations),
+            remarks=list(remarks),
         )
         self.keep(key, tables, scoring)
         return scoring

@@ -11,6 +11,7 @@ from tracking import CellRecord, Outbox, Recorder
 from workflows.cells import Cell, TableRequest, cells_of, content_key, table_requests
 from workflows.config import SweepConfig
 from workflows.generate import request_key
+from workflows.scoring import INDECISIVE
 from workflows.stores import ProbabilityStore
 
 __all__ = ["Progress", "SweepPlan", "ended_cells", "plan_sweep", "run_sweep", "sweep_key"]
@@ -100,7 +101,8 @@ class SweepPlan:
 
 def sweep_key(config: SweepConfig) -> str:
     """Return the key under which reruns of a sweep find its parent run again."""
-    return content_key(config.model_dump(mode="json", exclude={"tracked_trials", "data"}))
+    left_out = {"tracked_trials": True, "data": True, "scoring": set(INDECISIVE)}
+    return content_key(config.model_dump(mode="json", exclude=left_out))
 
 
 def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False) -> SweepPlan:

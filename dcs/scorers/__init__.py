@@ -5,7 +5,7 @@ from __future__ import annotations
 from dcs.scorers.base import Progress, Scorer
 from dcs.scorers.label_tokens import LabelRule
 from dcs.scorers.models import PACKAGED_MODELS, ModelReference, resolve_model
-from dcs.scorers.registry import engine_names, load_scorer
+from dcs.scorers.registry import engine_names, engine_options, load_scorer
 from dcs.scorers.stored import StoredScorer, score_settings
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Scorer",
     "StoredScorer",
     "engine_names",
+    "engine_options",
     "load_scorer",
     "resolve_model",
     "score_settings",

@@ -8,7 +8,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Progress", "Scorer"]
+__all__ = ["SCORING_VERSION", "Progress", "Scorer"]
+
+SCORING_VERSION = 1
+"""Raised when the engines here read other numbers off the same model: old ones are not reused."""
 
 Progress = Callable[[int], None]
 """Called with the number of queries just finished."""

@@ -14,7 +14,7 @@ from dcs.errors import ConfigError
 from dcs.scorers.base import Scorer
 from dcs.scorers.models import resolve_model
 
-__all__ = ["engine_names", "load_scorer"]
+__all__ = ["engine_names", "engine_options", "load_scorer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,18 @@ _ENGINES: dict[str, _Engine] = {
 def engine_names() -> tuple[str, ...]:
     """Return the names of the engines."""
     return tuple(_ENGINES)
+
+
+def engine_options(engine: str) -> tuple[str, ...]:
+    """Return the options of an engine, as :func:`load_scorer` takes them.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    parameters = inspect.signature(_builder(engine)).parameters
+    return tuple(name for name in parameters if name != "model")
 
 
 def load_scorer(
@@ -71,15 +83,10 @@ def load_scorer(
     MissingDependencyError
         If the engine is not installed.
     """
-    if engine not in _ENGINES:
-        raise ConfigError(
-            f"unknown engine {engine!r}{suggest(engine, _ENGINES)}: allowed are "
-            f"{', '.join(_ENGINES)}"
-        )
+    build = _builder(engine)
     found = _ENGINES[engine]
     reference = resolve_model(model) if found.loads else os.fspath(model)
-    build: Callable[..., Scorer] = getattr(importlib.import_module(found.module), found.scorer)
-    allowed = [name for name in inspect.signature(build).parameters if name != "model"]
+    allowed = engine_options(engine)
     given = options | ({} if device is None else {"device": device})
     for name in given:
         if name not in allowed:
@@ -88,3 +95,14 @@ def load_scorer(
                 f"{', '.join(allowed)}"
             )
     return build(reference, **given)
+
+
+def _builder(engine: str) -> Callable[..., Scorer]:
+    if engine not in _ENGINES:
+        raise ConfigError(
+            f"unknown engine {engine!r}{suggest(engine, _ENGINES)}: allowed are "
+            f"{', '.join(_ENGINES)}"
+        )
+    found = _ENGINES[engine]
+    build: Callable[..., Scorer] = getattr(importlib.import_module(found.module), found.scorer)
+    return build

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.scorers.base import Progress, Scorer
+from dcs.scorers.base import SCORING_VERSION, Progress, Scorer
 from dcs.store import ShardGroup, ShardStore, query_hash
 
 __all__ = ["SHARD_SIZE", "StoredScorer", "score_settings"]
@@ -32,6 +32,7 @@ def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> d
         "revision": scorer.revision,
         "scorer": scorer.name,
         "scorer_version": scorer.version,
+        "scoring": SCORING_VERSION,
         "settings": dict(getattr(scorer, "settings", {})),
         "prefix": prefix,
         "label_words": list(label_words),
@@ -157,6 +158,11 @@ class StoredScorer:
             if len(missing) < len(shard):
                 report(len(shard) - len(missing))
             return True
+
+    def report(self) -> list[str]:
+        """Return what the engine has to say, e.g. labels missing from a server's answers."""
+        lines: list[str] = getattr(self._scorer, "report", list)()
+        return lines
 
     def close(self) -> None:
         """Free the model's memory. The scorer cannot be used afterwards."""

@@ -1,0 +1,182 @@
+"""How prompts are scored: which engine with which options, and what of that decides the numbers."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dcs.errors import DCSError
+from dcs.scorers import LabelRule, Scorer, engine_options, load_scorer, resolve_model
+from dcs.scorers.base import SCORING_VERSION
+from workflows.cluster_placement import Placement
+
+__all__ = ["INDECISIVE", "Engine", "ScoringSettings", "actor_pool", "check_gpus"]
+
+Engine = Literal["transformers", "vllm", "openai"]
+
+_PACKAGES: dict[Engine, tuple[str, ...]] = {
+    "transformers": ("transformers", "torch"),
+    "vllm": ("vllm", "torch"),
+    "openai": (),
+}
+#: What is not passed on to the engine.
+_OURS = ("engine", "store", "price")
+#: What does not decide the numbers: where they are kept, what they cost, how fast they come.
+INDECISIVE = frozenset(
+    {"store", "price", "device", "tensor_parallel", "memory", "max_length", "concurrency"}
+    | {"tokenizer", "key_variable"}
+)
+
+
+class ScoringSettings(BaseModel):
+    """The part ``scoring:`` of a sweep, and the options of ``dcs generate``.
+
+    Attributes
+    ----------
+    engine : "transformers", "vllm" or "openai"
+        What runs the models; ``openai`` is any server of that protocol.
+    label_rule : "auto", "mean", "first" or "joint"
+        How label words of several tokens are read; see :data:`dcs.scorers.LabelRule`.
+    dtype : str or None
+        transformers, vllm: precision; by default bfloat16 on a GPU and float32 on a CPU.
+    device : str or None
+        transformers: ``cpu``, ``cuda:1``, ...; by default a GPU where there is one.
+    tensor_parallel : int or None
+        vllm: GPUs that share a model; an actor of a sweep holds as many.
+    memory, max_length : float, int or None
+        vllm: share of each GPU's memory to use, and most tokens of a prompt.
+    base_url, api, top_logprobs, missing, concurrency : str, int or None
+        openai: see :class:`dcs.scorers.openai_compatible.OpenAIScorer`.
+    revision : str or None
+        openai: exact version of the served model, where it is known.
+    tokenizer : str or None
+        openai: model whose tokenizer counts prompt tokens for the estimate.
+    key_variable : str or None
+        openai: environment variable with the API key, by default OPENAI_API_KEY.
+    price : float or None
+        openai: price of a million prompt tokens.
+    store : str or None
+        Where scored prompts are kept: a folder or a URL; by default beside the tables.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    engine: Engine = "transformers"
+    label_rule: LabelRule = "auto"
+    dtype: str | None = None
+    device: str | None = None
+    tensor_parallel: int | None = Field(default=None, ge=1)
+    memory: float | None = Field(default=None, gt=0.0, le=1.0)
+    max_length: int | None = Field(default=None, ge=1)
+    base_url: str | None = None
+    api: Literal["completions", "chat"] | None = None
+    top_logprobs: int | None = Field(default=None, ge=1)
+    missing: Literal["error", "bound", "zero"] | None = None
+    concurrency: int | None = Field(default=None, ge=1)
+    revision: str | None = None
+    tokenizer: str | None = None
+    key_variable: str | None = None
+    price: float | None = Field(default=None, ge=0.0)
+    store: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_the_engine(self) -> ScoringSettings:
+        allowed = engine_options(self.engine)
+        for name in self.options:
+            if name not in allowed:
+                others = [e for e in get_args(Engine) if name in engine_options(e)]
+                raise ValueError(
+                    f"engine {self.engine} has no option {name!r}; it belongs to "
+                    f"{' and '.join(others)}"
+                )
+        if self.price is not None and self.engine != "openai":
+            raise ValueError(f"engine {self.engine} has no option 'price'; it belongs to openai")
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given to the engine: all that was set."""
+        values = self.model_dump(exclude=set(_OURS), exclude_none=True)
+        return {k: v for k, v in values.items() if (k, v) != ("label_rule", "auto")}
+
+    def load(self, model: str) -> Scorer:
+        """Load a model for scoring.
+
+        Raises
+        ------
+        ScoringError
+            The model cannot be found or loaded.
+        MissingDependencyError
+            The engine is not installed.
+        """
+        return load_scorer(model, engine=self.engine, **self.options)
+
+    def identity(self, model: str) -> dict[str, Any]:
+        """Return what decides a model's numbers, as far as it shows without loading it.
+
+        Engine and its installed version, the model's weights (their hash, or the name and
+        revision of a model of the hub or a server), precision, label rule and the server's
+        options. Where a model runs and how fast does not count.
+
+        Raises
+        ------
+        ScoringError
+            The model cannot be found.
+        """
+        versions = {}
+        for package in _PACKAGES[self.engine]:
+            try:
+                versions[package] = version(package)
+            except PackageNotFoundError:
+                versions[package] = "absent"
+        named = model
+        if self.engine != "openai":
+            reference = resolve_model(model)
+            named = reference.revision or reference.name
+        decisive = {k: v for k, v in self.options.items() if k not in INDECISIVE}
+        if self.device is not None and self.device.startswith("cpu"):
+            decisive.setdefault("dtype", "float32")  # which it would not be on a GPU
+        return {
+            "model": named,
+            "engine": self.engine,
+            "versions": versions,
+            "scoring": SCORING_VERSION,
+            "options": {"label_rule": self.label_rule} | decisive,
+        }
+
+
+def actor_pool(settings: ScoringSettings, placement: Placement) -> tuple[dict[str, Any], int]:
+    """Return the Ray options of a scoring actor, and how many there may be at once.
+
+    An actor of vllm holds as many GPUs as share its model, all of one node. One of the openai
+    engine needs none and goes where the cells go; there is a single one, so that the bound on
+    requests at a time holds.
+    """
+    actors = placement.actors
+    if settings.engine == "openai":
+        return {**placement.cells, "num_cpus": 1, "num_gpus": 0}, 1
+    share = settings.tensor_parallel or 1
+    if settings.engine != "vllm" or (not actors["num_gpus"] and share == 1):
+        return dict(actors), placement.actor_slots
+    gpus = placement.actor_slots if actors["num_gpus"] else 0
+    # Never none: GPUs that have gone away may come again, and Ray waits for them.
+    return {**actors, "num_gpus": share}, max(1, gpus // share)
+
+
+def check_gpus(settings: ScoringSettings, placement: Placement) -> None:
+    """Refuse a cluster that cannot hold a model, on which Ray would wait for ever.
+
+    Raises
+    ------
+    DCSError
+        It has, and can grow to, fewer GPUs than share a model.
+    """
+    gpus = placement.actor_slots if placement.actors["num_gpus"] else 0
+    share = settings.tensor_parallel or 1
+    if share > max(1, gpus):
+        raise DCSError(
+            f"scoring.tensor_parallel {share}: the cluster has {gpus} GPUs; add nodes that have "
+            f"{share} each, or lower it"
+        )
