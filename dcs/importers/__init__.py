@@ -1,7 +1,8 @@
 """Other people's files -> probability tables.
 
 A format is one module with a function ``read(path, options)`` that gives the tables a path holds,
-by part; it is imported when first used. To add one, write the module and list it in `IMPORTERS`.
+by part; it is imported when first used. Ours are listed in `IMPORTERS`; an installed package adds
+one as an entry point of ``dcs.importers``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dcs._files import suggest
 from dcs._reading import one_line, show
 from dcs.errors import ConfigError
 from dcs.importers._common import COMMON_OPTIONS, ImportOptions, TargetKind
+from dcs.plugins import find_plugin, plugin_names
 from dcs.probabilities import ProbabilityTable
 
 __all__ = [
@@ -89,12 +91,19 @@ IMPORTERS: tuple[Importer, ...] = (
         frozenset({"classes", "filter", "targets"}),
     ),
 )
-"""All formats, in the order in which help lists them."""
+"""Our own formats, in the order in which help lists them."""
 
 
 def format_names() -> tuple[str, ...]:
-    """Return the names of all formats."""
-    return tuple(importer.name for importer in IMPORTERS)
+    """Return the names of all formats, ours first.
+
+    Returns
+    -------
+    tuple of str
+        What `import_file` takes.
+    """
+    own = tuple(importer.name for importer in IMPORTERS)
+    return own + tuple(name for name in plugin_names("dcs.importers") if name not in own)
 
 
 def import_file(
@@ -209,6 +218,9 @@ def _find(format: str) -> Importer:
     for importer in IMPORTERS:
         if importer.name == format:
             return importer
+    plugin = find_plugin("dcs.importers", format, Importer)
+    if plugin is not None:
+        return plugin
     names = format_names()
     raise ConfigError(
         f"unknown format {show(format)}{suggest(format, names)}; allowed: {', '.join(names)}"

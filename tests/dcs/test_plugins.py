@@ -1,0 +1,99 @@
+"""What installed packages add: found by name, never in the way of what is ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dcs.errors import ConfigError
+from dcs.importers import IMPORTERS, Importer, format_names, import_file
+from dcs.plugins import GROUPS, Group, find_plugin, plugin_names
+
+_MODULE = """
+from pathlib import Path
+from dcs.importers import Importer
+from dcs.probabilities import ProbabilityTable
+
+PAIRS = Importer("pairs", "lines of label and probability", "plugged", frozenset())
+OTHER = Importer("other", "calls itself otherwise", "plugged")
+NPZ = Importer("npz", "would replace ours", "plugged")
+TEXT = "no importer"
+
+def read(path, options):
+    rows = [line.split() for line in Path(path).read_text().splitlines()]
+    probs = [[1 - float(p), float(p)] for _, p in rows]
+    return {"all": ProbabilityTable.from_arrays(probs, [int(label) for label, _ in rows])}
+"""
+
+
+def _install(folder: Path, package: str, group: str, **points: str) -> None:
+    about = folder / f"{package}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = [f"{name} = {value}" for name, value in points.items()]
+    (about / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "plugged.py").write_text(_MODULE)
+    (tmp_path / "broken.py").write_text("raise RuntimeError('half\\ninstalled')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_nothing_is_added_where_nothing_is_installed() -> None:
+    assert [plugin_names(group) for group in GROUPS] == [(), (), ()]
+    assert find_plugin("dcs.importers", "pairs", Importer) is None
+    assert format_names() == tuple(importer.name for importer in IMPORTERS)
+
+
+def test_an_importer_of_an_installed_package_reads_files(site: Path) -> None:
+    _install(site, "pairs-format", "dcs.importers", pairs="plugged:PAIRS")
+    assert format_names()[-1] == "pairs"
+    (site / "rows.txt").write_text("0 0.25\n1 0.75\n")
+    table = import_file("pairs", site / "rows.txt", task="pairs")
+    assert table.probs.tolist() == [[0.75, 0.25], [0.25, 0.75]]
+    assert table.provenance.task == "pairs"
+
+
+def test_ours_cannot_be_replaced(site: Path) -> None:
+    _install(site, "taker", "dcs.importers", npz="plugged:NPZ")
+    assert format_names() == tuple(importer.name for importer in IMPORTERS)
+    with pytest.raises(ConfigError, match="no option id_column"):
+        import_file("npz", site / "x.npz", id_column="id")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("broken:PAIRS", r"cannot be imported \(RuntimeError: half installed\)"),
+        ("plugged:ABSENT", r"cannot be imported \(AttributeError"),
+        ("absent_module:PAIRS", r"cannot be imported \(ModuleNotFoundError"),
+        ("plugged:TEXT", r"is str; entry points of dcs\.importers are a dcs\.importers\.Importer"),
+        ("plugged:OTHER", "calls itself 'other'"),
+    ],
+)
+def test_a_package_that_is_wrong_is_named_on_one_line(site: Path, value: str, said: str) -> None:
+    _install(site, "faulty", "dcs.importers", pairs=value)
+    with pytest.raises(ConfigError, match=said) as caught:
+        import_file("pairs", site / "rows.txt")
+    assert "package 'faulty'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_packages_of_one_name_are_refused(site: Path) -> None:
+    _install(site, "first", "dcs.importers", pairs="plugged:PAIRS")
+    _install(site, "second", "dcs.importers", pairs="plugged:PAIRS")
+    assert plugin_names("dcs.importers") == ("pairs",)
+    with pytest.raises(ConfigError, match="'first' and in package 'second'"):
+        find_plugin("dcs.importers", "pairs", Importer)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_name_is_looked_for_in_its_own_group(site: Path, group: Group) -> None:
+    _install(site, "elsewhere", group, pairs="plugged:PAIRS")
+    others = [other for other in GROUPS if other != group]
+    assert [find_plugin(other, "pairs", Importer) for other in others] == [None, None]
+    assert find_plugin(group, "pairs", Importer) is not None
