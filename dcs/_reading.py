@@ -32,6 +32,7 @@ __all__ = [
     "read_yaml",
     "reason",
     "show",
+    "text_file",
 ]
 
 #: Largest file of settings: a mistaken path is said at once instead of parsed for minutes.
@@ -141,11 +142,38 @@ def read_text(
     return decoded(data, name, error=error)
 
 
+def text_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Path:
+    """Return `path` if it is a regular file that can be read as lines of UTF-8.
+
+    Numbers read from text take several times its size, so a sixteenth of the memory is allowed.
+
+    Raises
+    ------
+    DCSError
+        The class given; if it is another kind of file, begins as UTF-16 or UTF-32, or is too
+        large. Bytes further on are not looked at.
+    """
+    target = existing_file(path, error=error)
+    name = one_line(target)
+    try:
+        size = target.stat().st_size
+        with target.open("rb") as file:
+            head = file.read(4)
+    except OSError as problem:
+        raise error(f"{name}: cannot be read: {reason(problem)}") from None
+    _refuse_marked(head, name, error=error)
+    bound = memory_bound() // 4
+    if size > bound:
+        raise error(
+            f"{name}: {size / 2**30:.1f} GiB of text; at most {bound / 2**30:.1f} GiB are read on "
+            "this machine; split the file, or make it Parquet"
+        )
+    return target
+
+
 def decoded(data: bytes, name: str, *, error: type[DCSError]) -> str:
     """Return UTF-8 text without a byte order mark, or say what the bytes look like instead."""
-    for mark, encoding in _MARKS.items():
-        if data.startswith(mark):
-            raise error(f"{name}: is {encoding} text; save it as UTF-8")
+    _refuse_marked(data, name, error=error)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -155,13 +183,30 @@ def decoded(data: bytes, name: str, *, error: type[DCSError]) -> str:
         ) from None
 
 
+def _refuse_marked(data: bytes, name: str, *, error: type[DCSError]) -> None:
+    for mark, encoding in _MARKS.items():
+        if data.startswith(mark):
+            raise error(f"{name}: is {encoding} text, not UTF-8; save it as UTF-8")
+
+
 def read_json(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:
     """Return the content of a JSON file; see :func:`read_text` and :func:`parse_json`."""
     return parse_json(read_text(path, error=error), source=one_line(path), error=error)
 
 
-def parse_json(text: str, *, source: str, error: type[DCSError]) -> Any:
+def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = True) -> Any:
     """Return what JSON text stands for: standard JSON, finite numbers, text that can be written.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    source : str
+        What messages call it.
+    error : type
+        The class to raise.
+    finite : bool
+        Refuse NaN and infinities; other programs write them into fields that may not matter.
 
     Raises
     ------
@@ -169,7 +214,10 @@ def parse_json(text: str, *, source: str, error: type[DCSError]) -> Any:
         The class given, otherwise; names `source` and the place.
     """
     try:
-        content = json.loads(text, parse_constant=_refused, parse_float=_finite)
+        if finite:
+            content = json.loads(text, parse_constant=_refused, parse_float=_finite)
+        else:
+            content = json.loads(text)
         if "\\ud" in text or "\\uD" in text:
             # Half of a surrogate pair passes the parser, and fails wherever it is written.
             json.dumps(content, ensure_ascii=False).encode("utf-8")

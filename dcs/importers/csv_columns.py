@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._reading import existing_file, one_line, reason, show
+from dcs._reading import one_line, reason, show, text_file
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions
 from dcs.importers.columns import table_of_columns
@@ -63,7 +63,7 @@ class CsvColumns:
 
 
 def _rows(path: Path, source: str) -> Iterator[tuple[int, list[str]]]:
-    target = existing_file(path, error=TableError)
+    target = text_file(path, error=TableError)
     try:
         with target.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()

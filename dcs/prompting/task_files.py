@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from dcs._files import suggest
+from dcs._reading import one_line, read_yaml, show
 from dcs.errors import ConfigError
 from dcs.prompting.tasks import SPLITS, Split, Task
 
@@ -188,21 +189,14 @@ def read_task_file(path: Path) -> TaskFile:
     """
     try:
         stamp = path.stat().st_mtime_ns
-    except OSError:
-        raise ConfigError(f"{path}: no such task file") from None
+    except (OSError, ValueError):
+        raise ConfigError(f"{one_line(path)}: no such task file") from None
     return _parse(path, stamp)
 
 
 @lru_cache(maxsize=32)
 def _parse(path: Path, stamp: int) -> TaskFile:
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path}: not a readable YAML file: {reason}") from None
-    return _Reader(path).task(content)
+    return _Reader(path).task(read_yaml(path, error=ConfigError))
 
 
 class _Reader:
@@ -268,14 +262,17 @@ class _Reader:
         places = values["fields"]
         if not isinstance(places, dict) or set(places) != set(fields):
             raise self.fail(
-                f"{key}.fields", f"is {places!r}; the template's fields are {', '.join(fields)}"
+                f"{key}.fields",
+                f"is {show(places)}; the template's fields are {', '.join(fields)}",
             )
         form = values.get("format", "jsonl")
         if form not in get_args(FileFormat):
             allowed = get_args(FileFormat)
             raise self.fail(
-                f"{key}.format", f"is {form!r}{suggest(form, allowed)}; {', '.join(allowed)}"
+                f"{key}.format", f"is {show(form)}{suggest(form, allowed)}; {', '.join(allowed)}"
             )
+        for split in SPLITS if key == "files" else ():
+            self.inside(f"files.{split}", values[split])
         own = self.labels(f"{key}.labels", values.get("labels"), classes)
         plain = {
             name: self.string(f"{key}.{name}", values[name])
@@ -292,7 +289,7 @@ class _Reader:
     def mapping(self, key: str, content: Any) -> Mapping[str, Any]:
         if not isinstance(content, dict):
             where = f"key {key!r}" if key else "content"
-            raise ConfigError(f"{self.path}: {where} is {content!r}, not a mapping of keys")
+            raise ConfigError(f"{self.path}: {where} is {show(content)}, not a mapping of keys")
         for name in content:
             if name not in _KEYS[key]:
                 full = f"{key}.{name}" if key else str(name)
@@ -304,22 +301,32 @@ class _Reader:
 
     def string(self, key: str, value: Any) -> str:
         if not isinstance(value, str):
-            raise self.fail(key, f"is {value!r}, not text; put it in quotation marks")
+            raise self.fail(key, f"is {show(value)}, not text; put it in quotation marks")
         return value
+
+    def inside(self, key: str, value: Any) -> None:
+        """Refuse a file outside of the folder: a stranger's task must not send others away."""
+        place = Path(self.string(key, value))
+        if place.is_absolute() or ".." in place.parts:
+            raise self.fail(
+                key,
+                f"is {show(value)}, outside of the task's folder; name a file within it, and "
+                "give the folder with --data DIR",
+            )
 
     def strings(self, key: str, value: Any) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
-            raise self.fail(key, f"is {value!r}, not a list of texts")
+            raise self.fail(key, f"is {show(value)}, not a list of texts")
         return tuple(self.string(key, entry) for entry in value)
 
     def whole(self, key: str, value: Any, *, least: int) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.fail(key, f"is {value!r}; a whole number from {least} is needed")
+            raise self.fail(key, f"is {show(value)}; a whole number from {least} is needed")
         return value
 
     def flag(self, key: str, value: Any) -> bool:
         if not isinstance(value, bool):
-            raise self.fail(key, f"is {value!r}; allowed: true, false")
+            raise self.fail(key, f"is {show(value)}; allowed: true, false")
         return value
 
     def labels(
@@ -328,33 +335,38 @@ class _Reader:
         if value is None:
             return ()
         if not isinstance(value, list) or len(value) != len(classes):
-            raise self.fail(key, f"is {value!r}; one entry for each of {len(classes)} classes")
+            raise self.fail(key, f"is {show(value)}; one entry for each of {len(classes)} classes")
         entries = [entry if isinstance(entry, list) else [entry] for entry in value]
         for entry in sum(entries, []):
             if not isinstance(entry, (str, int)) or isinstance(entry, bool):
-                raise self.fail(key, f"holds {entry!r}; texts and whole numbers are allowed")
+                raise self.fail(key, f"holds {show(entry)}; texts and whole numbers are allowed")
         return tuple(tuple(entry) for entry in entries)
 
     def replacements(self, value: Any) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, list):
-            raise self.fail("replace", f"is {value!r}, not a list of [old, new]")
+            raise self.fail("replace", f"is {show(value)}, not a list of [old, new]")
         for pair in value:
             if not isinstance(pair, list) or len(pair) != 2 or not pair[0]:
-                raise self.fail("replace", f"holds {pair!r}; [old, new] is needed")
+                raise self.fail("replace", f"holds {show(pair)}; [old, new] is needed")
         return tuple((self.string("replace", a), self.string("replace", b)) for a, b in value)
 
     def fields(self, template: str) -> tuple[str, ...]:
         try:
             parts = list(string.Formatter().parse(template))
         except ValueError as error:
-            raise self.fail("template", f"is {template!r}: {error}") from None
+            raise self.fail("template", f"is {show(template)}: {error}") from None
         names = [name for _, name, _, _ in parts if name is not None]
+        if any(form or conversion for _, _, form, conversion in parts):
+            # "{text:>9999999999}" would fill the memory with spaces.
+            raise self.fail(
+                "template", f"is {show(template)}; a field is its name in braces, nothing more"
+            )
         last = template.rpartition("\n")[2]
         if not names or not all(name.isidentifier() for name in names):
-            raise self.fail("template", f"is {template!r}; {{field}} must stand for the text")
+            raise self.fail("template", f"is {show(template)}; {{field}} must stand for the text")
         if "\n" not in template or "{" in last or not last.strip():
             raise self.fail(
                 "template",
-                f"is {template!r}; its last line must be the answer prefix, without fields",
+                f"is {show(template)}; its last line must be the answer prefix, without fields",
             )
         return tuple(dict.fromkeys(names))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
 from dcs._files import suggest
+from dcs._reading import show
 from dcs.errors import ConfigError
 
 __all__ = ["SPLITS", "Example", "Split", "Task", "get_task", "register_task", "task_names"]
 
 Split = Literal["optimization", "test"]
 SPLITS: tuple[Split, ...] = ("optimization", "test")
+
+_NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,11 @@ class Task:
     sizes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"task name {show(self.name)}: it names folders, so letters, digits, '_', '-' and "
+                "'.' are allowed, at most 100, the first a letter or digit"
+            )
         if len(self.classes) < 2:
             raise ConfigError(
                 f"task {self.name!r}: classes has {len(self.classes)} names, needs 2 or more"
@@ -86,6 +95,8 @@ class Task:
                 f"task {self.name!r}: {len(self.label_words)} label words for "
                 f"{len(self.classes)} classes; give one word per class"
             )
+        if not all(name.strip() for name in self.classes):
+            raise ConfigError(f"task {self.name!r}: a class has an empty name")
         empty = [c for c, w in zip(self.classes, self.label_words, strict=True) if not w.strip()]
         if empty:
             raise ConfigError(f"task {self.name!r}: class {empty[0]!r} has an empty label word")

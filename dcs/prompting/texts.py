@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dcs._reading import existing_file, memory_bound, one_line, parse_json, reason, show
 from dcs.errors import ConfigError
 from dcs.prompting.task_files import TaskFile, TextLocation
 from dcs.prompting.tasks import Example, Split
@@ -19,6 +19,8 @@ from dcs.seeds import derive_generator
 
 __all__ = ["read_examples"]
 
+#: Replacements that feed each other double a text each time.
+_LONGEST = 10_000_000
 _KEY = "@key"  # a JSON object's own name for a row
 
 
@@ -107,15 +109,17 @@ def _example(
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             value = " ".join(value)
         if not isinstance(value, str) or not value.strip():
-            raise fail(f"key {key!r} is {value!r}; a text is needed")
+            raise fail(f"key {key!r} is {show(value)}; a text is needed")
         for old, new in file.replace:
+            if len(value) + value.count(old) * (len(new) - len(old)) > _LONGEST:
+                raise fail(f"key {key!r} is longer than {_LONGEST} characters after {old!r}")
             value = value.replace(old, new)
         fields[name] = value.strip()
     raw = get(place.label)
     label = _label(file, place, raw)
     if label is None:
         names = [entry[0] for entry in place.labels] or list(file.classes)
-        raise fail(f"label {raw!r} is none of {', '.join(map(str, names))}")
+        raise fail(f"label {show(raw)} is none of {', '.join(map(str, names))}")
     text = (
         next(iter(fields.values()))
         if file.input_prefix
@@ -171,12 +175,12 @@ def _how_to_get(file: TaskFile, data: str | None) -> str:
 
 
 def _file_rows(place: TextLocation, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    try:
-        text = path.read_bytes().decode(place.encoding)
-    except (OSError, UnicodeDecodeError, LookupError) as error:
-        raise ConfigError(f"{path}: cannot be read as {place.encoding}: {error}") from None
+    text = _text(path, place.encoding)
     if place.format == "csv":
-        yield from enumerate(csv.DictReader(text.splitlines(keepends=True)))
+        try:
+            yield from enumerate(csv.DictReader(text.splitlines(keepends=True), strict=True))
+        except csv.Error as error:
+            raise ConfigError(f"{one_line(path)}: cannot be read as CSV: {error}") from None
         return
     if place.format == "json":
         content = _json(text, path, None)
@@ -200,16 +204,30 @@ def _file_rows(place: TextLocation, path: Path) -> Iterator[tuple[int, Mapping[s
         rows = [_json(line, path, number) for number, line in numbered]
     for row, values in enumerate(rows):
         if not isinstance(values, dict):
-            raise ConfigError(f"{path}: row {row}: is {values!r}, not an object")
+            raise ConfigError(f"{path}: row {row}: is {show(values)}, not an object")
         yield row, values
 
 
-def _json(text: str, path: Path, line: int | None) -> Any:
+def _text(path: Path, encoding: str) -> str:
+    source = existing_file(path, error=ConfigError)
+    size, bound = source.stat().st_size, memory_bound() // 4
+    if size > bound:
+        raise ConfigError(
+            f"{one_line(path)}: {size / 2**30:.1f} GiB of text; at most {bound / 2**30:.1f} GiB "
+            "are read on this machine; keep to a sample of it"
+        )
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno if line is None else line + 1}"
-        raise ConfigError(f"{path}: {where}: not JSON: {error.msg}") from None
+        return source.read_bytes().decode(encoding).removeprefix("\ufeff")
+    except (OSError, UnicodeError, LookupError) as error:
+        raise ConfigError(
+            f"{one_line(path)}: cannot be read as {show(encoding)}: {reason(error)}; the task's "
+            "key files.encoding names another"
+        ) from None
+
+
+def _json(text: str, path: Path, line: int | None) -> Any:
+    source = one_line(path) if line is None else f"{one_line(path)}: line {line + 1}"
+    return parse_json(text, source=source, error=ConfigError, finite=False)
 
 
 def _has_datasets() -> bool:
