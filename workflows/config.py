@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -22,6 +21,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from dcs._files import suggest
+from dcs._reading import read_yaml, show
 from dcs.errors import ConfigError, DCSError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
@@ -200,14 +200,7 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
         The file is missing or not YAML, or a key or value is not allowed; names file and key.
     """
     file = Path(path)
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file; give the path of a sweep YAML") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(file, error=ConfigError)
     if not isinstance(content, dict):
         raise ConfigError(
             f"{file}: holds {type(content).__name__}, not a mapping of keys such as name, tasks"
@@ -335,7 +328,7 @@ def _describe(detail: ErrorDetails) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "value_error":
         return f"key {path!r}: {message}" if path else message
-    return f"key {path!r}: {message}, got {detail['input']!r}"
+    return f"key {path!r}: {message}, got {show(detail['input'])}"
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
