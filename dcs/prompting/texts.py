@@ -13,7 +13,7 @@ import numpy as np
 
 from dcs._reading import existing_file, memory_bound, one_line, parse_json, reason, show
 from dcs.errors import ConfigError
-from dcs.prompting.task_files import TaskFile, TextLocation
+from dcs.prompting.descriptions import TaskFile, TextLocation
 from dcs.prompting.tasks import Example, Split
 from dcs.seeds import derive_generator
 
@@ -47,13 +47,13 @@ def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> t
     stamp: object = None
     if data is not None:
         stamp = tuple(_stamp(_path(file, place, name, data)) for name in ("optimization", "test"))
-    return _read(file, split, data, stamp)
+    return _read(file, place, split, data, stamp)
 
 
 @lru_cache(maxsize=32)
-def _read(file: TaskFile, split: Split, data: str | None, stamp: object) -> tuple[Example, ...]:
-    place = file.files if data is not None else file.hub
-    assert place is not None  # read_examples has seen to that
+def _read(
+    file: TaskFile, place: TextLocation, split: Split, data: str | None, stamp: object
+) -> tuple[Example, ...]:
     name = getattr(place, split)
     if data is None:
         where, rows = f"{place.dataset} ({name})", _hub_rows(file, place, name)
