@@ -7,18 +7,27 @@ import hashlib
 import json
 import os
 import threading
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from dcs._files import atomic_write_text
+from dcs._reading import read_json, show
 from dcs.errors import TrackingError
+from tracking.records import KEY_PATTERN
 
 __all__ = ["Destination", "DestinationInfo", "read_info"]
 
 _INFO_FORMAT = "dcs-outbox"
 _INFO_VERSION = 1
+_INFO_TYPES: dict[str, type | tuple[type, ...]] = {
+    "sweep_params": dict,
+    "trials": (str, int),
+    "trace_points": int,
+    "ended": bool,
+    "moved": bool,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +204,13 @@ class Destination:
         for line in self.journal.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 self._apply(json.loads(line))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # Half a line of a crash: that cell counts as not arrived.
 
     def _apply(self, line: dict[str, str]) -> None:
         key = line["key"]
+        if not KEY_PATTERN.fullmatch(key):
+            raise ValueError("not the name of a file of the outbox")
         if "digest" in line:
             entry = self._entries.setdefault(key, _Entry(line["digest"]))
             entry.digest = line["digest"]
@@ -231,11 +242,16 @@ class Destination:
 def read_info(path: Path) -> DestinationInfo:
     """Read the description of a destination, or say which file is damaged."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = read_json(path, error=TrackingError)
         if body.pop("format") != _INFO_FORMAT or body.pop("version") != _INFO_VERSION:
             raise ValueError("another format or version")
-        return DestinationInfo(**body)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        info = DestinationInfo(**body)
+        for item in fields(info):
+            value, kinds = getattr(info, item.name), _INFO_TYPES.get(item.name, str)
+            if not isinstance(value, kinds) and (value is not None or item.default is not None):
+                raise ValueError(f"{item.name} is {show(value)}")
+        return info
+    except (ValueError, KeyError, TypeError, AttributeError, TrackingError) as error:
         raise TrackingError(
             f"{path}: not a whole description of a sweep ({error}); delete its folder and run "
             "the sweep again to record it"

@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcs._files import atomic_write_bytes
+from dcs._reading import read_text
 from dcs.errors import TrackingError
 from tracking.destinations import Destination, DestinationInfo, read_info
 from tracking.records import CellRecord
 
 __all__ = ["Outbox", "OutboxContents"]
+
+#: Bytes of a record: 100,000 trials take a tenth of it.
+_LARGEST = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +81,9 @@ class Outbox:
             When there is none or it is damaged; names the file.
         """
         path = self.path(key)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise TrackingError(f"{path}: there is no record of this cell") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise TrackingError(f"{path}: cannot be read ({error})") from error
+        if not path.exists():
+            raise TrackingError(f"{path}: there is no record of this cell")
+        text = read_text(path, error=TrackingError, limit=_LARGEST)
         record = CellRecord.from_json(text, source=str(path))
         if record.key != key:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")

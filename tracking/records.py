@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from dcs._files import suggest
+from dcs._reading import reason, show
 from dcs.errors import InvalidInputError, TrackingError
 from tracking._plain import decode, decode_numbers, encode, plain
 
@@ -154,10 +155,17 @@ class CellRecord:
             )
         _one_of("cell status", self.status, ("FINISHED", "FAILED"))
         _one_of("cell direction", self.direction, ("maximize", "minimize"))
-        for name in ("identity", "params", "provenance"):
-            _set(self, name, plain(getattr(self, name), name))
-        if self.scheme is not None:
-            _set(self, "scheme", plain(self.scheme, "scheme"))
+        for name in ("sweep", "error"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (name == "sweep" or value is not None):
+                raise InvalidInputError(f"cell {name} is {show(value)}; a text is needed")
+        for name in ("identity", "params", "provenance", "scheme"):
+            value = getattr(self, name)
+            if name == "scheme" and value is None:
+                continue
+            if not isinstance(value, Mapping):
+                raise InvalidInputError(f"{name} is {show(value)}; a mapping is needed")
+            _set(self, name, plain(value, name))
         _set(self, "metrics", _numbers(self.metrics, "metrics"))
         _set(self, "class_accuracies", _columns(self.class_accuracies))
         _set(self, "trials", tuple(self.trials))
@@ -207,16 +215,17 @@ class CellRecord:
         """
         try:
             body = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise TrackingError(
-                f"{source}: not a whole cell record ({error}); delete it to compute the cell again"
+                f"{source}: not a whole cell record ({reason(error)}); delete it to compute the "
+                "cell again"
             ) from error
         if not isinstance(body, dict) or body.get("format") != RECORD_FORMAT:
             raise TrackingError(f"{source}: not a cell record (no format {RECORD_FORMAT!r})")
         version = body.get("version")
         if version != RECORD_VERSION:
             raise TrackingError(
-                f"{source}: cell record version {version!r} cannot be read, only "
+                f"{source}: cell record version {show(version)} cannot be read, only "
                 f"{RECORD_VERSION}; update this package or delete the file"
             )
         del body["format"], body["version"]
@@ -257,8 +266,10 @@ def _build(cls: type[CellRecord], body: dict[str, Any], source: str) -> CellReco
             tuple(decode(value) for value in row) for row in body.get("trace", [])
         )
         return cls(**body)
-    except (InvalidInputError, TypeError, KeyError, ValueError, AttributeError) as error:
-        raise TrackingError(f"{source}: not a whole cell record ({error})") from error
+    except KeyError as error:
+        raise TrackingError(f"{source}: not a whole cell record (no key {error})") from error
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise TrackingError(f"{source}: not a whole cell record ({reason(error)})") from error
 
 
 def _known_keys(kind: type[CellRecord | TrialRecord], body: Any, source: str) -> None:
@@ -277,7 +288,7 @@ def _set(record: object, name: str, value: Any) -> None:
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise InvalidInputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+        raise InvalidInputError(f"{name} is {show(value)}; allowed: {', '.join(allowed)}")
 
 
 def _integer(name: str, value: Any) -> int:
@@ -286,14 +297,14 @@ def _integer(name: str, value: Any) -> int:
             return int(value)
     except (TypeError, ValueError, OverflowError):
         pass  # Said below, together with every other value that is not a whole number.
-    raise InvalidInputError(f"{name} is {value!r}; a whole number is needed")
+    raise InvalidInputError(f"{name} is {show(value)}; a whole number is needed")
 
 
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"{name} is {value!r}; a number is needed") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInputError(f"{name} is {show(value)}; a number is needed") from None
 
 
 def _numbers(values: Mapping[str, Any], name: str) -> dict[str, float]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dcs._files import atomic_write_text
+from dcs._reading import read_json, show
 from dcs.errors import TableError
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import SPLITS
@@ -87,8 +88,11 @@ class ProbabilityStore:
         if not path.is_file() or not all(self.path(key, split).is_file() for split in SPLITS):
             return None
         try:
-            return Scoring(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, OSError) as error:
+            note = Scoring(**read_json(path, error=TableError))
+            if not isinstance(note.digests, dict) or set(note.digests) != set(SPLITS):
+                raise ValueError(f"digests is {show(note.digests)}")
+            return note
+        except (ValueError, TypeError) as error:
             raise TableError(
                 f"{path}: damaged ({error}); remove the folder {path.parent.name} beside it "
                 "to have its tables scored again"
