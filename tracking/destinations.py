@@ -22,6 +22,7 @@ __all__ = ["Destination", "DestinationInfo", "read_info"]
 _INFO_FORMAT = "dcs-outbox"
 _INFO_VERSION = 1
 _INFO_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("tracking_uri", "run_name", "status"), (str, type(None))),
     "sweep_params": dict,
     "trials": (str, int),
     "trace_points": int,
@@ -247,8 +248,8 @@ def read_info(path: Path) -> DestinationInfo:
             raise ValueError("another format or version")
         info = DestinationInfo(**body)
         for item in fields(info):
-            value, kinds = getattr(info, item.name), _INFO_TYPES.get(item.name, str)
-            if not isinstance(value, kinds) and (value is not None or item.default is not None):
+            value = getattr(info, item.name)
+            if not isinstance(value, _INFO_TYPES.get(item.name, str)):
                 raise ValueError(f"{item.name} is {show(value)}")
         return info
     except (ValueError, KeyError, TypeError, AttributeError, TrackingError) as error:
