@@ -99,7 +99,7 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
 
 
 def _sleeping(seconds: float):
-    def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str) -> CellRecord:
+    def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, *more: object):
         started = time.time_ns() // 1_000_000
         time.sleep(seconds)
         return CellRecord(

@@ -15,6 +15,10 @@ MAX_CPUS = "dcs_max_cpus"
 MAX_GPUS = "dcs_max_gpus"
 
 _NODE_ID = "ray.io/node-id"
+#: What a task takes of its node's `dcs_cells`. The CPU is what it occupies; this only says where
+#: it runs. A cell that waits for trials gives back its CPU but not this, so it must be little:
+#: otherwise cells could hold all of it while the trials that they wait for find none.
+_CELLS_SHARE = 0.001
 #: Cells handed to Ray per CPU: enough to keep it busy, little enough to stop soon.
 _IN_FLIGHT_PER_CPU = 3
 
@@ -26,13 +30,17 @@ class Placement:
     Attributes
     ----------
     cells : dict
-        Options of the Ray task that computes a cell.
+        Options of the Ray task that computes a cell, or trials of one.
     actors : dict
         Options of the Ray actor that scores prompts.
     cells_in_flight, actor_slots : int
         At most so many at once.
     cpus, gpus : int
         What there is now.
+    cell_cpus : int
+        For cells, now or with the nodes that autoscaling may add.
+    shared : bool
+        Whether scoring takes CPUs that cells could use.
     """
 
     cells: dict[str, Any]
@@ -41,6 +49,8 @@ class Placement:
     actor_slots: int
     cpus: int
     gpus: int
+    cell_cpus: int
+    shared: bool
 
 
 def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
@@ -67,7 +77,7 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
     cells: dict[str, Any] = {"num_cpus": 1}
     cell_cpus = cpus
     if declared:
-        cells["resources"] = {CELLS: 1}
+        cells["resources"] = {CELLS: _CELLS_SHARE}
         cell_cpus = int(sum(node["Resources"].get(CELLS, 0) for node in alive))
         cell_cpus = max(cell_cpus, max_cpus)
     else:
@@ -92,4 +102,6 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
         actor_slots=scoring_gpus or max(1, cell_cpus // 2),
         cpus=cpus,
         gpus=gpus,
+        cell_cpus=cell_cpus,
+        shared=not (scoring_gpus and (declared or "label_selector" in cells)),
     )

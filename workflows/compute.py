@@ -16,6 +16,7 @@ from dcs.uncertainty import bootstrap_intervals, compare_predictions
 from tracking import CellRecord, collect_provenance, trace_rows
 from workflows.cells import Cell
 from workflows.front import run_front
+from workflows.mapping import Mapper, in_process
 from workflows.tune import Fitted, judge, run_study
 
 __all__ = ["compute_cell", "failed_record"]
@@ -28,6 +29,7 @@ def compute_cell(
     *,
     sweep: str,
     progress: Callable[[float], None] | None = None,
+    mapper: Mapper = in_process,
 ) -> CellRecord:
     """Tune one cell and judge the chosen scheme on the test rows.
 
@@ -41,6 +43,8 @@ def compute_cell(
         The sweep the record is filed under.
     progress : callable, optional
         Called with the share of the work done, 0..1.
+    mapper : Mapper
+        Where trials are computed; the result is the same everywhere.
 
     Returns
     -------
@@ -48,7 +52,7 @@ def compute_cell(
         With status FINISHED; errors propagate.
     """
     started_ms = _now_ms()
-    fitted = _fit(cell, optimization, progress)
+    fitted = _fit(cell, optimization, progress, mapper)
     scheme = fitted.scheme
     uncorrected = CorrectionScheme.identity(test.classes)
     before, after = judge(uncorrected, test), judge(scheme, test)
@@ -87,13 +91,22 @@ def compute_cell(
     )
 
 
-def _fit(cell: Cell, table: ProbabilityTable, progress: Callable[[float], None] | None) -> Fitted:
+def _fit(
+    cell: Cell,
+    table: ProbabilityTable,
+    progress: Callable[[float], None] | None,
+    mapper: Mapper,
+) -> Fitted:
     method = get_method(cell.method)
     if cell.tuner is None:
         scheme = method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
         return Fitted(scheme)
-    run = run_study if cell.tuner.protocol == "paper" else run_front
-    return run(table, method, settings=cell.tuner, seed=cell.seed, progress=progress)
+    settings = cell.tuner
+    if settings.protocol == "front":
+        return run_front(table, method, settings=settings, seed=cell.seed, progress=progress)
+    return run_study(
+        table, method, settings=settings, seed=cell.seed, progress=progress, mapper=mapper
+    )
 
 
 def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: int) -> CellRecord:

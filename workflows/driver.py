@@ -18,6 +18,7 @@ from workflows.cells import Cell, TableRequest, cells_of
 from workflows.cluster_placement import Placement, place
 from workflows.compute import compute_cell, failed_record
 from workflows.generate import ScoringActor
+from workflows.mapping import Mapper, ray_mapper
 from workflows.scoring import actor_pool, check_gpus
 from workflows.stores import ProbabilityStore
 from workflows.sweep import Progress, SweepPlan
@@ -43,13 +44,18 @@ class _Tuning:
     cell: Cell
     key: str
     started_ms: int
+    width: int
 
 
-def _run_cell(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str) -> CellRecord:
+def _run_cell(
+    cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, mapper: Mapper
+) -> CellRecord:
     """Compute a cell on a worker; an error becomes a record, so that it stops no other cell."""
     started_ms = time.time_ns() // 1_000_000
     try:
-        return compute_cell(cell, tables["optimization"], tables["test"], sweep=sweep)
+        return compute_cell(
+            cell, tables["optimization"], tables["test"], sweep=sweep, mapper=mapper
+        )
     except Exception as error:
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms)
 
@@ -209,13 +215,28 @@ class Driver:
     def _start_tuning(self) -> None:
         task = self._cell_task.options(**self._placement.cells)
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
+            width = self._width(self._waiting[0][0])
             cell, key = self._waiting.popleft()
-            running = task.remote(cell, self._table_of(key), self._plan.config.name)
-            self._tuning[running] = _Tuning(cell, key, time.time_ns() // 1_000_000)
+            running = task.remote(
+                cell,
+                self._table_of(key),
+                self._plan.config.name,
+                ray_mapper(width=width, options=self._placement.cells),
+            )
+            self._tuning[running] = _Tuning(cell, key, time.time_ns() // 1_000_000, width)
             self._cells_left[key] -= 1
             if not self._cells_left[key]:
                 # The tasks hold references of their own: the tables are freed after the last.
                 del self._tables[key]
+
+    def _width(self, cell: Cell) -> int:
+        """Return how many trials of a cell run at once: its share of the CPUs without a cell."""
+        if cell.tuner is None:
+            return 1
+        free = self._placement.cell_cpus - sum(tuning.width for tuning in self._tuning.values())
+        if self._placement.shared:
+            free -= len(self._scoring)
+        return max(1, min(free // len(self._waiting), cell.tuner.window, cell.tuner.trials))
 
     def _table_of(self, key: str) -> Any:
         # Put by the driver and not by the actor, whose node may leave before the cells are done.

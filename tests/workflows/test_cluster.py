@@ -43,11 +43,12 @@ def test_cells_stay_off_gpu_nodes_where_there_are_others():
 
 def test_a_declared_cluster_asks_for_nodes_that_are_not_there_yet():
     empty = place([_node("head", **{MAX_CPUS: 64, MAX_GPUS: 4})])
-    assert empty.cells == {"num_cpus": 1, "resources": {CELLS: 1}}
+    # Little of it, so that waiting cells never hold what their trials need.
+    assert empty.cells == {"num_cpus": 1, "resources": {CELLS: 0.001}}
     assert empty.actors == {"num_cpus": 1, "num_gpus": 1}
     assert (empty.actor_slots, empty.cells_in_flight) == (4, 192)
     no_gpus = place([_node("head", **{MAX_CPUS: 64})])
-    assert no_gpus.actors == {"num_cpus": 1, "num_gpus": 0, "resources": {CELLS: 1}}
+    assert no_gpus.actors == {"num_cpus": 1, "num_gpus": 0, "resources": {CELLS: 0.001}}
 
 
 @pytest.mark.parametrize(
