@@ -1,0 +1,37 @@
+"""Keeping passwords and tokens out of what is printed, logged and recorded."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["redact"]
+
+_HIDDEN = "***"
+#: ``scheme://user:password@host``. Database drivers take a password with a slash in it too.
+_USER_INFO = re.compile(
+    r"(?P<head>\b(?:https?://[^/?#\s:@'\"]*:(?=[^/?#\s'\"]+@)|"
+    r"(?!https?:)[a-z][a-z0-9+.-]*://[^/?#\s:@'\"]*:))[^?#\s'\"]+(?=@)",
+    re.IGNORECASE,
+)
+#: A token in place of the user: ``https://TOKEN@host``. Names of people are shorter.
+_TOKEN_USER = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s:@'\"]{20,}(?=@)")
+#: ``password=...`` in the query of an address or in the words of a database driver.
+_NAMED = re.compile(
+    r"(?P<head>\b(?:password|passwd|pwd|passfile|sslpassword|token|access_token|api_key|apikey|"
+    r"secret|sig|signature|aws_secret_access_key)=)[^&\s'\",;)]+",
+    re.IGNORECASE,
+)
+#: ``Authorization: Bearer ...`` and the keys of well-known services.
+_BEARER = re.compile(r"(?P<head>\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
+_KEYS = re.compile(r"\b(?P<head>sk-|hf_|ghp_|xox[bp]-|AKIA)[A-Za-z0-9_-]{16,}")
+
+
+def redact(text: str) -> str:
+    """Return `text` with what looks like a password, token or key replaced by ``***``.
+
+    A net below the code that does not print secrets in the first place: errors of drivers and
+    servers repeat the addresses and headers they were given.
+    """
+    for pattern in (_USER_INFO, _TOKEN_USER, _NAMED, _BEARER, _KEYS):
+        text = pattern.sub(lambda match: f"{match['head']}{_HIDDEN}", text)
+    return text

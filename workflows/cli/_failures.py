@@ -1,0 +1,65 @@
+"""What the command line says when something goes wrong: one line that can be shown to anyone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+from dcs._reading import one_line
+from dcs._redaction import redact
+from dcs.errors import DCSError
+
+__all__ = ["MENDABLE", "explained", "forget_output", "print_anything"]
+
+#: What a user can mend: bad input, a full or read-only disk, too little memory. The rest is a bug
+#: and shows its traceback.
+MENDABLE = (DCSError, OSError, MemoryError)
+
+_LONGEST = 2000
+_ADVICE = {
+    errno.ENOSPC: "make room and run the same command again",
+    errno.EDQUOT: "make room and run the same command again",
+    errno.EFBIG: "the limit on file sizes is too low for it (ulimit -f)",
+    errno.EROFS: "choose another folder",
+    errno.EACCES: "choose another folder, or ask for the right to use this one",
+    errno.EPERM: "choose another folder, or ask for the right to use this one",
+    errno.ELOOP: "a symbolic link leads to itself; remove it",
+    errno.EMFILE: "too many files are open (ulimit -n)",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def explained(error: BaseException) -> str:
+    """Return the one line for an error: printable, without secrets, and not endless."""
+    if isinstance(error, MemoryError):
+        text = "out of memory; use fewer rows, or a machine with more memory"
+    elif isinstance(error, OSError) and not isinstance(error, DCSError):
+        places = [os.fsdecode(name) for name in (error.filename, error.filename2) if name]
+        # A temporary sibling stands for the file that was to be written.
+        place = places[-1] if places else ""
+        advice = _ADVICE.get(error.errno or 0, "")
+        text = ": ".join(part for part in (place, error.strerror or str(error)) if part)
+        text = "; ".join(part for part in (text or type(error).__name__, advice) if part)
+    else:
+        text = str(error)
+    line = redact(one_line(" ".join(text.split())))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def print_anything() -> None:
+    """Have the terminal show, escaped, what its encoding cannot: file names are any bytes."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if callable(reconfigure):
+            reconfigure(errors="backslashreplace")
+
+
+def forget_output() -> None:
+    """Drop what standard output cannot take, so that Python does not fail on it once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
