@@ -6,7 +6,6 @@ import sys
 
 import typer
 
-from dcs.errors import DCSError
 from workflows.cli import (
     apply,
     compare,
@@ -25,6 +24,7 @@ from workflows.cli import (
     tune,
     ui,
 )
+from workflows.cli._failures import MENDABLE, explained, forget_output, print_anything
 from workflows.cli._signals import STOP
 
 __all__ = ["app", "main"]
@@ -91,12 +91,18 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     STOP.listen()
+    print_anything()
     try:
-        app(arguments)
-    except DCSError as error:
+        try:
+            app(arguments)
+        finally:
+            # A full disk behind the output shows here, and not after the last line of Python.
+            sys.stdout.flush()
+    except MENDABLE as error:
+        forget_output()
         if debug:
             raise
-        typer.echo(f"dcs: error: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"dcs: error: {explained(error)}", err=True)
         sys.exit(2)
     except SystemExit:
         if STOP.number is None:
