@@ -145,6 +145,7 @@ def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float,
     z = math.inf
     settled, moves = 0, 0
     while settled < n_classes:
+        before = z
         _start_sweep(table, room, choice, order)
         for j in range(n_classes):
             if settled == n_classes:
@@ -160,6 +161,11 @@ def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float,
             z = values[best]
             choice[j] = best
             _end_step(table, room, j, best, j)
+        if z >= before - TOLERANCE:
+            # Rows that tie but for the last digit can count for one class when this one is judged
+            # and for another when that one is: two corrections that each seem to improve on the
+            # other would be exchanged for ever.
+            break
     return z, moves * table.functions.shape[0]
 
 
