@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tracking import CellRecord
     from workflows.config import TunerSettings
 
-__all__ = ["HELD_OUT", "register"]
+__all__ = ["HELD_OUT", "register", "split_rows"]
 
 #: Share of the rows that is held out for the final figures when no test table is given.
 HELD_OUT = 0.3
@@ -106,7 +106,7 @@ def tune(
     )
     whole = ProbabilityTable.read(table)
     _check(method, protocol, whole, table=table, certify=certify)
-    optimization, held_out = _split(whole, test, seed=seed)
+    optimization, held_out = split_rows(whole, test, seed=seed)
     cells = table_cells(
         optimization,
         held_out,
@@ -197,9 +197,10 @@ def _proof(
     return f"Z {record.metrics['opt/z']:.6f} on its rows: {gap:.2e} above the proven optimum"
 
 
-def _split(
+def split_rows(
     table: ProbabilityTable, test: Path | None, *, seed: int
 ) -> tuple[ProbabilityTable, ProbabilityTable]:
+    """Return the rows to tune on and those for the final figures: of `test`, or held out."""
     from dcs.errors import TableError
     from dcs.probabilities import ProbabilityTable
     from dcs.seeds import derive_seed
