@@ -58,19 +58,22 @@ def load_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     file = read_task_file(path)
     if data is None and name not in _ORDER and file.files is not None and file.hub is None:
         data = path.parent
-    return Task(
-        # A file of the user's own may change under its name: the path tells which one is meant.
-        name=file.name,
-        title=file.title,
-        classes=file.classes,
-        label_words=file.label_words,
-        instruction=file.instruction,
-        input_prefix=file.input_prefix,
-        answer_prefix=file.template.rpartition("\n")[2],
-        template=file.template,
-        sizes=file.sizes,
-        source=_Source(file, None if data is None else os.fspath(Path(data).absolute())),
-    )
+    try:
+        return Task(
+            # A file of the user's own may change under its name: the path tells which one is meant.
+            name=file.name,
+            title=file.title,
+            classes=file.classes,
+            label_words=file.label_words,
+            instruction=file.instruction,
+            input_prefix=file.input_prefix,
+            answer_prefix=file.template.rpartition("\n")[2],
+            template=file.template,
+            sizes=file.sizes,
+            source=_Source(file, None if data is None else os.fspath(Path(data).absolute())),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{one_line(path)}: {error}") from None
 
 
 def read_task_file(path: Path) -> TaskFile:
