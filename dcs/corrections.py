@@ -26,6 +26,7 @@ from dcs.errors import InvalidInputError
 
 __all__ = [
     "DONT_CHANGE",
+    "MEMBERSHIP_COUNT",
     "Correction",
     "CorrectionSet",
     "Membership",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 _SLOPES: Final = (2, 4, 8)
+#: How many membership functions there are: D_F in the paper.
+MEMBERSHIP_COUNT: Final = sum(slope + 1 for slope in _SLOPES) + 2
 _NARROWEST: Final = 1e-6
 _LARGEST_WEIGHT: Final = 1e6
 
@@ -290,6 +293,44 @@ class CorrectionSet:
         below = max(1, min(int(count) - 1, round(-math.log(low) / step)))
         weights = tuple(Weight(math.exp((i - below) * step)) for i in range(int(count)))
         return cls((_memberships() if memberships else ()) + weights)
+
+    def limited(self, memberships: int | None) -> CorrectionSet:
+        """Return the set with fewer of the membership functions of :meth:`furud`.
+
+        They come from coarse to fine, so that a smaller choice is always part of a larger one:
+        Don't Change, its mirror, then the three of slope 2, the five of slope 4 and the nine of
+        slope 8. With 2, 5, 10 and 19 of them every slope is there as a whole. All else stays in
+        its place.
+
+        Parameters
+        ----------
+        memberships : int or None
+            How many are kept, 0 to 19; None keeps all. Without Don't Change a set starts from the
+            weight 1.
+
+        Raises
+        ------
+        InvalidInputError
+            When the number is not allowed, or leaves fewer than two corrections.
+        """
+        if memberships is None:
+            return self
+        whole = isinstance(memberships, int | np.integer) and not isinstance(memberships, bool)
+        if not whole or not 0 <= memberships <= MEMBERSHIP_COUNT:
+            raise InvalidInputError(
+                f"memberships {memberships!r}: a whole number from 0 to {MEMBERSHIP_COUNT}, or "
+                "None for all"
+            )
+        published = _memberships()
+        nested = (published[-2], published[-1], *published[:-2])
+        left_out = set(nested[int(memberships) :])
+        kept = tuple(c for c in self.corrections if c not in left_out)
+        if len(kept) < 2:
+            raise InvalidInputError(
+                f"memberships {memberships} leaves {len(kept)} of {len(self)} corrections; a "
+                "search needs at least two"
+            )
+        return CorrectionSet(kept)
 
     def __len__(self) -> int:
         return len(self.corrections)

@@ -77,6 +77,9 @@ class Hyperparameters:
     spacing : {"logarithmic", "linear"}
         Weights in equal steps of the logarithm, over the range that the probabilities make
         useful, or ``i / D_W`` as in the paper.
+    memberships : int, optional
+        How many of the membership functions are offered, by default all; see
+        :meth:`dcs.CorrectionSet.limited`.
     beta, tau : float
         Weights of COBias and PMI in the objective.
     prior_rows : float
@@ -102,6 +105,7 @@ class Hyperparameters:
     corrections: CorrectionFamily = "weights"
     weight_scale: int = 80
     spacing: WeightSpacing = "logarithmic"
+    memberships: int | None = None
     beta: float = 0.5
     tau: float = 0.0
     prior_rows: float = 100.0
@@ -126,6 +130,7 @@ class Hyperparameters:
             raise InvalidInputError(
                 f"weight_scale {self.weight_scale!r}: a whole number, 2 or more, is needed"
             )
+        CorrectionSet.dcs().limited(self.memberships)
         if isinstance(self.averages, bool) or not 0 <= self.averages <= 1000:
             raise InvalidInputError(f"averages {self.averages!r}: 0 to 1000 are allowed")
         Objective(beta=self.beta, tau=self.tau)
@@ -285,6 +290,12 @@ def fit_setting(
 
 
 def _correction_set(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionSet:
+    if setting.corrections == "weights":
+        return _family(probs, setting)
+    return _family(probs, setting).limited(setting.memberships)
+
+
+def _family(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionSet:
     if setting.corrections == "memberships":
         return CorrectionSet.furud()
     both = setting.corrections == "both"

@@ -1,14 +1,15 @@
 """The methods a table can be corrected with, one name each.
 
 `METHODS` are those of the paper, which a study can tune. `PEERS` are what else people use: they
-are fitted in one go, and so can be the others, by :meth:`Method.fit`.
+are fitted in one go, and so can be the others, by :meth:`Method.fit`. An installed package adds
+one as an entry point of ``dcs.methods``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from numpy.typing import ArrayLike
 
@@ -17,6 +18,7 @@ from dcs._table_checks import show
 from dcs.corrections import CorrectionSet
 from dcs.errors import ConfigError
 from dcs.objective import Objective
+from dcs.plugins import find_plugin, plugin_names
 
 if TYPE_CHECKING:
     from dcs.scheme import CorrectionScheme
@@ -29,6 +31,15 @@ OBJECTIVES: Final = {
     "err": Objective(beta=0.0, tau=0.0),
     "err+pmi": Objective(beta=0.0, tau=0.2),
 }
+
+
+class Fitter(Protocol):
+    """Fits a method of a package's own in one go."""
+
+    def __call__(
+        self, probs: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None, seed: int
+    ) -> CorrectionScheme:
+        """Return the scheme for labelled probabilities; arguments as of :meth:`Method.fit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,10 @@ class Method:
         to search: the probabilities stay as they are.
     uses_weight_scale : bool
         Whether the set depends on the weight scale, so that tuning it is worth a try.
+    uses_memberships : bool
+        Whether membership functions are in the set, so that there can be fewer of them.
+    fitter : callable, optional
+        What :meth:`fit` does; a method of a package's own needs it.
     """
 
     name: str
@@ -55,21 +70,31 @@ class Method:
     summary: str
     build: Callable[[int], CorrectionSet] | None = None
     uses_weight_scale: bool = False
+    uses_memberships: bool = False
+    fitter: Fitter | None = None
 
     @property
     def searches(self) -> bool:
-        """Whether the method has corrections to choose from."""
+        """Whether the method has corrections to choose from, so that a study can tune it."""
         return self.build is not None
 
-    def correction_set(self, weight_scale: int = 30) -> CorrectionSet | None:
+    def correction_set(
+        self, weight_scale: int = 30, *, memberships: int | None = None
+    ) -> CorrectionSet | None:
         """Return the corrections that a search chooses from, or None if there is no search.
 
         Parameters
         ----------
         weight_scale : int
             Number of weights, D_W: the weights are ``i / D_W``, i = 1 .. D_W.
+        memberships : int, optional
+            How many of the membership functions are offered, by default all; see
+            :meth:`dcs.CorrectionSet.limited`. Methods without them take no notice.
         """
-        return None if self.build is None else self.build(weight_scale)
+        if self.build is None:
+            return None
+        corrections = self.build(weight_scale)
+        return corrections.limited(memberships) if self.uses_memberships else corrections
 
     def fit(
         self,
@@ -105,6 +130,8 @@ class Method:
         InvalidInputError
             When an argument is not allowed.
         """
+        if self.fitter is not None:
+            return self.fitter(probs, labels, classes=classes, seed=seed)
         # The search compiles; whoever only lists methods should not wait for that.
         from dcs.peers import fit_peer
 
@@ -143,6 +170,7 @@ METHODS: tuple[Method, ...] = (
         title="FuRud",
         summary="One membership function per class, a correction at the sample level.",
         build=_memberships,
+        uses_memberships=True,
     ),
     Method(
         name="dcs",
@@ -150,6 +178,7 @@ METHODS: tuple[Method, ...] = (
         summary="A weight or a membership function for each class, whichever serves it.",
         build=_both,
         uses_weight_scale=True,
+        uses_memberships=True,
     ),
 )
 """The methods of the paper, in the order in which tables list them."""
@@ -216,7 +245,17 @@ def method_names(*, peers: bool = False) -> tuple[str, ...]:
 
 
 def get_method(name: str) -> Method:
-    """Return the method or peer of a name.
+    """Return the method of a name: one of the paper, a peer, or of an installed package.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+
+    Returns
+    -------
+    Method
+        The method.
 
     Raises
     ------
@@ -226,7 +265,10 @@ def get_method(name: str) -> Method:
     for method in (*METHODS, *PEERS):
         if method.name == name:
             return method
-    names = method_names(peers=True)
+    plugin = find_plugin("dcs.methods", name, Method)
+    if plugin is not None:
+        return plugin
+    names = (*method_names(peers=True), *plugin_names("dcs.methods"))
     raise ConfigError(
         f"unknown method {show(name)}{suggest(name, names)}; allowed: {', '.join(names)}"
     )

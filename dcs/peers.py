@@ -37,7 +37,7 @@ from dcs.seeds import derive_seed
 from dcs.selection import SelectionSettings, fit_scheme
 from dcs.splits import stratified_split
 
-__all__ = ["PEER_NAMES", "fit_peer"]
+__all__ = ["PEER_NAMES", "fit_peer", "paper_settings"]
 
 #: What the published protocol tunes over; the paper names the parameters, not their values.
 _PUBLISHED_GRID: Final = tuple(itertools.product((15, 30), (0.5, 1.0, 2.0), (0.1, 0.2, 0.5)))
@@ -203,19 +203,24 @@ def _thresholds(rows: _Rows) -> CorrectionScheme:
     return rows.calibrated(from_offset("thresholds", -np.log(cuts)), "thresholds")
 
 
+def paper_settings(corrections: CorrectionFamily) -> SelectionSettings:
+    """Return what is chosen from with the corrections of the paper and no calibration."""
+    setting = Hyperparameters(
+        calibration="none",
+        corrections=corrections,
+        weight_scale=30,
+        spacing="linear",
+        prior_rows=0.0,
+        averages=0,
+    )
+    return SelectionSettings(candidates=(setting,), betas=_PAPER_BETAS)
+
+
 def _paper_set(corrections: CorrectionFamily) -> Callable[[_Rows], CorrectionScheme]:
     """Return a fit over the corrections of the paper with the search and selection used here."""
 
     def fit(rows: _Rows) -> CorrectionScheme:
-        setting = Hyperparameters(
-            calibration="none",
-            corrections=corrections,
-            weight_scale=30,
-            spacing="linear",
-            prior_rows=0.0,
-            averages=0,
-        )
-        settings = SelectionSettings(candidates=(setting,), betas=_PAPER_BETAS)
+        settings = paper_settings(corrections)
         return fit_scheme(
             rows.probs, rows.labels, settings=settings, seed=rows.seed, classes=rows.classes
         ).scheme

@@ -12,7 +12,7 @@ from dcs._reading import show
 from dcs.errors import InvalidInputError
 from dcs.seeds import derive_generator
 
-__all__ = ["stratified_split"]
+__all__ = ["stratified_choice", "stratified_split"]
 
 
 def stratified_split(
@@ -73,6 +73,54 @@ def stratified_split(
         name: np.sort(np.concatenate(part)).astype(np.int64)
         for name, part in zip(names, parts, strict=True)
     }
+
+
+def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.int64]:
+    """Choose rows at random such that they hold about the same mix of classes as all.
+
+    A smaller choice with the same seed is part of a larger one, so that results on more and more
+    rows differ by the rows that were added and not by a new draw.
+
+    Parameters
+    ----------
+    labels : array-like of int [M]
+        The class of every row.
+    size : int
+        How many rows, 1 to M.
+    seed : int
+        Non-negative; the same seed gives the same rows.
+
+    Returns
+    -------
+    int64 array [size]
+        Row numbers in ascending order.
+
+    Raises
+    ------
+    InvalidInputError
+        If the labels are not integers, or there are not so many rows.
+
+    Notes
+    -----
+    The first rows are one of each class, the most frequent class first; from then on a class gets
+    its next row when it is the furthest behind its share.
+    """
+    classes = _checked_labels(labels)
+    whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+    if not whole or not 1 <= size <= classes.size:
+        raise InvalidInputError(
+            f"size {show(size)}: a whole number of rows, 1 to {classes.size}, is needed"
+        )
+    generator = derive_generator(_checked_seed(seed), "stratified_choice")
+    names, counts = np.unique(classes, return_counts=True)
+    # When each row's turn is: the k-th of n rows of a class comes at (k + 1/2) / n.
+    turns = np.empty(classes.size)
+    for name, count in zip(names, counts, strict=True):
+        order = generator.permutation(np.flatnonzero(classes == name))
+        turns[order] = (np.arange(count) + 0.5) / count
+        turns[order[0]] = -float(count)
+    chosen = np.argsort(turns, kind="stable")[: int(size)]
+    return np.sort(chosen).astype(np.int64)
 
 
 def _allocate(

@@ -9,16 +9,30 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dcs.methods import get_method
+from dcs.errors import ConfigError
+from dcs.methods import Method, get_method
 from dcs.prompting import Shots
-from workflows.config import SweepConfig, TunerSettings
+from workflows.config import SweepConfig, TunerSettings, checked_settings
 from workflows.scoring import ScoringSettings
 
-__all__ = ["Cell", "TableRequest", "cells_of", "content_key", "table_requests"]
+__all__ = [
+    "Cell",
+    "TableRequest",
+    "Variant",
+    "cells_of",
+    "content_key",
+    "effective_settings",
+    "table_requests",
+    "variants_of",
+]
+
+#: Methods that take nothing from the optimization rows.
+_UNFITTED = frozenset({"icl"})
 
 
 def content_key(content: Mapping[str, Any]) -> str:
@@ -79,6 +93,8 @@ class Cell:
         None for a method that has nothing to tune.
     optimization_digest, test_digest : str
         Content hashes of the two tables.
+    optimization_size : int or None
+        Rows of the optimization table that are used; None for all.
     """
 
     model: str
@@ -89,6 +105,7 @@ class Cell:
     tuner: TunerSettings | None
     optimization_digest: str
     test_digest: str
+    optimization_size: int | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -96,7 +113,24 @@ class Cell:
         values: dict[str, Any] = {
             name: getattr(self, name) for name in self.__slots__ if name != "tuner"
         }
-        return values | {"tuner": self.tuner.model_dump() if self.tuner else None}
+        return values | {"tuner": _plain(self.tuner)}
+
+    @classmethod
+    def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
+        """Return the cell of an identity, of earlier versions too.
+
+        Raises
+        ------
+        ConfigError
+            It is not that of a cell, or holds settings that are not known.
+        """
+        values = {name: value for name, value in identity.items() if name != "tuner"}
+        tuner = identity.get("tuner")
+        settings = None if tuner is None else checked_settings(source="cell identity", **tuner)
+        try:
+            return cls(tuner=settings, **values)
+        except TypeError as error:
+            raise ConfigError(f"cell identity: {error}") from None
 
     @property
     def key(self) -> str:
@@ -107,7 +141,93 @@ class Cell:
     def label(self) -> str:
         """A short name for people."""
         shots = "" if self.shots is None else f" {self.shots}-shot"
-        return f"{self.method} {self.task}{shots} seed {self.seed} {self.model}"
+        rows = "" if self.optimization_size is None else f" {self.optimization_size} rows"
+        return f"{self.method} {self.task}{shots} seed {self.seed}{rows} {self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What the cells of one table differ in.
+
+    Attributes
+    ----------
+    method : str
+        Correction method.
+    tuner : TunerSettings or None
+        None for a method that has nothing to tune.
+    optimization_size : int or None
+        Optimization rows; None for all.
+    """
+
+    method: str
+    tuner: TunerSettings | None
+    optimization_size: int | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Its part of the identity of a cell."""
+        return {
+            "method": self.method,
+            "tuner": _plain(self.tuner),
+            "optimization_size": self.optimization_size,
+        }
+
+
+def _plain(tuner: TunerSettings | None) -> dict[str, Any] | None:
+    return None if tuner is None else tuner.model_dump()
+
+
+def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
+    """Return the settings with what changes nothing for a method as it usually is.
+
+    So a cell exists once, and not once for each value of an axis that does not touch it.
+
+    Parameters
+    ----------
+    method : Method
+        The method.
+    tuner : TunerSettings
+        Settings as they were asked for.
+
+    Returns
+    -------
+    TunerSettings or None
+        None if there is nothing to tune.
+    """
+    if not method.searches:
+        return None
+    idle: list[str] = []
+    if not method.uses_memberships:
+        idle.append("memberships")
+    if not method.uses_weight_scale:
+        idle += ["weight_scale", "max_weight_scale"]
+    if tuner.protocol == "front":
+        idle += ["development", "budget"]
+        # A front has only its own points unless Optuna tries more, which it does for dcs alone.
+        if method.name != "dcs":
+            tuner = tuner.model_copy(update={"trials": 0})
+        if tuner.trials == 0:
+            # The largest weight of PMI decides which weights the front compares.
+            largest = () if tuner.beta_bounds[1] == 0.0 else ("max_tau",)
+            idle += ["window", "max_weight_scale", "max_beta", *largest]
+    if tuner.weight_scale is not None:
+        idle.append("max_weight_scale")
+    for name, (low, high) in (("beta", tuner.beta_bounds), ("tau", tuner.tau_bounds)):
+        if low == high:
+            idle.append(f"max_{name}")
+    return tuner.without_effect(*idle)
+
+
+def variants_of(config: SweepConfig) -> list[Variant]:
+    """Return what the cells of one table of a sweep are, each once, in their order."""
+    variants: dict[Variant, None] = {}
+    for name in config.methods:
+        method = get_method(name)
+        for settings, size in config.variants:
+            if name in _UNFITTED or (size is not None and size >= (config.limit or math.inf)):
+                size = None
+            variants[Variant(name, effective_settings(method, settings), size)] = None
+    return list(variants)
 
 
 def table_requests(config: SweepConfig) -> list[TableRequest]:
@@ -146,10 +266,11 @@ def cells_of(request: TableRequest, config: SweepConfig, digests: Mapping[str, s
             task=request.task,
             shots=request.shots,
             seed=request.seed,
-            method=method,
-            tuner=config.tuner if get_method(method).searches else None,
+            method=variant.method,
+            tuner=variant.tuner,
             optimization_digest=digests["optimization"],
             test_digest=digests["test"],
+            optimization_size=variant.optimization_size,
         )
-        for method in config.methods
+        for variant in variants_of(config)
     ]

@@ -6,98 +6,52 @@ Precedence: command line > YAML > defaults.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from dcs._files import suggest
 from dcs._reading import read_yaml, show
-from dcs.errors import ConfigError, DCSError
+from dcs.errors import ConfigError, DCSError, InvalidInputError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
+from workflows.axes import (
+    ABLATED,
+    GRID,
+    AxisValues,
+    SizeChoice,
+    differences,
+    distinct,
+    kept_values,
+    settings_of,
+)
 from workflows.scoring import ScoringSettings
+from workflows.settings import (
+    FixedObjective,
+    ObjectiveChoice,
+    Strict,
+    TunerSettings,
+    objective_label,
+)
 
 __all__ = [
-    "AXES",
+    "FixedObjective",
     "SweepConfig",
     "TunerSettings",
     "checked_scoring",
     "checked_settings",
     "load_config",
     "narrowed",
+    "objective_label",
     "packaged_config",
 ]
 
-#: What a sweep is the product of, outermost first.
-AXES = ("models", "tasks", "shots", "seeds", "methods")
 
-
-class _Strict(BaseModel):
-    """Unknown keys are errors: a misspelt key that is ignored costs a night on a cluster."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class TunerSettings(_Strict):
-    """How the scheme of one cell is found.
-
-    Attributes
-    ----------
-    protocol : "paper" or "front"
-        ``paper``: an Optuna study whose trials anneal on the optimization rows and are judged on
-        development rows. ``front``: cross-validation over a front of accuracy and COBias, from
-        which `prefer` picks a point; see docs/results.md.
-    trials : int
-        Settings that Optuna tries per cell; with ``front`` beside the standard ones, 0 for none.
-    window : int
-        Trials that may run at once where there are CPUs to spare. Each is suggested without
-        knowing the results of those under way, on one CPU too, so it is part of the result.
-    development : float
-        Share of the rows on which ``paper`` judges trials (paper, Appendix D: 0.05).
-    budget : int
-        With ``paper``: schemes judged per annealing, after which it ends.
-    max_weight_scale : int
-        Largest weight scale D_W tried.
-    max_beta, max_tau : float
-        Largest weight of the COBias and PMI terms tried.
-    prefer : "balance", "accuracy" or "knee"
-        The point of the front: highest accuracy minus COBias, highest accuracy, or the knee.
-    max_accuracy_loss, max_cobias : float or None
-        In points. Take the fairest scheme that loses no more accuracy than this; keep to schemes
-        with no more COBias than this.
-    """
-
-    protocol: Literal["paper", "front"] = "paper"
-    trials: int = Field(default=30, ge=0, le=100_000)
-    window: int = Field(default=4, ge=1, le=1000)
-    development: float = Field(default=0.05, gt=0.0, lt=1.0)
-    budget: int = Field(default=750_000, ge=100)
-    max_weight_scale: int = Field(default=60, ge=10, le=1000)
-    max_beta: float = Field(default=2.0, gt=0.0)
-    max_tau: float = Field(default=0.5, gt=0.0)
-    prefer: Literal["balance", "accuracy", "knee"] = "balance"
-    max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
-    max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
-
-    @model_validator(mode="after")
-    def _some_trials(self) -> TunerSettings:
-        if self.protocol == "paper" and self.trials < 1:
-            raise ValueError("trials 0: the paper's protocol needs at least one")
-        return self
-
-
-class SweepConfig(_Strict):
-    """A grid of models x tasks x shots x seeds x methods, and how each cell is tuned.
+class SweepConfig(Strict):
+    """A grid of models x tasks x shots x seeds x methods x ablations, and how a cell is tuned.
 
     Attributes
     ----------
@@ -122,6 +76,16 @@ class SweepConfig(_Strict):
         The engine that scores prompts, and its options.
     tuner : TunerSettings
         The hyperparameter search of each cell.
+    objectives : tuple of str or FixedObjective
+        Objectives to compare, as in :class:`TunerSettings`; none means that of the tuner.
+    axes : mapping of str to tuple
+        Values to compare of other settings of the tuner, by name.
+    optimization_sizes : tuple of int or "full"
+        Numbers of optimization rows to compare. Each is a seeded, stratified choice of the rows,
+        the smaller within the larger; ``full`` and what is not smaller are all rows.
+    combine : "all" or "one_at_a_time"
+        Whether objectives, axes and sizes are combined with each other, or each is varied while
+        the others are as in `tuner`, on all rows.
     tracked_trials : "all", "none" or int
         Trials logged as MLflow runs: all, none, or the best so many per cell.
     """
@@ -136,17 +100,22 @@ class SweepConfig(_Strict):
     limit: int | None = Field(default=None, ge=20)
     scoring: ScoringSettings = ScoringSettings()
     tuner: TunerSettings = TunerSettings()
+    objectives: tuple[ObjectiveChoice, ...] = ()
+    axes: AxisValues = Field(default_factory=dict)
+    optimization_sizes: tuple[SizeChoice, ...] = ("full",)
+    combine: Literal["all", "one_at_a_time"] = "all"
     tracked_trials: Literal["all", "none"] | int = "all"
 
-    @field_validator("models", "tasks", "shots", "seeds", "methods")
+    @field_validator(*GRID, "optimization_sizes")
     @classmethod
     def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not values:
-            raise ValueError("needs at least one entry")
-        twice = sorted({str(value) for value in values if values.count(value) > 1})
-        if twice:
-            raise ValueError(f"names {', '.join(twice)} more than once; each entry once")
-        return values
+        return distinct(values)
+
+    @field_validator("objectives")
+    @classmethod
+    def _distinct_objectives(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        # None given means that of the tuner.
+        return distinct(values) if values else values
 
     @field_validator("tasks")
     @classmethod
@@ -182,6 +151,41 @@ class SweepConfig(_Strict):
                 raise ValueError(f"seed {value} is negative; use 0, 1, 2, ...")
         return values
 
+    @model_validator(mode="after")
+    def _values_go_together(self) -> SweepConfig:
+        for settings, _ in self.variants:
+            TunerSettings.model_validate(settings.model_dump())
+            for name in self.methods:
+                try:
+                    get_method(name).correction_set(memberships=settings.memberships)
+                except InvalidInputError:
+                    raise ValueError(
+                        f"memberships {settings.memberships} leaves method {name!r} nothing to "
+                        "choose from; give it 2 or more, or leave the method out"
+                    ) from None
+        return self
+
+    @property
+    def variants(self) -> list[tuple[TunerSettings, int | None]]:
+        """Every combination of tuner settings and optimization rows; of these, None is all."""
+        sizes = [None if size == "full" else int(size) for size in self.optimization_sizes]
+        return [
+            (settings, size)
+            for settings in settings_of(self.tuner, self.objectives, self.axes)
+            for size in sizes
+            if self.combine == "all" or differences(settings, self.tuner) + (size is not None) <= 1
+        ]
+
+    @property
+    def axis_values(self) -> dict[str, tuple[Any, ...]]:
+        """The values of every axis, outermost first."""
+        return {
+            **{name: getattr(self, name) for name in GRID},
+            "objectives": self.objectives or (self.tuner.objective,),
+            **self.axes,
+            "optimization_sizes": self.optimization_sizes,
+        }
+
 
 def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
     """Read a sweep configuration.
@@ -216,8 +220,15 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
         raise ConfigError(f"{file}: {_one_line(error)}") from None
 
 
-def checked_settings(**values: Any) -> TunerSettings:
-    """Return tuner settings given on the command line.
+def checked_settings(*, source: str = "command line", **values: Any) -> TunerSettings:
+    """Return tuner settings from single values.
+
+    Parameters
+    ----------
+    source : str
+        Where they come from, for the error.
+    **values
+        Settings by name.
 
     Raises
     ------
@@ -227,7 +238,7 @@ def checked_settings(**values: Any) -> TunerSettings:
     try:
         return TunerSettings(**values)
     except ValidationError as error:
-        raise ConfigError(f"command line: {_one_line(error)}") from None
+        raise ConfigError(f"{source}: {_one_line(error)}") from None
 
 
 def checked_scoring(**values: Any) -> ScoringSettings:
@@ -245,40 +256,32 @@ def checked_scoring(**values: Any) -> ScoringSettings:
         raise ConfigError(f"command line: {_one_line(error)}") from None
 
 
-def narrowed(config: SweepConfig, restrictions: Iterable[str]) -> SweepConfig:
+def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
     """Return a sweep without the cells that are not asked for.
 
     Parameters
     ----------
     config : SweepConfig
         The whole sweep.
-    restrictions : iterable of str
+    restrictions : sequence of str
         Each ``axis=value,value``, e.g. ``tasks=trec,rte``; the axes are models, tasks, shots,
-        seeds and methods.
+        seeds, methods, objectives, optimization_sizes and the settings under ``axes``. None is
+        written as :func:`workflows.axes.value_label` does: ``weight_scale=tuned``.
 
     Raises
     ------
     ConfigError
         An axis is not known, or a value is not in the configuration.
     """
-    kept: dict[str, tuple[Any, ...]] = {}
-    for restriction in restrictions:
-        axis, _, text = restriction.partition("=")
-        if axis not in AXES:
-            raise ConfigError(
-                f"--only {restriction!r}: unknown axis {axis!r}{suggest(axis, AXES)}; "
-                f"write AXIS=VALUE,... with one of {', '.join(AXES)}"
-            )
-        there = {str(value): value for value in getattr(config, axis)}
-        for value in text.split(","):
-            if value not in there:
-                raise ConfigError(
-                    f"--only {restriction!r}: {value!r} is not among the {axis} of the sweep "
-                    f"({', '.join(there)}){suggest(value, there)}"
-                )
-        wanted = text.split(",")
-        kept[axis] = tuple(value for name, value in there.items() if name in wanted)
-    return config.model_copy(update=kept)
+    kept = kept_values(restrictions, config.axis_values)
+    axes = {name: kept.pop(name, values) for name, values in config.axes.items()}
+    part = config.model_copy(update={**kept, "axes": axes})
+    if not part.variants:
+        raise ConfigError(
+            f"--only {' '.join(restrictions)}: with combine: one_at_a_time no cell is left; keep "
+            "the value of the tuner in all axes but one"
+        )
+    return part
 
 
 def packaged_config(name: str) -> Path:
@@ -334,6 +337,10 @@ def _describe(detail: ErrorDetails) -> str:
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = SweepConfig
     for part in location:
+        if part == "axes":
+            return list(ABLATED)
+        if part in ("objective", "objectives"):
+            return list(FixedObjective.model_fields)
         annotation = model.model_fields[str(part)].annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model = annotation

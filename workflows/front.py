@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import optuna
@@ -12,16 +12,16 @@ import optuna
 from dcs.annealing import Schedule
 from dcs.calibration import CalibrationKind
 from dcs.fitting import CorrectionFamily, Hyperparameters, WeightSpacing
-from dcs.front import Preference
 from dcs.methods import Method
 from dcs.metrics import ClassificationMetrics
+from dcs.peers import paper_settings
 from dcs.probabilities import ProbabilityTable
 from dcs.seeds import derive_seed
 from dcs.selection import FrontPoint, SelectionSettings, fit_scheme
 from dcs.validation import cross_validate
 from tracking import TrialRecord
 from workflows.config import TunerSettings
-from workflows.tune import SAMPLER_SEEDS, Fitted, selection_score
+from workflows.tune import SAMPLER_SEEDS, Fitted, preference, selection_score
 
 __all__ = ["run_front"]
 
@@ -33,6 +33,12 @@ _CALIBRATIONS: Final[dict[str, CalibrationKind]] = {
     "logistic": "logistic",
 }
 _FAMILIES: Final[dict[str, CorrectionFamily]] = {"weights": "weights", "both": "both"}
+#: Methods of the paper, by what they search; ``dcs`` is more than its corrections here.
+_PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
+
+#: Weights of PMI that are compared where COBias has none, as parts of the largest.
+_TAU_PARTS: Final = (0.1, 0.4, 1.0)
+
 _SPACINGS: Final[dict[str, WeightSpacing]] = {"logarithmic": "logarithmic", "linear": "linear"}
 
 
@@ -66,19 +72,17 @@ def run_front(
     Fitted
         Its trials are those of Optuna, then the points of the front.
     """
-    if method.name != "dcs":
-        return Fitted(method.fit(table.probs, table.labels, classes=table.classes, seed=seed))
     tell = progress or (lambda share: None)
+    standard = _standard(method, settings)
+    # The other methods have nothing to try beside their own corrections.
+    n_trials = settings.trials if method.name == "dcs" else 0
     # Each trial costs about as much as one of the standard settings at one beta.
-    standard = SelectionSettings(preference=_preference(settings))
-    share = settings.trials / (settings.trials + len(standard.candidates) * len(standard.betas))
-    trials, extra = _search(table, settings, seed, lambda part: tell(share * part))
+    share = n_trials / (n_trials + len(standard.candidates) * len(standard.betas))
+    trials, extra = _search(table, settings, n_trials, seed, lambda part: tell(share * part))
     fitted = fit_scheme(
         table.probs,
         table.labels,
-        settings=SelectionSettings(
-            candidates=standard.candidates + extra, preference=standard.preference
-        ),
+        settings=replace(standard, candidates=standard.candidates + extra),
         seed=seed,
         classes=table.classes,
         progress=lambda part: tell(share + (1.0 - share) * part),
@@ -95,20 +99,38 @@ def _index(points: tuple[FrontPoint, ...], chosen: FrontPoint) -> int:
     return next(i for i, point in enumerate(points) if point is chosen)
 
 
-def _preference(settings: TunerSettings) -> Preference:
-    def share(points: float | None) -> float | None:
-        return None if points is None else points / 100.0
+def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
+    """Return what a method chooses from when Optuna tries nothing, within the settings.
 
-    return Preference(
-        prefer=settings.prefer,
-        max_accuracy_loss=share(settings.max_accuracy_loss),
-        max_cobias=share(settings.max_cobias),
+    The front leaves the PMI term out unless the objective is made of it: it is worth nothing
+    beside COBias (docs/results.md).
+    """
+    family = _PAPER_FAMILIES.get(method.name)
+    standard = SelectionSettings() if family is None else paper_settings(family)
+    (_, most_beta), (least_tau, most_tau) = settings.beta_bounds, settings.tau_bounds
+    betas = standard.betas
+    if settings.beta_bounds[0] == most_beta:
+        betas = (most_beta,)
+    taus: tuple[float, ...] = (least_tau,)
+    if most_tau > least_tau and most_beta == 0.0:
+        taus = tuple(most_tau * part for part in _TAU_PARTS)
+    candidates: list[Hyperparameters] = []
+    for candidate in standard.candidates:
+        searched = candidate.corrections != "none"
+        for tau in taus if searched else (candidate.tau,):
+            setting = replace(candidate, tau=tau, memberships=settings.memberships)
+            if searched and settings.weight_scale is not None:
+                setting = replace(setting, weight_scale=settings.weight_scale)
+            candidates.append(setting)
+    return replace(
+        standard, candidates=tuple(candidates), betas=betas, preference=preference(settings)
     )
 
 
 def _search(
     table: ProbabilityTable,
     settings: TunerSettings,
+    n_trials: int,
     seed: int,
     progress: Callable[[float], None],
 ) -> tuple[list[TrialRecord], tuple[Hyperparameters, ...]]:
@@ -118,7 +140,7 @@ def _search(
     study = optuna.create_study(direction="maximize", sampler=sampler)
     records: list[TrialRecord] = []
     best: tuple[float, Hyperparameters] | None = None
-    for number in range(settings.trials):
+    for number in range(n_trials):
         clock, started_ms = time.perf_counter(), time.time_ns() // 1_000_000
         trial = study.ask()
         setting = _suggest(trial, settings)
@@ -136,18 +158,20 @@ def _search(
                 started_ms=started_ms,
             )
         )
-        progress((number + 1) / settings.trials)
+        progress((number + 1) / n_trials)
     return records, () if best is None else (best[1],)
 
 
 def _suggest(trial: optuna.Trial, settings: TunerSettings) -> Hyperparameters:
+    low, high = settings.weight_scale_bounds
     return Hyperparameters(
         calibration=_CALIBRATIONS[trial.suggest_categorical("calibration", list(_CALIBRATIONS))],
         corrections=_FAMILIES[trial.suggest_categorical("corrections", list(_FAMILIES))],
         spacing=_SPACINGS[trial.suggest_categorical("spacing", list(_SPACINGS))],
-        weight_scale=trial.suggest_int("weight_scale", 10, 2 * settings.max_weight_scale),
-        beta=trial.suggest_float("beta", 0.0, settings.max_beta),
-        tau=trial.suggest_float("tau", 0.0, settings.max_tau),
+        weight_scale=trial.suggest_int("weight_scale", low, high if low == high else 2 * high),
+        memberships=settings.memberships,
+        beta=trial.suggest_float("beta", *settings.beta_bounds),
+        tau=trial.suggest_float("tau", *settings.tau_bounds),
         prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
         schedule=Schedule(
             initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),

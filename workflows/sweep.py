@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tracking import CellRecord, Outbox, Recorder
-from workflows.cells import Cell, TableRequest, cells_of, content_key, table_requests
+from workflows.cells import (
+    Cell,
+    TableRequest,
+    Variant,
+    cells_of,
+    content_key,
+    table_requests,
+    variants_of,
+)
 from workflows.config import SweepConfig
 from workflows.generate import request_key
 from workflows.scoring import INDECISIVE
@@ -91,7 +99,7 @@ class SweepPlan:
     @property
     def n_cells(self) -> int:
         """Number of cells in the sweep."""
-        return self.n_tables * len(self.config.methods)
+        return self.n_tables * len(variants_of(self.config))
 
     @property
     def n_failed(self) -> int:
@@ -101,7 +109,7 @@ class SweepPlan:
 
 def sweep_key(config: SweepConfig) -> str:
     """Return the key under which reruns of a sweep find its parent run again."""
-    left_out = {"tracked_trials": True, "data": True, "scoring": set(INDECISIVE)}
+    left_out: dict[str, Any] = {"tracked_trials": True, "data": True, "scoring": set(INDECISIVE)}
     return content_key(config.model_dump(mode="json", exclude=left_out))
 
 
@@ -199,10 +207,14 @@ def _position(config: SweepConfig) -> Callable[[CellRecord], tuple[int, ...]]:
         ("task", config.tasks),
         ("shots", config.shots),
         ("seed", config.seeds),
-        ("method", config.methods),
     )
+    variants = {
+        content_key(variant.identity): rank for rank, variant in enumerate(variants_of(config))
+    }
 
     def position(record: CellRecord) -> tuple[int, ...]:
-        return tuple(values.index(record.identity[name]) for name, values in axes)
+        place = [values.index(record.identity[name]) for name, values in axes]
+        own = {name: record.identity.get(name) for name in Variant.__slots__}
+        return *place, variants[content_key(own)]
 
     return position

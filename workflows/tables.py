@@ -9,7 +9,7 @@ from dcs.methods import get_method
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import parse_shots
 from tracking import CellRecord, Outbox
-from workflows.cells import Cell
+from workflows.cells import Cell, effective_settings
 from workflows.compute import compute_cell
 from workflows.config import TunerSettings
 
@@ -53,7 +53,7 @@ def table_cells(
             shots=None if origin.shots is None else parse_shots(origin.shots),
             seed=seed,
             method=method,
-            tuner=tuner if get_method(method).searches else None,
+            tuner=effective_settings(get_method(method), tuner),
             optimization_digest=optimization.digest,
             test_digest=test.digest,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ import optuna
 from dcs.annealing import AnnealingResult, Schedule, anneal
 from dcs.errors import InvalidInputError
 from dcs.exact import exact_search
+from dcs.front import Preference, choose
 from dcs.methods import Method
 from dcs.metrics import ClassificationMetrics
 from dcs.objective import Objective
@@ -23,9 +24,17 @@ from workflows.config import TunerSettings
 from workflows.mapping import Mapper, in_process
 from workflows.studies import SAMPLER_SEEDS, Asked, Ledger, Outcome, Verdict, run_trials
 
-__all__ = ["SAMPLER_SEEDS", "Fitted", "certify", "judge", "run_study", "selection_score"]
+__all__ = [
+    "SAMPLER_SEEDS",
+    "Fitted",
+    "certify",
+    "judge",
+    "preference",
+    "run_study",
+    "selection_score",
+]
 
-_DEFAULTS = {
+_DEFAULTS: dict[str, Any] = {
     "weight_scale": 30,
     "beta": Objective().beta,
     "tau": Objective().tau,
@@ -62,6 +71,17 @@ class Fitted:
     trials: tuple[TrialRecord, ...] = ()
     best: TrialRecord | None = None
     annealing: AnnealingResult | None = None
+
+
+def _defaults(settings: TunerSettings) -> dict[str, Any]:
+    """Return what a search does when nothing is tuned, within the bounds of the settings."""
+    bounds: dict[str, tuple[float, float]] = {
+        "weight_scale": settings.weight_scale_bounds,
+        "beta": settings.beta_bounds,
+        "tau": settings.tau_bounds,
+    }
+    within = {name: min(max(_DEFAULTS[name], low), high) for name, (low, high) in bounds.items()}
+    return _DEFAULTS | within
 
 
 def selection_score(metrics: ClassificationMetrics) -> float:
@@ -107,7 +127,7 @@ def run_study(
         Ties go to the earliest trial.
     """
     rows, held_out = _study_rows(table, settings=settings, seed=seed)
-    anneal_trial = _Annealer(rows, held_out, seed)
+    anneal_trial = _Annealer(rows, held_out, seed, accurate=settings.prefer == "accuracy")
     outcomes = run_trials(
         lambda trial: _suggest(trial, method, settings),
         anneal_trial,
@@ -115,29 +135,70 @@ def run_study(
         window=settings.window,
         seed=seed,
         # What a search does when nothing is tuned is a strong candidate.
-        first=[_DEFAULTS],
+        first=[_defaults(settings)],
         mapper=mapper,
         ledger=ledger,
     )
     records: list[TrialRecord] = []
+    asked: list[Asked[dict[str, Any]]] = []
     best: _Trial | None = None
     for outcome in outcomes:
         records.append(_record(outcome))
+        asked.append(outcome.asked)
         if best is None or outcome.verdict.value > best.verdict.value:
             best = outcome
         if progress is not None:
             progress(len(records) / settings.trials)
     if best is None:
         raise ValueError("a study needs at least one trial")
-    # An earlier run kept the figures of its trials, not the schemes: this one is found again.
-    found = best.verdict.payload or anneal_trial(best.asked).payload
+    number = _chosen(records, settings)
+    found = best.verdict.payload if best.asked.number == number else None
+    # Of the other trials, and of those of an earlier run, only the figures were kept: what they
+    # found is found again.
+    found = found or anneal_trial(asked[number]).payload
     if found is None:
-        raise ValueError(f"trial {best.asked.number} found no scheme")
+        raise ValueError(f"trial {number} found no scheme")
     return Fitted(
         scheme=found.scheme,
         trials=tuple(records),
-        best=records[best.asked.number],
+        best=records[number],
         annealing=found,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A trial as a point of the trade-off between accuracy and COBias."""
+
+    number: int
+    accuracy: float
+    cobias: float
+
+
+def _chosen(records: Sequence[TrialRecord], settings: TunerSettings) -> int:
+    """Return the number of the trial that the settings prefer; ties go to the earliest."""
+    rule = preference(settings)
+    if rule == Preference():
+        # As choose() does, except where several trials are alike.
+        scores = [record.metrics["dev/score"] for record in records]
+        return scores.index(max(scores))
+    points = [
+        _Judged(record.number, record.metrics["dev/accuracy"], record.metrics["dev/cobias"])
+        for record in records
+    ]
+    return choose(points, rule).number
+
+
+def preference(settings: TunerSettings) -> Preference:
+    """Return which point of a trade-off the settings ask for."""
+
+    def share(points: float | None) -> float | None:
+        return None if points is None else points / 100.0
+
+    return Preference(
+        prefer=settings.prefer,
+        max_accuracy_loss=share(settings.max_accuracy_loss),
+        max_cobias=share(settings.max_cobias),
     )
 
 
@@ -151,6 +212,7 @@ class _Annealer:
     rows: ProbabilityTable
     held_out: ProbabilityTable
     seed: int
+    accurate: bool = False
 
     def __call__(self, asked: Asked[dict[str, Any]]) -> Verdict[AnnealingResult]:
         result = anneal(
@@ -164,7 +226,7 @@ class _Annealer:
         optimization = judge(result.scheme, self.rows)
         score = selection_score(development)
         return Verdict(
-            score,
+            development.accuracy if self.accurate else score,
             {
                 "dev/score": score,
                 "dev/accuracy": development.accuracy,
@@ -227,7 +289,9 @@ def certify(
     InvalidInputError
         There are too many classes for an exhaustive search.
     """
-    corrections = method.correction_set(record.params.get("weight_scale", 30))
+    corrections = method.correction_set(
+        record.params.get("weight_scale", 30), memberships=settings.memberships
+    )
     if corrections is None:
         raise InvalidInputError(f"method {method.name!r} searches nothing that could be certified")
     rows, _ = _study_rows(table, settings=settings, seed=record.identity["seed"])
@@ -248,10 +312,11 @@ def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> di
     """
     weight_scale = 30
     if method.uses_weight_scale:
-        weight_scale = trial.suggest_int("weight_scale", 10, settings.max_weight_scale)
+        weight_scale = trial.suggest_int("weight_scale", *settings.weight_scale_bounds)
+    # What is fixed is suggested from one value, so that it is among the trial's parameters.
     objective = Objective(
-        beta=trial.suggest_float("beta", 0.0, settings.max_beta),
-        tau=trial.suggest_float("tau", 0.0, settings.max_tau),
+        beta=trial.suggest_float("beta", *settings.beta_bounds),
+        tau=trial.suggest_float("tau", *settings.tau_bounds),
     )
     schedule = Schedule(
         initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),
@@ -262,7 +327,7 @@ def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> di
         budget=settings.budget,
     )
     return {
-        "corrections": method.correction_set(weight_scale),
+        "corrections": method.correction_set(weight_scale, memberships=settings.memberships),
         "objective": objective,
         "schedule": schedule,
     }
