@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,8 @@ def locked_versions() -> Mapping[str, str]:
         if (name, extra) in followed:
             continue
         followed.add((name, extra))
-        try:
-            there = distribution(name)
-        except PackageNotFoundError:
+        there = _installed(name)
+        if there is None:
             continue
         versions[name] = there.version
         for line in there.requires or ():
@@ -107,6 +106,14 @@ def locked_versions() -> Mapping[str, str]:
                 wanted += [(needed, more) for more in ("", *extras)]
     versions.pop(DISTRIBUTION, None)
     return dict(sorted(versions.items()))
+
+
+def _installed(name: str) -> Distribution | None:
+    """Return a package, passing over the copies that Ray's workers carry for themselves."""
+    for found in distributions(name=name):
+        if "thirdparty_files" not in Path(str(found.locate_file(""))).parts:
+            return found
+    return None
 
 
 def _parsed(requirement: str) -> tuple[str, list[str], str]:

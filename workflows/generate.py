@@ -13,6 +13,7 @@ from dcs.store import ShardStore
 from workflows.cells import TableRequest, content_key
 from workflows.scoring import ScoringSettings
 from workflows.stores import ProbabilityStore, Scoring
+from workflows.threads import one_thread
 
 __all__ = ["ScoringActor", "request_key", "scorer_facts"]
 
@@ -82,6 +83,7 @@ class ScoringActor:
         self._gpus = gpus
         self._store = ProbabilityStore(store)
 
+    @one_thread()
     def generate(
         self, request: TableRequest, key: str
     ) -> tuple[dict[str, ProbabilityTable], Scoring]:

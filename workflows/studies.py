@@ -12,6 +12,7 @@ import optuna
 
 from dcs.seeds import derive_seed
 from workflows.mapping import Known, Mapper, in_process
+from workflows.threads import one_thread
 
 __all__ = ["SAMPLER_SEEDS", "Asked", "Ledger", "Outcome", "Verdict", "run_trials"]
 
@@ -104,6 +105,7 @@ class _Judge(Generic[W, P]):
 
     judge: Callable[[Asked[W]], Verdict[P]]
 
+    @one_thread()
     def __call__(self, asked: Asked[W]) -> Outcome[W, P]:
         started_ms, clock = time.time_ns() // 1_000_000, time.perf_counter()
         verdict = self.judge(asked)

@@ -56,3 +56,22 @@ def test_software_that_is_not_installed_has_no_version(monkeypatch):
 
     monkeypatch.setattr(provenance, "version", missing)
     assert provenance.installed_version() == "not installed"
+
+
+def test_copies_inside_other_packages_are_not_in_the_lock(tmp_path, monkeypatch):
+    for place in ("numpy-9.9.dist-info", "colorama-0.4.6.dist-info"):
+        folder = tmp_path / "ray" / "thirdparty_files" / place
+        folder.mkdir(parents=True)
+        name, number = place.removesuffix(".dist-info").split("-")
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path / "ray" / "thirdparty_files")
+    provenance.locked_versions.cache_clear()
+    assert version("numpy") == "9.9"
+    try:
+        lock = provenance.locked_versions()
+    finally:
+        provenance.locked_versions.cache_clear()
+    assert lock["numpy"] != "9.9"
+    assert lock.get("colorama") != "0.4.6"
