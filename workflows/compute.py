@@ -12,11 +12,13 @@ from dcs.metrics import confusion_matrix
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
+from dcs.splits import stratified_choice
 from dcs.uncertainty import bootstrap_intervals, compare_predictions
 from tracking import CellRecord, collect_provenance, trace_rows
 from workflows.cells import Cell
 from workflows.front import run_front
 from workflows.mapping import Mapper, in_process
+from workflows.studies import Ledger
 from workflows.threads import one_thread
 from workflows.tune import Fitted, judge, run_study
 
@@ -32,6 +34,7 @@ def compute_cell(
     sweep: str,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = in_process,
+    ledger: Ledger | None = None,
 ) -> CellRecord:
     """Tune one cell and judge the chosen scheme on the test rows.
 
@@ -47,6 +50,8 @@ def compute_cell(
         Called with the share of the work done, 0..1.
     mapper : Mapper
         Where trials are computed; the result is the same everywhere.
+    ledger : Ledger, optional
+        Where trials are written down, and found again by a later run.
 
     Returns
     -------
@@ -54,7 +59,8 @@ def compute_cell(
         With status FINISHED; errors propagate.
     """
     started_ms = _now_ms()
-    fitted = _fit(cell, optimization, progress, mapper)
+    optimization = _sized(optimization, cell)
+    fitted = _fit(cell, optimization, progress, mapper, ledger)
     scheme = fitted.scheme
     uncorrected = CorrectionScheme.identity(test.classes)
     before, after = judge(uncorrected, test), judge(scheme, test)
@@ -71,6 +77,7 @@ def compute_cell(
         params = {**fitted.best.params, "best_trial": fitted.best.number}
     if fitted.annealing is not None:
         metrics["opt/evaluations"] = float(fitted.annealing.evaluations)
+        metrics["opt/seconds"] = fitted.annealing.seconds
     return CellRecord(
         key=cell.key,
         sweep=sweep,
@@ -93,11 +100,22 @@ def compute_cell(
     )
 
 
+def _sized(table: ProbabilityTable, cell: Cell) -> ProbabilityTable:
+    """Return the optimization rows that a cell may use."""
+    if cell.optimization_size is None or cell.optimization_size >= table.n_rows:
+        return table
+    rows = stratified_choice(
+        table.labels, cell.optimization_size, seed=derive_seed(cell.seed, "optimization size")
+    )
+    return table.subset(rows)
+
+
 def _fit(
     cell: Cell,
     table: ProbabilityTable,
     progress: Callable[[float], None] | None,
     mapper: Mapper,
+    ledger: Ledger | None,
 ) -> Fitted:
     method = get_method(cell.method)
     if cell.tuner is None:
@@ -107,7 +125,13 @@ def _fit(
     if settings.protocol == "front":
         return run_front(table, method, settings=settings, seed=cell.seed, progress=progress)
     return run_study(
-        table, method, settings=settings, seed=cell.seed, progress=progress, mapper=mapper
+        table,
+        method,
+        settings=settings,
+        seed=cell.seed,
+        progress=progress,
+        mapper=mapper,
+        ledger=ledger,
     )
 
 
