@@ -18,7 +18,7 @@ from dcs.prompting import (
 )
 from dcs.scorers.base import Progress, Scorer
 
-__all__ = ["count_queries", "generate_tables"]
+__all__ = ["count_queries", "generate_tables", "queries_of"]
 
 
 def generate_tables(
@@ -64,7 +64,7 @@ def generate_tables(
     prefix = render_prefix(task, demonstrations)
     tables = {}
     for split in SPLITS:
-        examples = _queries(task, demonstrations, split, limit)
+        examples = queries_of(task, demonstrations, split, limit)
         probs = scorer.score(
             prefix,
             [render_query(task, example.text) for example in examples],
@@ -94,12 +94,19 @@ def generate_tables(
 def count_queries(task: Task, *, shots: Shots, seed: int, limit: int | None = None) -> int:
     """Return how many texts :func:`generate_tables` scores, for a progress bar."""
     demonstrations = select_demonstrations(task, shots, seed=seed)
-    return sum(len(_queries(task, demonstrations, split, limit)) for split in SPLITS)
+    return sum(len(queries_of(task, demonstrations, split, limit)) for split in SPLITS)
 
 
-def _queries(
+def queries_of(
     task: Task, demonstrations: Demonstrations, split: Split, limit: int | None
 ) -> list[Example]:
+    """Return the texts of a split that are scored: those that no demonstration shows.
+
+    Raises
+    ------
+    ConfigError
+        If `limit` is not allowed.
+    """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit {limit}: allowed are 1 or more rows, or no limit")
     # Demonstrations come from the optimization texts, and a task's splits have no text in

@@ -124,5 +124,5 @@ class ScoringActor:
         self._scorer.close()
 
     def __ray_shutdown__(self) -> None:
-        """Called by Ray when the driver lets go of the actor."""
+        """Close, when the driver lets go of the actor and Ray calls this."""
         self.close()

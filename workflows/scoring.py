@@ -1,26 +1,28 @@
-"""How prompts are scored: which engine with which options, and what of that decides the numbers."""
+"""How prompts are scored: the engine, its options, and what of them decides the numbers."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dcs.errors import DCSError
-from dcs.scorers import LabelRule, Scorer, engine_options, load_scorer, resolve_model
+from dcs.errors import ConfigError, DCSError
+from dcs.scorers import (
+    LabelRule,
+    Scorer,
+    engine_names,
+    engine_options,
+    engine_packages,
+    is_served,
+    load_scorer,
+    resolve_model,
+)
 from dcs.scorers.base import SCORING_VERSION
 from workflows.cluster_placement import Placement
 
-__all__ = ["INDECISIVE", "Engine", "ScoringSettings", "actor_pool", "check_gpus"]
+__all__ = ["INDECISIVE", "ScoringSettings", "actor_pool", "check_gpus"]
 
-Engine = Literal["transformers", "vllm", "openai"]
-
-_PACKAGES: dict[Engine, tuple[str, ...]] = {
-    "transformers": ("transformers", "torch"),
-    "vllm": ("vllm", "torch"),
-    "openai": (),
-}
 #: What is not passed on to the engine.
 _OURS = ("engine", "store", "price")
 #: What does not decide the numbers: where they are kept, what they cost, how fast they come.
@@ -35,7 +37,7 @@ class ScoringSettings(BaseModel):
 
     Attributes
     ----------
-    engine : "transformers", "vllm" or "openai"
+    engine : "transformers", "vllm", "openai" or that of an installed package
         What runs the models; ``openai`` is any server of that protocol.
     label_rule : "auto", "mean", "first" or "joint"
         How label words of several tokens are read; see :data:`dcs.scorers.LabelRule`.
@@ -63,7 +65,7 @@ class ScoringSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    engine: Engine = "transformers"
+    engine: str = "transformers"
     label_rule: LabelRule = "auto"
     dtype: str | None = None
     device: str | None = None
@@ -83,15 +85,18 @@ class ScoringSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> ScoringSettings:
-        allowed = engine_options(self.engine)
+        try:
+            allowed = engine_options(self.engine)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         for name in self.options:
             if name not in allowed:
-                others = [e for e in get_args(Engine) if name in engine_options(e)]
+                others = [e for e in engine_names() if name in engine_options(e)]
                 raise ValueError(
                     f"engine {self.engine} has no option {name!r}; it belongs to "
                     f"{' and '.join(others)}"
                 )
-        if self.price is not None and self.engine != "openai":
+        if self.price is not None and not is_served(self.engine):
             raise ValueError(f"engine {self.engine} has no option 'price'; it belongs to openai")
         return self
 
@@ -126,13 +131,13 @@ class ScoringSettings(BaseModel):
             The model cannot be found.
         """
         versions = {}
-        for package in _PACKAGES[self.engine]:
+        for package in engine_packages(self.engine):
             try:
                 versions[package] = version(package)
             except PackageNotFoundError:
                 versions[package] = "absent"
         named = model
-        if self.engine != "openai":
+        if not is_served(self.engine):
             reference = resolve_model(model)
             named = reference.revision or reference.name
         decisive = {k: v for k, v in self.options.items() if k not in INDECISIVE}
@@ -150,12 +155,12 @@ class ScoringSettings(BaseModel):
 def actor_pool(settings: ScoringSettings, placement: Placement) -> tuple[dict[str, Any], int]:
     """Return the Ray options of a scoring actor, and how many there may be at once.
 
-    An actor of vllm holds as many GPUs as share its model, all of one node. One of the openai
-    engine needs none and goes where the cells go; there is a single one, so that the bound on
+    An actor of vllm holds as many GPUs as share its model, all of one node. One that asks
+    a server needs none and goes where the cells go; there is a single one, so that the bound on
     requests at a time holds.
     """
     actors = placement.actors
-    if settings.engine == "openai":
+    if is_served(settings.engine):
         return {**placement.cells, "num_cpus": 1, "num_gpus": 0}, 1
     share = settings.tensor_parallel or 1
     if settings.engine != "vllm" or (not actors["num_gpus"] and share == 1):

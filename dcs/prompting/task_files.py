@@ -60,7 +60,6 @@ def load_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
         data = path.parent
     try:
         return Task(
-            # A file of the user's own may change under its name: the path tells which one is meant.
             name=file.name,
             title=file.title,
             classes=file.classes,

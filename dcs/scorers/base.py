@@ -29,6 +29,11 @@ class Scorer(Protocol):
         The model as it was named, and the exact version of its weights.
     settings : mapping of str to str
         What else decides the numbers: precision, how label words are read.
+
+    A class may also say: ``packages``, names of the installed packages whose versions decide its
+    numbers; ``served``, that a server has its models, so that it is given a name and not a
+    :class:`~dcs.scorers.ModelReference`; and have a method ``report()`` that gives lines to be
+    printed at the end.
     """
 
     @property

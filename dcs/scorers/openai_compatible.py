@@ -3,30 +3,34 @@
 A server shows the log-probabilities of its most probable next tokens only, as texts. The token
 of a class is the most probable one that begins its label word and no other label word. A class
 whose token is not among those shown is missing; what happens then is a stated rule, and how
-often it happened is counted for each class.
+often it happened is counted for each class. Servers that echo a prompt with its
+log-probabilities give the probability of the whole label word instead, by the rule ``joint``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import math
-import os
-import random
-import time
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs._files import suggest
-from dcs.errors import ConfigError, MissingDependencyError, ScoringError
-from dcs.scorers._replies import best_token, error_message, refuse_prefixes, retry_after
+from dcs.errors import ConfigError, ScoringError
+from dcs.scorers._estimates import CostEstimate, estimate_cost
+from dcs.scorers._http import Server, Session, require_aiohttp
+from dcs.scorers._replies import (
+    best_token,
+    refuse_prefixes,
+    shown_tokens,
+    word_log_probability,
+)
 from dcs.scorers.base import Progress
+from dcs.scorers.label_tokens import LabelRule, check_label_rule, joint_probabilities
 
 __all__ = ["CostEstimate", "MissingRule", "OpenAIScorer"]
 
@@ -36,26 +40,7 @@ least probable token it does show, which the label's cannot exceed; or take 0.""
 
 Api = Literal["completions", "chat"]
 
-_RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-_FIRST_WAIT = 0.5  # seconds, doubled at each retry
-_LONGEST_WAIT = 60.0
-_CHARACTERS_PER_TOKEN = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class CostEstimate:
-    """What scoring will take.
-
-    Attributes
-    ----------
-    requests : int
-        Requests to be sent, retries aside.
-    tokens : int
-        Prompt tokens, at four characters each.
-    """
-
-    requests: int
-    tokens: int
+_T = TypeVar("_T")
 
 
 class OpenAIScorer:
@@ -69,6 +54,11 @@ class OpenAIScorer:
         Address of the server with its version, e.g. ``http://localhost:8000/v1``.
     api : {"completions", "chat"}
         Which interface: plain continuation, as the paper has it, or a chat message.
+    label_rule : {"auto", "first", "joint"}
+        ``first``, which is also ``auto``: the token that begins the label word. ``joint``: the
+        whole word, by a request for each class; only with completions, of a server that echoes
+        prompts with their log-probabilities (``vllm serve`` does, most hosted models do not).
+        ``mean`` would take the probabilities of tokens that servers do not show.
     top_logprobs : int
         How many of the next tokens to ask for; servers allow 5 to 20.
     missing : {"error", "bound", "zero"}
@@ -83,6 +73,9 @@ class OpenAIScorer:
     key_variable : str
         Environment variable that holds the API key, if the server wants one. The key goes into
         the requests' header and nowhere else.
+    tokenizer : str, optional
+        A model folder or hub id whose tokenizer counts prompt tokens for :meth:`estimate`; by
+        default the server is asked to.
     revision : str, optional
         The exact version of the model, where it is known; a served model may change under its
         name.
@@ -97,6 +90,7 @@ class OpenAIScorer:
 
     name = "openai"
     version = "1"
+    served = True
 
     def __init__(
         self,
@@ -104,12 +98,14 @@ class OpenAIScorer:
         *,
         base_url: str = "https://api.openai.com/v1",
         api: Api = "completions",
+        label_rule: LabelRule = "auto",
         top_logprobs: int = 20,
         missing: MissingRule = "error",
         concurrency: int = 8,
         retries: int = 6,
         timeout: float = 120.0,
         key_variable: str = "OPENAI_API_KEY",
+        tokenizer: str | None = None,
         revision: str | None = None,
     ) -> None:
         for option, value, allowed in (
@@ -121,6 +117,7 @@ class OpenAIScorer:
                     f"{option} {value!r}{suggest(value, allowed)}: allowed are "
                     f"{', '.join(allowed)}"
                 )
+        _check_rule(label_rule, api)
         for option, number in (("top_logprobs", top_logprobs), ("concurrency", concurrency)):
             if number < 1:
                 raise ConfigError(f"{option} {number}: allowed are 1 or more")
@@ -129,20 +126,18 @@ class OpenAIScorer:
                 f"base_url {base_url.rpartition('@')[2]!r}: allowed are http:// and https:// "
                 "addresses without a password"
             )
-        self._aiohttp = _require_aiohttp()
+        require_aiohttp()
         self.model = model
         self.base_url = base_url.rstrip("/")
         self.revision = revision or self.base_url
-        self.settings: Mapping[str, str] = {
-            "api": api,
-            "top_logprobs": str(top_logprobs),
-            "missing": missing,
-        }
+        self._rule = "joint" if label_rule == "joint" else "first"
+        self.settings: Mapping[str, str] = {"api": api, "label_rule": self._rule}
+        if self._rule == "first":
+            self.settings |= {"top_logprobs": str(top_logprobs), "missing": missing}
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
-        self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
-        self._key_variable = key_variable
+        self._server = Server(self.base_url, concurrency, retries, timeout, key_variable)
+        self._tokenizer = tokenizer
         self._closed = False
-        self._not_before = 0.0
         self.missing: Counter[str] = Counter()
         """How often each label word was missing from the tokens shown."""
         self.answered = 0
@@ -151,9 +146,21 @@ class OpenAIScorer:
     def estimate(
         self, prefix: str, queries: Sequence[str], label_words: Sequence[str]
     ) -> CostEstimate:
-        """Say what :meth:`score` will take, without sending anything."""
-        characters = sum(len(prefix) + len(query) for query in queries)
-        return CostEstimate(len(queries), math.ceil(characters / _CHARACTERS_PER_TOKEN))
+        """Say what :meth:`score` will take, before any prompt is scored.
+
+        Tokens are counted by the tokenizer that was named, else by the server's own
+        (``/tokenize`` of ``vllm serve``, which costs nothing), on a sample of the prompts; where
+        there is neither, four characters are taken for a token. The estimate says which.
+        """
+        requests = len(label_words) if self._rule == "joint" else 1
+        return estimate_cost(
+            [prefix + query for query in queries],
+            server=self._server,
+            model=self.model,
+            tokenizer=self._tokenizer,
+            requests_per_prompt=requests,
+            run=_run,
+        )
 
     def report(self) -> list[str]:
         """Return a line for each label word that was missing from answers."""
@@ -181,39 +188,38 @@ class OpenAIScorer:
         refuse_prefixes(label_words)
         if not queries:
             return np.zeros((0, len(label_words)))
-        return _run(self._score(prefix, queries, label_words, progress))
+        prompts = [prefix + query for query in queries]
+        read = self._whole_words if self._rule == "joint" else self._next_tokens
+
+        async def one(session: Session, row: int) -> NDArray[np.float64]:
+            return await read(session, row, prompts[row], label_words)
+
+        return _run(self._all(len(prompts), one, progress))
 
     def close(self) -> None:
         """End the use of the scorer."""
         self._closed = True
 
-    async def _score(
+    async def _all(
         self,
-        prefix: str,
-        queries: Sequence[str],
-        label_words: Sequence[str],
+        count: int,
+        one: Callable[[Session, int], Awaitable[NDArray[np.float64]]],
         progress: Progress | None,
     ) -> NDArray[np.float64]:
-        probs = np.zeros((len(queries), len(label_words)))
-        rows = iter(range(len(queries)))  # shared: each worker takes the next row
-        key = os.environ.get(self._key_variable, "").strip()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = self._aiohttp.ClientTimeout(total=self._timeout)
+        found: dict[int, NDArray[np.float64]] = {}
+        rows = iter(range(count))  # shared: each worker takes the next row
 
-        async with self._aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+        async with self._server.session() as session:
 
             async def work() -> None:
                 for row in rows:
-                    prompt = prefix + queries[row]
-                    answer = await self._ask(session, row, prompt, key)
-                    shown = self._shown(row, answer)
-                    probs[row] = self._read(row, shown, prompt, label_words)
+                    found[row] = await one(session, row)
                     self.answered += 1
                     if progress is not None:
                         progress(1)
 
             workers = [
-                asyncio.create_task(work()) for _ in range(min(self._concurrency, len(queries)))
+                asyncio.create_task(work()) for _ in range(min(self._server.concurrency, count))
             ]
             try:
                 await asyncio.gather(*workers)
@@ -221,73 +227,48 @@ class OpenAIScorer:
                 for worker in workers:
                     worker.cancel()
                 await asyncio.gather(*workers, return_exceptions=True)
-        return probs
+        return np.stack([found[row] for row in range(count)])
 
-    def _body(self, prompt: str) -> tuple[str, dict[str, Any]]:
+    async def _next_tokens(
+        self, session: Session, row: int, prompt: str, label_words: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """Read the label words off the tokens that may follow a prompt."""
         common = {"model": self.model, "max_tokens": 1, "temperature": 0}
         if self._api == "completions":
-            return "completions", common | {"prompt": prompt, "logprobs": self._top}
-        message = {"role": "user", "content": prompt}
-        more = {"messages": [message], "logprobs": True, "top_logprobs": self._top}
-        return "chat/completions", common | more
-
-    async def _ask(self, session: Any, row: int, prompt: str, key: str) -> Any:
-        path, body = self._body(prompt)
-        problem = ""
-        for attempt in range(self._retries + 1):
-            pause = self._not_before - time.monotonic()
-            if pause > 0:
-                await asyncio.sleep(pause)
-            try:
-                async with session.post(f"{self.base_url}/{path}", json=body) as reply:
-                    if reply.status == 200:
-                        return await reply.json(content_type=None)
-                    text = error_message(await reply.text(errors="replace"))
-                    if reply.status in (401, 403):
-                        # Servers repeat parts of the key here.
-                        raise ScoringError(
-                            f"{self.base_url} refuses the API key (status {reply.status}); set "
-                            f"the environment variable {self._key_variable}"
-                        )
-                    text = text.replace(key, "***") if key else text
-                    problem = f"status {reply.status}: {text}"
-                    if reply.status not in _RETRIED:
-                        raise ScoringError(
-                            f"query {row}: {self.base_url} refuses it with {problem}"
-                        )
-                    wait = retry_after(reply.headers.get("Retry-After"))
-                    if wait is not None:
-                        # The limit holds for all requests, not for this one alone.
-                        self._not_before = max(self._not_before, time.monotonic() + wait)
-            except (self._aiohttp.ClientError, TimeoutError, ValueError) as error:
-                problem = f"{type(error).__name__}: {error}".rstrip(": ")
-                problem = problem.replace(key, "***") if key else problem
-            if attempt < self._retries:
-                longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**attempt)
-                await asyncio.sleep(longest * random.uniform(0.5, 1.0))
-        raise ScoringError(
-            f"query {row}: {self.base_url} failed {self._retries + 1} times, at last with "
-            f"{problem}; check the server, or allow fewer requests at a time (concurrency "
-            f"{self._concurrency})"
-        )
-
-    def _shown(self, row: int, answer: Any) -> dict[str, float]:
-        """Return the tokens shown with their log-probabilities."""
+            path, more = "completions", {"prompt": prompt, "logprobs": self._top}
+        else:
+            message = {"role": "user", "content": prompt}
+            path = "chat/completions"
+            more = {"messages": [message], "logprobs": True, "top_logprobs": self._top}
+        answer = await session.ask(row, path, common | more)
         try:
-            logprobs = answer["choices"][0]["logprobs"]
-            if self._api == "completions":
-                shown = dict(logprobs["top_logprobs"][0])
-            else:
-                shown = {
-                    entry["token"]: entry["logprob"]
-                    for entry in logprobs["content"][0]["top_logprobs"]
-                }
-            return {str(token): float(value) for token, value in shown.items()}
-        except (KeyError, IndexError, TypeError, ValueError):
+            shown = shown_tokens(answer)
+        except ValueError:
             raise ScoringError(
                 f"query {row}: {self.base_url} gives no top log-probabilities for model "
                 f"{self.model!r}; use a server and interface (api {self._api!r}) that does"
             ) from None
+        return self._read(row, shown, prompt, label_words)
+
+    async def _whole_words(
+        self, session: Session, row: int, prompt: str, label_words: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """Read each label word off the prompt continued by it."""
+        logs = []
+        for word in label_words:
+            text = f"{prompt}{'' if prompt[-1:].isspace() else ' '}{word.strip()}"
+            body = {"model": self.model, "prompt": text, "echo": True, "logprobs": 1}
+            # Not every server takes 0 for the number of new tokens.
+            answer = await session.ask(row, "completions", body | {"max_tokens": 1})
+            try:
+                logs.append(word_log_probability(answer, prompt, word))
+            except ValueError as error:
+                raise ScoringError(
+                    f"query {row}: label word {word!r} cannot be read by the rule joint from "
+                    f"{self.base_url}: {error}; use the rule first, or the engine transformers "
+                    "or vllm"
+                ) from None
+        return np.asarray(joint_probabilities(np.array([logs]))[0], dtype=np.float64)
 
     def _read(
         self, row: int, shown: Mapping[str, float], prompt: str, label_words: Sequence[str]
@@ -316,7 +297,21 @@ class OpenAIScorer:
         return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
-def _run(work: Coroutine[Any, Any, NDArray[np.float64]]) -> NDArray[np.float64]:
+def _check_rule(rule: str, api: str) -> None:
+    if rule == "mean":
+        raise ConfigError(
+            "label rule 'mean': servers do not show the tokens it needs; use first or joint, or "
+            "the engine transformers or vllm"
+        )
+    check_label_rule(rule, ("auto", "first", "joint"))
+    if rule == "joint" and api != "completions":
+        raise ConfigError(
+            f"label rule 'joint': api {api!r} shows no log-probabilities of a prompt; use the api "
+            "completions, or the rule first"
+        )
+
+
+def _run(work: Coroutine[Any, Any, _T]) -> _T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -324,13 +319,3 @@ def _run(work: Coroutine[Any, Any, NDArray[np.float64]]) -> NDArray[np.float64]:
     # In a notebook a loop runs already, in which nothing may block.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
-
-
-def _require_aiohttp() -> Any:
-    try:
-        return importlib.import_module("aiohttp")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"aiohttp is not installed ({error}), which the openai engine needs; install it with: "
-            "pip install aiohttp"
-        ) from None

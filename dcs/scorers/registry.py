@@ -1,4 +1,7 @@
-"""Engines by name. Each is imported when it is first asked for."""
+"""Engines by name. Each is imported when it is first asked for.
+
+An installed package adds one as an entry point of ``dcs.engines``.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +9,78 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dcs._files import suggest
 from dcs.errors import ConfigError
+from dcs.plugins import find_plugin, plugin_names
 from dcs.scorers.base import Scorer
 from dcs.scorers.models import resolve_model
 
-__all__ = ["engine_names", "engine_options", "load_scorer"]
+__all__ = [
+    "engine_class",
+    "engine_names",
+    "engine_options",
+    "engine_packages",
+    "is_served",
+    "load_scorer",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    module: str
-    scorer: str
-    loads: bool = True  # whether it loads a model here, rather than asks a server for it
-
-
-_ENGINES: dict[str, _Engine] = {
-    "transformers": _Engine("dcs.scorers.transformers", "TransformersScorer"),
-    "vllm": _Engine("dcs.scorers.vllm", "VLLMScorer"),
-    "openai": _Engine("dcs.scorers.openai_compatible", "OpenAIScorer", loads=False),
+_ENGINES: dict[str, tuple[str, str]] = {
+    "transformers": ("dcs.scorers.transformers", "TransformersScorer"),
+    "vllm": ("dcs.scorers.vllm", "VLLMScorer"),
+    "openai": ("dcs.scorers.openai_compatible", "OpenAIScorer"),
 }
 
 
 def engine_names() -> tuple[str, ...]:
-    """Return the names of the engines."""
-    return tuple(_ENGINES)
+    """Return the names of the engines, those of installed packages last."""
+    added = (name for name in plugin_names("dcs.engines") if name not in _ENGINES)
+    return (*_ENGINES, *added)
+
+
+def engine_class(engine: str) -> type[Scorer]:
+    """Return the scorer of an engine.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    if engine in _ENGINES:
+        module, name = _ENGINES[engine]
+        found: type[Scorer] = getattr(importlib.import_module(module), name)
+        return found
+    added = find_plugin("dcs.engines", engine, type)
+    if added is not None:
+        return added
+    names = engine_names()
+    raise ConfigError(
+        f"unknown engine {engine!r}{suggest(engine, names)}: allowed are {', '.join(names)}"
+    )
+
+
+def engine_packages(engine: str) -> tuple[str, ...]:
+    """Return the packages whose versions decide the numbers of an engine.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    return tuple(getattr(engine_class(engine), "packages", ()))
+
+
+def is_served(engine: str) -> bool:
+    """Return whether a server has the engine's models, so that none is loaded here.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    return bool(getattr(engine_class(engine), "served", False))
 
 
 def engine_options(engine: str) -> tuple[str, ...]:
@@ -44,7 +91,7 @@ def engine_options(engine: str) -> tuple[str, ...]:
     ConfigError
         If there is no such engine.
     """
-    parameters = inspect.signature(_builder(engine)).parameters
+    parameters = inspect.signature(engine_class(engine)).parameters
     return tuple(name for name in parameters if name != "model")
 
 
@@ -83,9 +130,8 @@ def load_scorer(
     MissingDependencyError
         If the engine is not installed.
     """
-    build = _builder(engine)
-    found = _ENGINES[engine]
-    reference = resolve_model(model) if found.loads else os.fspath(model)
+    build: Callable[..., Scorer] = engine_class(engine)
+    reference = os.fspath(model) if is_served(engine) else resolve_model(model)
     allowed = engine_options(engine)
     given = options | ({} if device is None else {"device": device})
     for name in given:
@@ -95,14 +141,3 @@ def load_scorer(
                 f"{', '.join(allowed)}"
             )
     return build(reference, **given)
-
-
-def _builder(engine: str) -> Callable[..., Scorer]:
-    if engine not in _ENGINES:
-        raise ConfigError(
-            f"unknown engine {engine!r}{suggest(engine, _ENGINES)}: allowed are "
-            f"{', '.join(_ENGINES)}"
-        )
-    found = _ENGINES[engine]
-    build: Callable[..., Scorer] = getattr(importlib.import_module(found.module), found.scorer)
-    return build

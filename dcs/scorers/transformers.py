@@ -70,6 +70,7 @@ class TransformersScorer:
     """
 
     name = "transformers"
+    packages = ("transformers", "torch")
 
     def __init__(
         self,

@@ -69,6 +69,7 @@ class VLLMScorer:
     """
 
     name = "vllm"
+    packages = ("vllm", "torch")
 
     def __init__(
         self,

@@ -1,41 +1,86 @@
-"""What `dcs generate` does for one table pair, and how it tells that it was done earlier."""
+"""What `dcs generate` does for a pair of tables, and what is said of costs before it."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from dcs._files import atomic_write_text
 from dcs.errors import TableError
-from dcs.generation import generate_tables
+from dcs.generation import generate_tables, queries_of
 from dcs.probabilities import ProbabilityTable
-from dcs.prompting import SPLITS, Shots, Task, prompt_hash, select_demonstrations
-from dcs.scorers import Progress, Scorer, resolve_model
+from dcs.prompting import (
+    SPLITS,
+    Shots,
+    Task,
+    prompt_hash,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
+from dcs.scorers import Progress, Scorer
 from workflows.cells import content_key
+from workflows.cli._console import console
+from workflows.generate import scorer_facts
 
-__all__ = ["TablePair", "engine_identity"]
+__all__ = ["TablePair", "announce"]
+
+Prompts = tuple[Task, Shots, int, int | None]
 
 _NOTE = "generation.json"
-_PACKAGES = {"transformers": ("transformers", "torch"), "vllm": ("vllm", "torch"), "openai": ()}
 
 
-def engine_identity(model: str, engine: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what decides a model's numbers, as far as it shows without loading it."""
-    versions = {}
-    for package in _PACKAGES.get(engine, ()):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "absent"
-    named = model
-    if engine != "openai":
-        reference = resolve_model(model)
-        named = reference.revision or reference.location
-    return {"model": named, "engine": engine, "versions": versions, "options": options}
+def announce(
+    scorer: Scorer, prompts: Iterable[Prompts], *, price: float | None, yes: bool
+) -> None:
+    """Say what a served model will be asked, and what that costs, before the first prompt.
+
+    Parameters
+    ----------
+    scorer : Scorer
+        The engine; nothing is said of one that runs here.
+    prompts : iterable of (Task, shots, seed, limit)
+        What is to be scored.
+    price : float or None
+        Of a million prompt tokens.
+    yes : bool
+        Whether to go on without asking. Nobody is asked where there is no terminal.
+
+    Raises
+    ------
+    click.exceptions.Abort
+        The person at the terminal said no.
+    """
+    estimate = getattr(scorer, "estimate", None)
+    if estimate is None:
+        return
+    requests = tokens = 0
+    bases = set()
+    for task, shots, seed, limit in prompts:
+        shown = select_demonstrations(task, shots, seed=seed)
+        for split in SPLITS:
+            queries = [render_query(task, e.text) for e in queries_of(task, shown, split, limit)]
+            part = estimate(render_prefix(task, shown), queries, task.label_words)
+            requests += part.requests
+            tokens += part.tokens
+            bases.add(part.basis)
+    cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
+    console.print(
+        f"{scorer.model} at {getattr(scorer, 'base_url', scorer.name)}: at most {requests} "
+        f"requests, about {tokens:,} prompt tokens ({'; '.join(sorted(bases))}){cost}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if price and not yes and sys.stdin.isatty():
+        typer.confirm("Send them?", abort=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +165,12 @@ class TablePair:
         )
         for split in SPLITS:
             tables[split].write(self.path(split))
+        shown = select_demonstrations(self.task, self.shots, seed=self.seed)
         note = {
             "key": self.key,
             "digests": {split: table.digest for split, table in tables.items()},
+            "scorer": scorer_facts(scorer),
+            "demonstrations": [asdict(example) for example in shown.examples],
             "provenance": asdict(tables["test"].provenance),
         }
         text = json.dumps(note, indent=1, sort_keys=True)

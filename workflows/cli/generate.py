@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workflows.cli._engine import (
+    ApiName,
+    BaseURL,
+    Concurrency,
+    Device,
+    Dtype,
+    Engine,
+    LabelRuleName,
+    Memory,
+    Missing,
+    Price,
+    Store,
+    TensorParallel,
+    TokenizerName,
+    TopLogprobs,
+    Yes,
+)
 from workflows.cli._options import Data
 
 if TYPE_CHECKING:
-    from dcs.scorers import Scorer
     from workflows.cli._scoring import TablePair
+    from workflows.scoring import ScoringSettings
 
 __all__ = ["register"]
 
@@ -38,56 +55,24 @@ def generate(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for all that is written.")
     ] = Path("dcs-runs"),
-    store: Annotated[
-        str | None,
-        typer.Option(
-            help="Where scored prompts are kept: a folder, or a URL such as s3://bucket/dcs; by "
-            "default the folder shards in --output.",
-            show_default=False,
-        ),
-    ] = None,
+    store: Store = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most so many texts of each split.")
     ] = None,
-    engine: Annotated[
-        str, typer.Option(help="transformers, vllm, or openai (any OpenAI-compatible server).")
-    ] = "transformers",
-    device: Annotated[
-        str | None, typer.Option(help="transformers: cpu, cuda:1, ...; by default a GPU.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="transformers, vllm: precision, e.g. bfloat16.")
-    ] = None,
-    label_rule: Annotated[
-        str,
-        typer.Option(
-            help="Label words of several tokens: mean (as published), first, joint, or auto: "
-            "the mean, or joint where first tokens collide."
-        ),
-    ] = "auto",
-    tensor_parallel: Annotated[
-        int | None, typer.Option(min=1, help="vllm: GPUs that share the model.")
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="openai: address of the server, e.g. http://host:8000/v1.")
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="openai: requests at a time.")
-    ] = None,
-    top_logprobs: Annotated[
-        int | None, typer.Option(min=1, help="openai: next tokens to be shown; 20 by default.")
-    ] = None,
-    missing: Annotated[
-        str | None,
-        typer.Option(help="openai: labels missing from the answer: error, bound or zero."),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="openai: price of a million prompt tokens, for an estimate."),
-    ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="openai: do not ask before requests that cost money.")
-    ] = False,
+    engine: Engine = None,
+    label_rule: LabelRuleName = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    tensor_parallel: TensorParallel = None,
+    memory: Memory = None,
+    base_url: BaseURL = None,
+    api: ApiName = None,
+    top_logprobs: TopLogprobs = None,
+    missing: Missing = None,
+    concurrency: Concurrency = None,
+    tokenizer: TokenizerName = None,
+    price: Price = None,
+    yes: Yes = False,
 ) -> None:
     """Write the class probabilities of a model: an optimization and a test table per prompt.
 
@@ -97,18 +82,25 @@ def generate(
     from dcs.errors import ConfigError
     from dcs.prompting import get_task, parse_shots
     from workflows.cli._console import console
-    from workflows.cli._scoring import TablePair, engine_identity
+    from workflows.cli._scoring import TablePair
+    from workflows.config import checked_scoring
 
-    options: dict[str, Any] = {
-        "dtype": dtype,
-        "label_rule": None if label_rule == "auto" else label_rule,
-        "tensor_parallel": tensor_parallel,
-        "base_url": base_url,
-        "top_logprobs": top_logprobs,
-        "missing": missing,
-    }
-    options = {name: value for name, value in options.items() if value is not None}
-    identity = engine_identity(model, engine, options | ({"device": device} if device else {}))
+    scoring = checked_scoring(
+        engine=engine,
+        label_rule=label_rule,
+        dtype=dtype,
+        device=device,
+        tensor_parallel=tensor_parallel,
+        memory=memory,
+        base_url=base_url,
+        api=api,
+        top_logprobs=top_logprobs,
+        missing=missing,
+        concurrency=concurrency,
+        tokenizer=tokenizer,
+        price=price,
+        store=store,
+    )
     try:
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError:
@@ -118,7 +110,7 @@ def generate(
             output,
             get_task(name, data),
             model=model,
-            identity=identity,
+            identity=scoring.identity(model),
             shots=parse_shots(count),
             seed=seed,
             limit=limit,
@@ -131,11 +123,7 @@ def generate(
     clock = time.perf_counter()
     scored = 0
     if rest:
-        if engine == "openai":
-            options |= {} if concurrency is None else {"concurrency": concurrency}
-        scored = _generate(
-            rest, model, engine, device, options, store or str(output / "shards"), price, yes
-        )
+        scored = _generate(rest, model, scoring, output, yes)
     for pair in pairs:
         earlier = "" if pair in rest else " (there already)"
         console.print(f"{pair.folder}{earlier}", highlight=False, markup=False, soft_wrap=True)
@@ -152,29 +140,23 @@ def generate(
 
 
 def _generate(
-    pairs: list[TablePair],
-    model: str,
-    engine: str,
-    device: str | None,
-    options: dict[str, Any],
-    store: str,
-    price: float | None,
-    yes: bool,
+    pairs: list[TablePair], model: str, scoring: ScoringSettings, output: Path, yes: bool
 ) -> int:
     from dcs.generation import count_queries
-    from dcs.scorers import StoredScorer, load_scorer
+    from dcs.scorers import StoredScorer
     from dcs.store import ShardStore
     from workflows.cli._console import console, trial_bar
+    from workflows.cli._scoring import announce
 
-    shards = ShardStore(store)
+    shards = ShardStore(scoring.store or output / "shards")
     with console.status(f"loading {model}"):
-        inner = load_scorer(model, engine=engine, device=device, **options)
-    if engine == "openai":
-        _announce(inner, pairs, price, yes)
+        inner = scoring.load(model)
+    prompts = [(pair.task, pair.shots, pair.seed, pair.limit) for pair in pairs]
+    announce(inner, prompts, price=scoring.price, yes=yes)
     scorer = StoredScorer(inner, shards)
     total = sum(
-        count_queries(pair.task, shots=pair.shots, seed=pair.seed, limit=pair.limit)
-        for pair in pairs
+        count_queries(task, shots=shots, seed=seed, limit=limit)
+        for task, shots, seed, limit in prompts
     )
     try:
         with trial_bar("scoring prompts", total) as bar:
@@ -182,36 +164,6 @@ def _generate(
                 pair.generate(scorer, lambda count: bar.advance(bar.task_ids[0], count))
     finally:
         scorer.close()
-    for line in getattr(inner, "report", list)():
+    for line in scorer.report():
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return scorer.scored
-
-
-def _announce(scorer: Scorer, pairs: list[TablePair], price: float | None, yes: bool) -> None:
-    """Say what the requests will cost before the first one is sent."""
-    from dcs.prompting import SPLITS, render_prefix, render_query, select_demonstrations
-    from dcs.scorers.openai_compatible import OpenAIScorer
-    from workflows.cli._console import console
-
-    assert isinstance(scorer, OpenAIScorer)  # the engine asked for
-    requests = tokens = 0
-    for pair in pairs:
-        shown = select_demonstrations(pair.task, pair.shots, seed=pair.seed)
-        for split in SPLITS:
-            texts = pair.task.examples(split)[: pair.limit]
-            queries = [render_query(pair.task, e.text) for e in texts]
-            estimate = scorer.estimate(
-                render_prefix(pair.task, shown), queries, pair.task.label_words
-            )
-            requests += estimate.requests
-            tokens += estimate.tokens
-    cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
-    console.print(
-        f"{scorer.model} at {scorer.base_url}: at most {requests} requests, "
-        f"about {tokens:,} prompt tokens{cost}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    if price and not yes:
-        typer.confirm("Send them?", abort=True)

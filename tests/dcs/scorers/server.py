@@ -14,7 +14,11 @@ from dcs.scorers import resolve_model
 
 
 class ModelServer:
-    """Serves tiny_lm; `faults` are what it answers first: (status, headers, body)."""
+    """Serves tiny_lm; `faults` are what it answers first: (status, headers, body).
+
+    Like vllm serve it counts tokens at /tokenize and echoes prompts; `counts` and `echoes` turn
+    that off, `limits` are headers of every answer.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -35,6 +39,8 @@ class ModelServer:
         self.faults: list[tuple[int, dict[str, str], str]] = []
         self.requests: list[tuple[str, dict[str, str], dict[str, Any], float]] = []
         self.key = ""
+        self.counts = self.echoes = True
+        self.limits: dict[str, str] = {}
         self.pause = 0.0
         self.active = self.most_active = 0
 
@@ -51,6 +57,17 @@ class ModelServer:
             shown.setdefault(self.texts[token], value)
         return shown
 
+    def echo(self, prompt: str) -> tuple[dict[str, Any], int] | str:
+        ids = self.tokenizer(prompt)["input_ids"]
+        if len(ids) > self.model.config.max_position_embeddings:
+            return f"its prompt has {len(ids)} tokens"
+        with self.lock, self.torch.inference_mode():
+            logs = self.model(self.torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        following = int(logs[-1].argmax())
+        values = [logs[k, token].item() for k, token in enumerate([*ids[1:], following])]
+        tokens = [self.texts[token] for token in [*ids, following]]
+        return {"tokens": tokens, "token_logprobs": [None, *values]}, len(ids)
+
     def answer(
         self, path: str, headers: dict[str, str], body: dict[str, Any]
     ) -> tuple[int, dict[str, str], str]:
@@ -61,9 +78,20 @@ class ModelServer:
             given = headers.get("Authorization", "")
             return 401, {}, json.dumps({"error": {"message": f"wrong key {given}"}})
         time.sleep(self.pause)
-        if path == "/v1/completions":
+        usage = {}
+        if path == "/tokenize":
+            if not self.counts:
+                return 404, {}, "not found"
+            return 200, {}, json.dumps({"count": len(self.tokenizer(body["prompt"])["input_ids"])})
+        if path == "/v1/completions" and body.get("echo") and self.echoes:
+            echoed = self.echo(body["prompt"])
+            if isinstance(echoed, str):
+                return 400, {}, json.dumps({"error": {"message": echoed}})
+            logprobs, usage["prompt_tokens"] = echoed
+            shown: dict[str, float] | str = {}
+        elif path == "/v1/completions":
             shown = self.next_tokens(body["prompt"], body["logprobs"])
-            logprobs: dict[str, Any] = {"top_logprobs": [shown]}
+            logprobs = {"top_logprobs": [shown]}
         else:
             shown = self.next_tokens(body["messages"][0]["content"], body["top_logprobs"])
             if isinstance(shown, dict):
@@ -71,7 +99,8 @@ class ModelServer:
                 logprobs = {"content": [{"top_logprobs": entries}]}
         if isinstance(shown, str):
             return 400, {}, json.dumps({"error": {"message": shown}})
-        return 200, {}, json.dumps({"choices": [{"text": "", "logprobs": logprobs}]})
+        content = {"choices": [{"text": "", "logprobs": logprobs}], "usage": usage}
+        return 200, self.limits, json.dumps(content)
 
     @contextmanager
     def serving(self) -> Iterator[str]:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
-from dcs.scorers import Scorer, StoredScorer, load_scorer, openai_compatible, score_settings
-from dcs.scorers._replies import best_token
+from dcs.scorers import Scorer, StoredScorer, _http, load_scorer, score_settings
+from dcs.scorers._replies import best_token, pause_asked, word_log_probability
+from dcs.scorers.loading import load_tokenizer
 from dcs.scorers.openai_compatible import OpenAIScorer
 from dcs.store import ShardStore
 from tests.dcs.scorers.server import ModelServer
@@ -34,7 +35,7 @@ def running() -> Iterator[tuple[ModelServer, str]]:
 @pytest.fixture
 def server(running: tuple[ModelServer, str], monkeypatch: pytest.MonkeyPatch) -> ModelServer:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    monkeypatch.setattr(openai_compatible, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(_http, "FIRST_WAIT", 0.01)
     running[0].reset()
     return running[0]
 
@@ -65,6 +66,12 @@ class TestContract(ScorerContract):
             scorer.score("", [QUERIES[0], "long " * 5000], TASK.label_words)
 
 
+class TestContractOfWholeWords(TestContract):
+    @pytest.fixture
+    def scorer(self, url: str) -> Scorer:
+        return load_scorer("tiny_lm", engine="openai", base_url=url, label_rule="joint")
+
+
 @pytest.mark.parametrize("api", ["completions", "chat"])
 def test_agrees_with_transformers(url: str, api: str) -> None:
     expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, TASK.label_words)
@@ -90,16 +97,126 @@ class TestRequests:
         assert server.most_active <= concurrency
         assert concurrency == 1 or server.most_active > 1
 
-    def test_estimate_sends_nothing(self, server: ModelServer, url: str) -> None:
-        estimate = make(url).estimate("x" * 100, ["y" * 60, "z" * 20], TASK.label_words)
-        assert (estimate.requests, estimate.tokens) == (2, 70)
-        assert server.requests == []
-
     def test_within_a_running_loop(self, url: str) -> None:
         async def notebook() -> np.ndarray[Any, Any]:
             return make(url).score("", QUERIES[:2], TASK.label_words)
 
         assert asyncio.run(notebook()).shape == (2, 5)
+
+
+class TestEstimate:
+    WORDS = TASK.label_words
+
+    @staticmethod
+    def tokens() -> int:
+        count = load_tokenizer("tiny_lm")
+        return sum(len(count(PREFIX + query)["input_ids"]) for query in QUERIES)
+
+    def test_the_server_counts(self, server: ModelServer, url: str) -> None:
+        estimate = make(url).estimate(PREFIX, QUERIES, self.WORDS)
+        assert (estimate.requests, estimate.tokens) == (len(QUERIES), self.tokens())
+        assert estimate.basis == "counted by the server's tokenizer"
+        assert {path for path, *_ in server.requests} == {"/tokenize"}
+
+    def test_a_sample_stands_for_many(self, url: str) -> None:
+        estimate = make(url).estimate(PREFIX, QUERIES * 10, self.WORDS)
+        assert estimate.requests == 10 * len(QUERIES)
+        assert estimate.tokens == pytest.approx(10 * self.tokens(), rel=0.05)
+        assert estimate.basis.endswith("tokenizer on 24 of the prompts")
+
+    def test_a_tokenizer_of_ones_own_asks_nobody(self, server: ModelServer, url: str) -> None:
+        estimate = make(url, tokenizer="tiny_lm").estimate(PREFIX, QUERIES, self.WORDS)
+        assert estimate.tokens == self.tokens()
+        assert estimate.basis == "counted by the tokenizer of tiny_lm"
+        assert server.requests == []
+
+    def test_without_any(self, server: ModelServer, url: str) -> None:
+        server.counts = False
+        estimate = make(url).estimate("x" * 100, ["y" * 60, "z" * 20], self.WORDS)
+        assert (estimate.requests, estimate.tokens) == (2, 70)
+        assert "four characters a token" in estimate.basis
+        assert len(server.requests) == 1
+        nobody = make("http://127.0.0.1:1/v1").estimate("x" * 100, ["y" * 60], self.WORDS)
+        assert "four characters a token" in nobody.basis
+
+    def test_whole_words_take_a_request_each(self, server: ModelServer, url: str) -> None:
+        estimate = make(url, label_rule="joint").estimate(PREFIX, QUERIES, self.WORDS)
+        assert (estimate.requests, estimate.tokens) == (5 * len(QUERIES), 5 * self.tokens())
+
+    def test_nothing_to_send(self, url: str) -> None:
+        assert make(url).estimate(PREFIX, [], self.WORDS).tokens == 0
+
+
+class TestWholeWords:
+    WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
+
+    def test_agrees_with_transformers(self, url: str) -> None:
+        scorer = make(url, label_rule="joint")
+        expected = load_scorer("tiny_lm", device="cpu", label_rule="joint")
+        np.testing.assert_allclose(
+            scorer.score(PREFIX, QUERIES, self.WORDS),
+            expected.score(PREFIX, QUERIES, self.WORDS),
+            atol=1e-5,
+        )
+        assert scorer.settings == {"api": "completions", "label_rule": "joint"}
+
+    def test_a_server_that_does_not_echo(self, server: ModelServer, url: str) -> None:
+        server.echoes = False
+        with pytest.raises(ScoringError) as caught:
+            make(url, label_rule="joint").score(PREFIX, QUERIES, self.WORDS)
+        for part in ("'good'", "no log-probabilities of the prompt", "use the rule first"):
+            assert part in str(caught.value)
+
+    @staticmethod
+    def echo(*tokens: str, prompt_tokens: int | None = None) -> dict[str, Any]:
+        values = [None, *(-float(k) for k in range(1, len(tokens)))]
+        usage = {} if prompt_tokens is None else {"prompt_tokens": prompt_tokens}
+        logprobs = {"tokens": list(tokens), "token_logprobs": values}
+        return {"choices": [{"logprobs": logprobs}], "usage": usage}
+
+    @pytest.mark.parametrize(
+        ("tokens", "total"),
+        [
+            (("<s>", "A", ":", " yes", "x"), -3.0),
+            (("<s>", "A", ":", " y", "es", "x"), -7.0),
+            (("<s>", "A", ":", "\u2581", "yes", "x"), -7.0),  # the space by itself
+            (("<s>", "A", ":", "\u0120yes", "x"), -3.0),  # raw tokens
+            (("<s>", "A", ":", "yes", "x"), -3.0),  # a server that strips them
+        ],
+    )
+    def test_forms_of_tokens(self, tokens: tuple[str, ...], total: float) -> None:
+        assert word_log_probability(self.echo(*tokens), "A:", "yes") == total
+        length = len(tokens) - 1
+        assert word_log_probability(self.echo(*tokens, prompt_tokens=length), "A:", "yes") == total
+        alone = self.echo(*tokens[:-1], prompt_tokens=length)
+        assert word_log_probability(alone, "A:", "yes") == total
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            {},
+            {"choices": [{"logprobs": None}]},
+            echo("<s>", "A", ": yes", "x"),  # the boundary lies within a token
+            echo("<s>", "A", ":", "token_id:7", "x"),
+            echo("x", prompt_tokens=4),
+            echo("yes", "x"),  # the first token has no log-probability
+        ],
+    )
+    def test_what_cannot_be_read(self, answer: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="prompt"):
+            word_log_probability(answer, "A:", "yes")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"label_rule": "mean"}, "'mean': servers do not show .* transformers or vllm"),
+            ({"label_rule": "jiont"}, "'jiont'.*'joint'"),
+            ({"label_rule": "joint", "api": "chat"}, "'joint': api 'chat' .* rule first"),
+        ],
+    )
+    def test_refusals(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            OpenAIScorer("x", **options)
 
 
 class TestFaults:
@@ -127,6 +244,29 @@ class TestFaults:
         assert times[1] - times[0] >= 0.45
         assert len(times) == 3
 
+    def test_a_spent_limit_is_waited_for(self, server: ModelServer, url: str) -> None:
+        server.limits = {
+            "x-ratelimit-remaining-requests": "0",
+            "x-ratelimit-reset-requests": "300ms",
+        }
+        make(url, concurrency=1).score("", QUERIES[:2], TASK.label_words)
+        times = [moment for *_, moment in server.requests]
+        assert times[1] - times[0] >= 0.28
+
+    @pytest.mark.parametrize(
+        ("headers", "seconds"),
+        [
+            ({}, None),
+            ({"Retry-After": "3"}, 3.0),
+            ({"retry-after-ms": "250"}, 0.25),
+            ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1m30.5s"}, 90.5),
+            ({"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "1m"}, None),
+            ({"Retry-After": "soon", "x-ratelimit-remaining-requests": "0"}, 0.0),
+        ],
+    )
+    def test_pauses(self, headers: dict[str, str], seconds: float | None) -> None:
+        assert pause_asked(headers) == seconds
+
     def test_gives_up_in_one_line(self, server: ModelServer, url: str) -> None:
         server.faults = [(503, {}, "down for\nmaintenance")] * 100
         with pytest.raises(ScoringError, match="failed 3 times.*503: down for maintenance") as e:
@@ -135,7 +275,7 @@ class TestFaults:
         assert len(server.requests) == 3
 
     def test_nobody_listens(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(openai_compatible, "_FIRST_WAIT", 0.001)
+        monkeypatch.setattr(_http, "FIRST_WAIT", 0.001)
         with pytest.raises(ScoringError, match="failed 2 times"):
             make("http://127.0.0.1:1/v1", retries=1).score("", QUERIES[:1], TASK.label_words)
 
@@ -170,6 +310,7 @@ class TestKey:
             with pytest.raises(ScoringError) as refused:
                 make(url).score("", QUERIES[:1], TASK.label_words)
         told = [caplog.text, str(refused.value), repr(scorer), str(vars(scorer._scorer))]
+        told.append(repr(make(url)._server))
         told.append(str(score_settings(scorer, "", TASK.label_words)))
         told += [p.read_bytes().decode("latin-1") for p in tmp_path.rglob("*") if p.is_file()]
         assert not any(SECRET in text for text in told)

@@ -175,6 +175,9 @@ def test_note_beside_the_tables(generated):
     note = json.loads(next(generated.rglob("generation.json")).read_text())
     assert note["provenance"]["model"] == "tiny_lm"
     assert set(note["digests"]) == {"optimization", "test"}
+    assert note["scorer"]["dtype"] == "float32"
+    (shown,) = note["demonstrations"]
+    assert shown["text"].startswith("train")
 
 
 def test_label_words_whose_first_tokens_collide(data, tmp_path):
@@ -197,11 +200,14 @@ def test_through_a_server(data, tmp_path, monkeypatch):
         assert outcome.code == 0, outcome.err
         assert "at most 10 requests" in outcome.out
         assert "at 2.0 a million" in outcome.out
-        assert len(server.requests) == 10
+        assert "counted by the server's tokenizer" in outcome.out
+        asked = [path for path, *_ in server.requests]
+        assert asked.count("/v1/completions") == 10
+        assert asked[0] == "/tokenize"  # the estimate comes before the first prompt
         assert "2 tables written" in outcome.out
         again = run_dcs(*command)
         assert "0 prompts scored; 2 were there already" in again.out
-        assert len(server.requests) == 10
+        assert len(server.requests) == len(asked)
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"sk-secret" not in written
     assert "sk-secret" not in outcome.out + outcome.err
