@@ -72,6 +72,9 @@ def run_front(
     Fitted
         Its trials are those of Optuna, then the points of the front.
     """
+    if method.fitter is not None:
+        # A package's own method: only it knows how it is fitted.
+        return Fitted(method.fit(table.probs, table.labels, classes=table.classes, seed=seed))
     tell = progress or (lambda share: None)
     standard = _standard(method, settings)
     # The other methods have nothing to try beside their own corrections.

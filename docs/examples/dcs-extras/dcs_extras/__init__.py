@@ -1,0 +1,1 @@
+"""One extension of each sort, explained in docs/extending.md."""

@@ -1,0 +1,142 @@
+"""The examples of docs/extending.md do what they say, through the doors that all code uses."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcs.corrections import CorrectionSet
+from dcs.errors import ScoringError, TableError
+from dcs.exact import exact_search
+from dcs.importers import import_file
+from dcs.methods import get_method
+from dcs.metrics import confusion_matrix
+from dcs.objective import Objective
+from dcs.probabilities import ProbabilityTable
+from dcs.scheme import CorrectionScheme
+from workflows.config import TunerSettings
+from workflows.front import run_front
+from workflows.tune import run_study
+
+pytestmark = pytest.mark.usefixtures("extras")
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"dcs_extras.{name}")
+
+
+def _table(n_classes: int, rows: int = 300) -> ProbabilityTable:
+    rng = np.random.default_rng(n_classes)
+    labels = rng.integers(n_classes, size=rows)
+    logits = rng.normal(size=(rows, n_classes)) + np.linspace(1.5, 0.0, n_classes)
+    logits[np.arange(rows), labels] += 1.2
+    probs = np.exp(logits)
+    return ProbabilityTable.from_arrays(probs, labels, normalise=True)
+
+
+def test_the_importer_reads_lines_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        {"id": "x", "label": "a", "probs": {"a": 0.75, "b": 0.25}},
+        {"id": "y", "label": "b", "probs": {"b": 0.5, "a": 0.5}},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    table = import_file("jsonl", path, task="letters")
+    assert table.classes == ("a", "b") and table.ids == ("x", "y")
+    assert table.probs.tolist() == [[0.75, 0.25], [0.5, 0.5]]
+    assert table.labels.tolist() == [0, 1]
+    assert (table.provenance.task, table.provenance.source) == ("letters", "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2: not JSON"),
+        ("[1]", "line 2: label and probs are needed"),
+        ('{"label": "a", "probs": {"a": 1}}', "line 2: other classes than a, b"),
+        ('{"label": "a", "probs": {"a": 0.9, "b": 0.9}}', "row 1.*sum to 1.8"),
+        ('{"label": "a", "probs": {"a": "x", "b": 0.9}}', "probabilities are texts"),
+    ],
+)
+def test_the_importer_names_what_is_wrong(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"label": "a", "probs": {{"a": 0.75, "b": 0.25}}}}\n{line}\n')
+    with pytest.raises(TableError, match=said):
+        import_file("jsonl", path)
+
+
+def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
+    table = _table(4, rows=2000)
+    scheme = get_method("quotas").fit(table.probs, table.labels, classes=table.classes)
+    before, after = (
+        np.bincount(chosen, minlength=4) - np.bincount(table.labels, minlength=4)
+        for chosen in (table.probs.argmax(axis=1), scheme.predict(table.probs))
+    )
+    assert np.abs(before).max() > 400
+    assert np.abs(after).max() < 40
+    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+
+
+@pytest.mark.parametrize("name", ["steep", "tabu", "quotas"])
+def test_a_front_leaves_the_fitting_to_the_method(name: str) -> None:
+    table = _table(3)
+    method = get_method(name)
+    fitted = run_front(table, method, settings=TunerSettings(protocol="front", trials=0), seed=1)
+    assert fitted.scheme == method.fit(table.probs, table.labels, classes=table.classes, seed=1)
+
+
+def test_a_study_tunes_the_weight_scale_of_a_family() -> None:
+    table = _table(3)
+    settings = TunerSettings(trials=2, budget=2000)
+    fitted = run_study(table, get_method("steep"), settings=settings, seed=0)
+    assert [trial.params["weight_scale"] for trial in fitted.trials][0] == 30
+    family = _module("family").steep(fitted.trials[fitted.best.number].params["weight_scale"])
+    assert {*fitted.scheme.corrections} <= {*family}
+
+
+def test_the_family_starts_where_nothing_is_changed() -> None:
+    family = _module("family").steep()
+    assert len(family) == 17 + 1 + 30
+    assert family[family.identity].name == "Don't Change"
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_tabu_search_reaches_the_proven_optimum(n_classes: int) -> None:
+    table = _table(n_classes)
+    corrections, objective = CorrectionSet.dcs(weight_scale=10), Objective()
+    found = _module("solver").tabu_search(
+        table.probs, table.labels, corrections=corrections, objective=objective, rounds=30
+    )
+    optimum = exact_search(table.probs, table.labels, corrections=corrections, objective=objective)
+    assert found.z == pytest.approx(optimum.z, abs=1e-12)
+    assert found.z < found.initial_z
+    predicted = found.scheme.predict(table.probs)
+    confusion = confusion_matrix(table.labels, predicted, n_classes)
+    assert objective.value(confusion) == pytest.approx(found.z, abs=1e-12)
+
+
+def test_the_scorer_keeps_the_contract_of_scorers(tmp_path: Path) -> None:
+    from dcs.scorers import Scorer
+
+    model = tmp_path / "words.txt"
+    model.write_text("good fine great\n\nbad poor broken\n")
+    scorer = _module("scorer").UnigramScorer(str(model))
+    assert isinstance(scorer, Scorer)
+    done: list[int] = []
+    queries = ["Review: great, fine\nRating:", "Review: broken\nRating:", "Review: it\nRating:"]
+    probs = scorer.score("", queries, ["good", "bad"], progress=done.append)
+    assert done == [3]
+    assert probs.shape == (3, 2)
+    np.testing.assert_allclose(probs.sum(axis=1), 1.0)
+    assert probs.argmax(axis=1)[:2].tolist() == [0, 1]
+    np.testing.assert_array_equal(scorer.score("", queries[1:2], ["good", "bad"]), probs[1:2])
+    assert scorer.score("", [], ["good", "bad"]).shape == (0, 2)
+    with pytest.raises(ScoringError, match="does not know okay"):
+        scorer.score("", queries, ["good", "okay"])
+    with pytest.raises(ScoringError, match="cannot be read"):
+        _module("scorer").UnigramScorer(str(tmp_path / "absent.txt"))
