@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from dcs._files import suggest
@@ -88,6 +88,10 @@ class SweepConfig(Strict):
         the others are as in `tuner`, on all rows.
     tracked_trials : "all", "none" or int
         Trials logged as MLflow runs: all, none, or the best so many per cell.
+    optuna_storage : str or None
+        URL of a database or path of a journal file in which Optuna's studies are written down,
+        one per cell; None keeps them in memory. Shown and recorded nowhere: a URL may hold a
+        password.
     """
 
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -105,6 +109,7 @@ class SweepConfig(Strict):
     optimization_sizes: tuple[SizeChoice, ...] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
     tracked_trials: Literal["all", "none"] | int = "all"
+    optuna_storage: SecretStr | None = Field(default=None, exclude=True)
 
     @field_validator(*GRID, "optimization_sizes")
     @classmethod
@@ -142,6 +147,16 @@ class SweepConfig(Strict):
         if not isinstance(values, (list, tuple)):
             return values
         return tuple(_as_value_error(parse_shots, str(value)) for value in values)
+
+    @field_validator("optuna_storage")
+    @classmethod
+    def _known_storage(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            # Optuna takes a moment to import, which most sweeps have no use for yet.
+            from workflows.ledgers import StudyStorage
+
+            StudyStorage(value.get_secret_value())
+        return value
 
     @field_validator("seeds")
     @classmethod

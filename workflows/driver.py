@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from workflows.cells import Cell, TableRequest, cells_of
 from workflows.cluster_placement import Placement, place
 from workflows.compute import compute_cell, failed_record
 from workflows.generate import ScoringActor
+from workflows.ledgers import StudyStorage, storage_of
 from workflows.mapping import Mapper, ray_mapper
 from workflows.scoring import actor_pool, check_gpus
 from workflows.stores import ProbabilityStore
@@ -48,14 +50,28 @@ class _Tuning:
 
 
 def _run_cell(
-    cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, mapper: Mapper
+    cell: Cell,
+    tables: dict[str, ProbabilityTable],
+    sweep: str,
+    mapper: Mapper,
+    storage: StudyStorage | None,
 ) -> CellRecord:
     """Compute a cell on a worker; an error becomes a record, so that it stops no other cell."""
     started_ms = time.time_ns() // 1_000_000
     try:
-        return compute_cell(
-            cell, tables["optimization"], tables["test"], sweep=sweep, mapper=mapper
-        )
+        with ExitStack() as stack:
+            ledger = None
+            if storage is not None and cell.tuner is not None:
+                notes = {"cell": cell.label, "sweep": sweep}
+                ledger = stack.enter_context(storage.ledger(cell.key, notes=notes))
+            return compute_cell(
+                cell,
+                tables["optimization"],
+                tables["test"],
+                sweep=sweep,
+                mapper=mapper,
+                ledger=ledger,
+            )
     except Exception as error:
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms)
 
@@ -76,6 +92,9 @@ class Driver:
         self._progress = progress
         self._outbox = Outbox(plan.output)
         self._store = ProbabilityStore.under(plan.output)
+        self._storage = storage_of(plan.config)
+        if self._storage is not None:
+            self._storage.check()
         self._placement = _look()
         if plan.missing_tables:
             check_gpus(plan.config.scoring, self._placement)
@@ -222,6 +241,7 @@ class Driver:
                 self._table_of(key),
                 self._plan.config.name,
                 ray_mapper(width=width, options=self._placement.cells),
+                self._storage,
             )
             self._tuning[running] = _Tuning(cell, key, time.time_ns() // 1_000_000, width)
             self._cells_left[key] -= 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import optuna
+from optuna.distributions import BaseDistribution
 
 from dcs.seeds import derive_seed
 from workflows.mapping import Known, Mapper, in_process
@@ -33,12 +34,15 @@ class Asked(Generic[W]):
         Counts the trials of the study from 0.
     params : dict
         What Optuna suggested.
+    distributions : dict
+        What it was drawn from, by name.
     work : object
         What `suggest` made of it.
     """
 
     number: int
     params: dict[str, Any]
+    distributions: dict[str, BaseDistribution]
     work: W
 
 
@@ -171,7 +175,7 @@ def run_trials(
             trial = study.ask()
             asked_trials.append(trial)
             work = suggest(trial)
-            asked = Asked(number, dict(trial.params), work)
+            asked = Asked(number, dict(trial.params), dict(trial.distributions), work)
             text = json.dumps(asked.params, sort_keys=True)
             if text in numbers:
                 # Its verdict may still be on its way; in its turn it is there.
