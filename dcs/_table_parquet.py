@@ -29,6 +29,7 @@ _KEY = b"dcs"
 _MAGIC = b"PAR1"
 #: What pyarrow raises for files that are no whole Parquet files.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError, MemoryError)
+_BATCH_ROWS = 65_536
 _IMPORTABLE = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".jsonl": "lm-eval"}
 
 
@@ -106,10 +107,14 @@ def open_parquet(path: Path) -> Iterator[Any]:
     source = one_line(path)
     try:
         _check_magic(path, source)
+        with pq.ParquetFile(path) as file:
+            texts = [field.name for field in file.schema_arrow if is_text(field.type)]
+            metadata = file.metadata
         with pq.ParquetFile(
             path,
+            metadata=metadata,
             # Written out, a few long texts that repeat may not fit in memory: `read_table` looks.
-            read_dictionary=_dictionary_columns(pq.read_metadata(path)),
+            read_dictionary=texts,
             # A zstd page with one flipped bit may still decompress; only the checksum tells.
             page_checksum_verification=True,
         ) as file:
@@ -131,63 +136,45 @@ def read_table(file: Any, columns: list[str], source: str) -> Any:
         If they would take more memory than :func:`dcs._reading.memory_bound`.
     """
     n_rows = file.metadata.num_rows
-    _check_size(max(n_rows * len(columns) * 8, _stored(file.metadata, columns)), n_rows, source)
-    table = file.read(columns=columns)
-    written_out = sum(
-        _written_out(chunk)
-        for column in table.columns
-        if pa.types.is_dictionary(column.type)
-        for chunk in column.chunks
-    )
-    _check_size(written_out, n_rows, source)
-    return table
+    _check_size(n_rows * len(columns) * 8, n_rows, source)
+    batches, size = [], 0
+    # A part at a time: how large texts are when decompressed only shows then. (The file's own
+    # word for it is not asked for: pyarrow aborts the process where that is damaged.)
+    for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+        batches.append(batch)
+        size += sum(_written_out(column) for column in batch.columns)
+        _check_size(size, n_rows, source)
+    if not batches:
+        return file.read(columns=columns)
+    return pa.Table.from_batches(batches)
 
 
 def _check_size(needed: int, n_rows: int, source: str) -> None:
     bound = memory_bound()
     if needed > bound:
         raise TableError(
-            f"{source}: {n_rows} rows need {needed / 2**30:.1f} GiB; at most "
+            f"{source}: {n_rows} rows need {needed / 2**30:.1f} GiB or more; at most "
             f"{bound / 2**30:.1f} GiB are read on this machine; split the file"
         )
 
 
-def _dictionary_columns(metadata: Any) -> list[str]:
-    """Return the names of the text columns that are stored as numbers of a dictionary."""
-    names = set()
-    for group in range(metadata.num_row_groups):
-        for index in range(metadata.num_columns):
-            column = metadata.row_group(group).column(index)
-            coded = any(encoding.endswith("_DICTIONARY") for encoding in column.encodings)
-            if column.physical_type == "BYTE_ARRAY" and coded:
-                names.add(column.path_in_schema)
-    return sorted(names)
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is one of the text types."""
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _stored(metadata: Any, columns: list[str]) -> int:
-    """Return the bytes of some columns when decompressed, as the file tells it."""
-    wanted = set(columns)
-    total = 0
-    for group in range(metadata.num_row_groups):
-        for index in range(metadata.num_columns):
-            column = metadata.row_group(group).column(index)
-            if column.path_in_schema in wanted:
-                total += max(0, column.total_uncompressed_size)
-    return total
-
-
-def _written_out(chunk: Any) -> int:
-    """Return the bytes that a dictionary-encoded array takes without its dictionary."""
-    values = chunk.dictionary
-    if not len(values) or not hasattr(values, "type") or values.nbytes <= 8 * len(chunk):
-        return 0
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        return 0
-    lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
-    counts = np.bincount(
-        chunk.indices.drop_null().to_numpy(zero_copy_only=False), minlength=len(values)
-    )
-    return int(np.nan_to_num(lengths.astype(np.float64)) @ counts)
+def _written_out(column: Any) -> int:
+    """Return the bytes that a column takes without its dictionary, if it has one."""
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    values = column.dictionary
+    if not is_text(values.type) or not len(values):
+        return int(column.nbytes)
+    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    indices = column.indices.drop_null().to_numpy(zero_copy_only=False)
+    counts = np.bincount(indices, minlength=len(values))
+    return int(lengths.astype(np.float64) @ counts)
 
 
 def no_nulls(column: Any, name: str, ids: list[Any], source: str) -> NDArray[Any]:
@@ -292,7 +279,7 @@ def _check_type(name: str, kind: Any, source: str) -> None:
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
-    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    text = is_text(kind)
     if name == "id":
         if not (text or types.is_integer(kind)):
             raise TableError(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dcs._reading import existing_file, one_line, show
-from dcs._table_parquet import no_nulls, open_parquet, plain, read_table
+from dcs._table_parquet import is_text, no_nulls, open_parquet, plain, read_table
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions
 from dcs.importers.columns import table_of_columns
@@ -38,7 +38,7 @@ class ParquetColumns:
         """Return a column of texts or integers."""
         column = self._column(index)
         name, kind = self.names[index], column.type
-        if not (pa.types.is_integer(kind) or _is_text(kind)):
+        if not (pa.types.is_integer(kind) or is_text(kind)):
             raise TableError(
                 f"{self._source}: column {show(name)} has type {kind}; "
                 "texts or integers are needed"
@@ -63,8 +63,3 @@ class ParquetColumns:
         if self.names.count(name) > 1:
             raise TableError(f"{self._source}: two columns are named {show(name)}; rename one")
         return plain(read_table(self._file, [name], self._source).column(name))
-
-
-def _is_text(kind: Any) -> bool:
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
