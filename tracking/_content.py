@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracking import schema, tables
 from tracking._readings import trial_score
+from tracking._settings import objective_label, own_setting
 from tracking.provenance import git_commit, user_name
 from tracking.records import CellRecord, TrialRecord
 
@@ -53,7 +54,17 @@ def cell_name(record: CellRecord) -> str:
         parts.append(f"seed {who['seed']}")
     if "model" in who:
         parts.append(str(who["model"]))
-    return " ".join(parts) or record.key
+    return ", ".join(filter(None, (" ".join(parts) or record.key, own_setting(record))))
+
+
+def setting_tags(record: CellRecord) -> dict[str, str]:
+    """Return the tags of what ablations vary, in words; of uncorrected cells only the rows."""
+    size = record.identity.get(schema.OPTIMIZATION_SIZE)
+    values = {
+        schema.OBJECTIVE: objective_label(record),
+        schema.OPTIMIZATION_SIZE: "full" if size is None else size,
+    }
+    return {f"dcs.{name}": str(value) for name, value in values.items() if value is not None}
 
 
 def cell_files(record: CellRecord) -> dict[str, str]:

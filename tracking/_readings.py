@@ -17,18 +17,13 @@ __all__ = [
     "best_trial",
     "finished_cells",
     "method_title",
-    "objective_name",
     "optimization_rows",
     "ordered",
-    "other_axes",
     "place",
     "search_space",
     "shots_text",
     "weakest_class",
 ]
-
-
-_KNOWN = frozenset({"model", "task", "shots", "seed", "method", "objective"})
 
 
 def finished_cells(records: Iterable[CellRecord]) -> list[CellRecord]:
@@ -84,20 +79,6 @@ def place(record: CellRecord, *names: str) -> tuple[Any, ...]:
     return tuple(record.identity.get(name) for name in names)
 
 
-def other_axes(records: Iterable[CellRecord]) -> list[str]:
-    """Return what cells differ in besides model, task, shots, seed, method and objective.
-
-    Differences that come with the method or the table, such as its digest, are none.
-    """
-    seen: dict[str, dict[object, set[str]]] = {}
-    for record in records:
-        method = record.identity.get("method")
-        for name, value in record.identity.items():
-            if name not in _KNOWN and not name.endswith("digest"):
-                seen.setdefault(name, {}).setdefault(method, set()).add(str(value))
-    return [name for name, by in seen.items() if any(len(values) > 1 for values in by.values())]
-
-
 def best_trial(record: CellRecord) -> TrialRecord | None:
     """Return the trial whose scheme was chosen, None if nothing was tuned."""
     number = record.params.get("best_trial")
@@ -143,11 +124,14 @@ def search_space(record: CellRecord) -> int | None:
     # A setting may narrow down what the method chooses from.
     family = str(record.params.get("corrections", ""))
     builders = {"weights": CorrectionSet.dnip, "both": CorrectionSet.dcs}
-    scale = int(record.params.get("weight_scale", 30))
+    tuner = record.identity.get("tuner") or {}
+    scale = int(record.params.get("weight_scale") or tuner.get("weight_scale") or 30)
     if family in builders:
         corrections: CorrectionSet | None = builders[family](weight_scale=scale)
     else:
-        corrections = None if family == "none" else method.correction_set(scale)
+        memberships = tuner.get("memberships")
+        corrections = method.correction_set(scale, memberships=memberships)
+        corrections = None if family == "none" else corrections
     if corrections is None or record.scheme is None:
         return None
     return len(corrections) * len(record.scheme["corrections"])
@@ -159,26 +143,12 @@ def has_chosen(record: CellRecord) -> bool:
 
 
 def optimization_rows(record: CellRecord) -> int | None:
-    """Return the number of rows of the table that the cell was tuned on."""
+    """Return the number of rows that the cell was tuned on."""
     tables = record.provenance.get("tables", {})
     rows = tables.get("optimization", {}).get("rows") if isinstance(tables, Mapping) else None
-    return None if rows is None else int(rows)
-
-
-def objective_name(record: CellRecord) -> str:
-    """Return ``full``, ``err``, ``err+pmi``, ...: the terms of the objective that have weight."""
-    objective = record.identity.get("objective")
-    if objective is None:
-        return "full"
-    if not isinstance(objective, Mapping):
-        return str(objective)
-    weights = {
-        "err": objective.get("error_weight", 1.0),
-        "cobias": objective.get("beta", 1.0),
-        "pmi": objective.get("tau", 0.2),
-    }
-    terms = [name for name, weight in weights.items() if weight != 0]
-    return "full" if len(terms) == len(weights) else "+".join(terms)
+    size = record.identity.get("optimization_size")
+    known = [int(number) for number in (rows, size) if isinstance(number, int)]
+    return min(known, default=None)
 
 
 def weakest_class(record: CellRecord) -> int | None:

@@ -254,6 +254,7 @@ class SweepRuns:
         for name in schema.IDENTITY_TAGS:
             if record.identity.get(name) is not None:
                 tags[f"dcs.{name}"] = schema.shorten(record.identity[name], schema.TAG_LIMIT)
+        tags |= _content.setting_tags(record)
         for name in schema.DIGESTS:
             if record.identity.get(name) is not None:
                 tags[f"dcs.{name}"] = str(record.identity[name])

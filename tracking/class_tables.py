@@ -8,9 +8,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tracking._readings import finished_cells, method_title, percent, place, weakest_class
-from tracking.paper import paper_class_accuracies, paper_schemes, task_title
+from tracking._settings import main_cells
+from tracking._task_grid import PAPER_NOTE
+from tracking.paper import paper_class_accuracies, paper_schemes, paper_weakest, task_title
 from tracking.records import CellRecord
-from tracking.result_tables import ResultTable
+from tracking.result_tables import ResultTable, RowKind, difference
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +28,7 @@ def scheme_summary(
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells; those of other methods are left out.
+        Cells; those of other methods are left out, and those of ablations.
     method : str
         The method whose schemes are counted.
     paper_too : bool
@@ -40,21 +42,22 @@ def scheme_summary(
         seed before and after correction, marked with M where a membership corrects it.
     """
     groups: dict[tuple[Any, ...], list[CellRecord]] = {}
-    for cell in finished_cells(records):
+    for cell in main_cells(finished_cells(records)):
         if cell.identity.get("method") == method and cell.scheme is not None:
             groups.setdefault(place(cell, "model", "task", "shots"), []).append(cell)
     rows: list[tuple[str, ...]] = []
+    kinds: list[RowKind] = []
     tidy: list[tuple[Any, ...]] = []
     for (model, task, shots), group in groups.items():
-        kinds = [[c["kind"] for c in (cell.scheme or {})["corrections"]] for cell in group]
-        weights = [sum(kind == "weight" for kind in each) for each in kinds]
-        memberships = [len(each) - count for each, count in zip(kinds, weights, strict=True)]
+        chosen = [[c["kind"] for c in (cell.scheme or {})["corrections"]] for cell in group]
+        weights = [sum(kind == "weight" for kind in each) for each in chosen]
+        memberships = [len(each) - count for each, count in zip(chosen, weights, strict=True)]
         head = (str(model), task_title(task), _text(shots))
         mean_w, mean_m = fmean(weights), fmean(memberships)
         rows.append(
             (
                 *head,
-                str(len(kinds[0])),
+                str(len(chosen[0])),
                 f"{mean_w:.1f}",
                 f"{mean_m:.1f}",
                 f"{mean_m / mean_w:.2f}" if mean_w else "-",
@@ -65,10 +68,23 @@ def scheme_summary(
         for cell, weight, membership in zip(group, weights, memberships, strict=True):
             counts = (cell.identity.get("seed"), weight, membership)
             tidy.append((model, task, shots, *counts, *_weakest_values(cell)))
+        kinds.append("measured")
         own = paper_schemes(model=model, task=task, shots=shots) if paper_too else None
         if own is not None:
             theirs = (own["weights"], own["memberships"], own["ratio"], own["memberships_by_seed"])
-            rows.append((head[0], f"{head[1]}, paper", head[2], own["classes"], *theirs, ""))
+            weakest = paper_weakest(model=model, task=task, shots=shots)
+            words = "; ".join(
+                f"{row['seed']}: {row['class']} (M) {row['before']} → {row['after']}"
+                for row in weakest
+            )
+            rows.append((head[0], f"{head[1]}, paper", head[2], own["classes"], *theirs, words))
+            gaps = (
+                difference(mean_w, float(own["weights"])),
+                difference(mean_m, float(own["memberships"])),
+                difference(mean_m / mean_w, float(own["ratio"]), digits=2) if mean_w else "",
+            )
+            rows.append((head[0], "difference", head[2], "", *gaps, "", ""))
+            kinds += ["paper", "difference"]
     columns = "model task shots seed weights memberships weakest_class weakest_kind before after"
     return ResultTable(
         name="schemes",
@@ -86,6 +102,7 @@ def scheme_summary(
             "weakest class by seed, before → after",
         ),
         rows=tuple(rows),
+        kinds=tuple(kinds),
         left=3,
         texts=(7, 8),
         note="Classes with each kind of correction, mean over seeds; ratio of memberships to "
@@ -101,9 +118,9 @@ def class_accuracies_by_seed(
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells.
+        Cells; those of ablations are left out.
     paper_too : bool
-        Add the paper's figures for the cells that exist in both.
+        Add the paper's figures and the differences for the cells that exist in both.
 
     Returns
     -------
@@ -111,7 +128,7 @@ def class_accuracies_by_seed(
         One per task: a row per model, shots, method and seed; in percent.
     """
     by_task: dict[tuple[Any, ...], list[CellRecord]] = {}
-    for cell in finished_cells(records):
+    for cell in main_cells(finished_cells(records)):
         if cell.class_accuracies:
             classes = tuple(map(str, cell.class_accuracies["class"]))
             by_task.setdefault((cell.identity.get("task"), classes), []).append(cell)
@@ -125,36 +142,46 @@ def _class_table(
     task: Any, classes: Sequence[str], cells: Sequence[CellRecord], *, paper_too: bool
 ) -> ResultTable:
     rows: list[tuple[str, ...]] = []
+    kinds: list[RowKind] = []
     tidy: list[tuple[Any, ...]] = []
-    done: set[tuple[Any, ...]] = set()
     for cell in cells:
         model, shots, method, seed = place(cell, "model", "shots", "method", "seed")
         after = cell.class_accuracies["after"]
         total = (cell.metrics.get("test/accuracy"), cell.metrics.get("test/cobias"))
-        head = (str(model), _text(shots), method_title(method))
-        rows.append((*head, str(seed), *map(percent, (*total, *after))))
-        for name, value in zip(classes, after, strict=True):
-            tidy.append(
-                (model, task, shots, method, seed, name, math.nan if value is None else value)
+        head = (str(model), _text(shots))
+        rows.append((*head, method_title(method), str(seed), *map(percent, (*total, *after))))
+        kinds.append("measured")
+        theirs = (
+            paper_class_accuracies(model=model, task=task, shots=shots, seed=seed, method=method)
+            if paper_too
+            else {}
+        )
+        own = [theirs.get(name.lower()) for name in classes]
+        for name, value, published in zip(classes, after, own, strict=True):
+            figures = (math.nan if v is None else v for v in (value, published))
+            tidy.append((model, task, shots, method, seed, name, *figures))
+        if theirs:
+            gaps = (
+                "" if ours is None or value is None else difference(100 * ours, 100 * value)
+                for ours, value in zip(after, own, strict=True)
             )
-        if not paper_too or (model, shots, method) in done:
-            continue
-        done.add((model, shots, method))
-        for own_seed, own_method, values in paper_class_accuracies(
-            model=model, task=task, shots=shots
-        ):
-            if own_method == method:
-                known = {name.lower(): value for name, value in values.items()}
-                texts = [percent(known.get(name.lower())) for name in classes]
-                rows.append((head[0], head[1], f"{head[2]}, paper", own_seed, "", "", *texts))
-    columns = "model task shots method seed class accuracy"
+            name = f"{method_title(method)}, paper"
+            rows.append((*head, name, str(seed), "", "", *map(percent, own)))
+            rows.append((*head, "difference", str(seed), "", "", *gaps))
+            kinds += ["paper", "difference"]
+    columns = "model task shots method seed class accuracy paper_accuracy"
+    frame = _frame(tidy, columns.split())
+    compared = "paper" in kinds
     return ResultTable(
         name=f"class_accuracies_{_stem(task)}",
         title=f"Class accuracies of {task_title(task)} by seed, % of test rows",
-        frame=_frame(tidy, columns.split()),
+        frame=frame if compared else frame.drop(columns="paper_accuracy"),
         columns=("model", "shots", "method", "seed", "Acc", "COBias", *classes),
         rows=tuple(rows),
+        kinds=tuple(kinds),
         left=4,
+        sections=2,
+        note=PAPER_NOTE if compared else "",
     )
 
 

@@ -10,8 +10,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from tracking.records import CellRecord
-
 __all__ = [
     "BIOMEDICAL",
     "GENERAL",
@@ -23,6 +21,8 @@ __all__ = [
     "paper_rows",
     "paper_schemes",
     "paper_task",
+    "paper_times",
+    "paper_weakest",
     "task_title",
 ]
 
@@ -83,8 +83,7 @@ class PaperResult:
 
 def paper_rows(name: str) -> list[dict[str, str]]:
     """Return the rows of one data file, for example ``paper_results``, as they are printed."""
-    text = files("tracking").joinpath("data", f"{name}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    return [dict(row) for row in _read(name)]
 
 
 def paper_model(model: object) -> str | None:
@@ -129,39 +128,43 @@ def paper_ablation(
 
 
 def paper_class_accuracies(
-    *, model: object, task: object, shots: object
-) -> list[tuple[str, str, dict[str, float]]]:
-    """Return seed, method and class accuracies (fractions) where the paper reports them."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in paper_rows("paper_class_accuracies"):
-        place = (row["model"], row["task"], row["shots"])
-        if place == (paper_model(model), paper_task(task), str(shots)):
-            classes = found.setdefault((row["seed"], row["method"]), {})
-            classes[row["class"]] = float(row["accuracy"]) / 100
-    return [(seed, method, classes) for (seed, method), classes in found.items()]
+    *, model: object, task: object, shots: object, seed: object, method: object
+) -> dict[str, float]:
+    """Return class accuracies (fractions) by class name in lower case; mostly there are none."""
+    return {
+        row["class"].lower(): float(row["accuracy"]) / 100
+        for row in _rows_of("paper_class_accuracies", model, task, shots)
+        if (row["seed"], row["method"]) == (str(seed), method)
+    }
 
 
 def paper_schemes(*, model: object, task: object, shots: object) -> dict[str, str] | None:
     """Return the paper's count of weights and memberships for a task, as printed."""
-    for row in paper_rows("paper_schemes"):
-        place = (row["model"], row["task"], row["shots"])
-        if place == (paper_model(model), paper_task(task), str(shots)):
-            return row
-    return None
+    return next(iter(_rows_of("paper_schemes", model, task, shots)), None)
 
 
-def in_paper(record: CellRecord) -> bool:
-    """Whether the paper reports this cell."""
-    who = record.identity
-    return (
-        paper_result(
-            model=who.get("model"),
-            task=who.get("task"),
-            shots=who.get("shots"),
-            method=str(who.get("method")),
-        )
-        is not None
-    )
+def paper_weakest(*, model: object, task: object, shots: object) -> list[dict[str, str]]:
+    """Return the weakest classes that the paper says a membership corrects, by seed."""
+    return list(_rows_of("paper_weakest_classes", model, task, shots))
+
+
+def paper_times(*, model: object) -> dict[str, str] | None:
+    """Return what the paper says of the seconds of an annealing run, over its tasks."""
+    name = paper_model(model)
+    return next((row for row in _read("paper_annealing_time") if row["model"] == name), None)
+
+
+def _rows_of(name: str, model: object, task: object, shots: object) -> Iterator[dict[str, str]]:
+    wanted = (paper_model(model), paper_task(task), str(shots))
+    for row in _read(name):
+        if (row["model"], row["task"], row["shots"]) == wanted:
+            yield row
+
+
+@cache
+def _read(name: str) -> tuple[dict[str, str], ...]:
+    text = files("tracking").joinpath("data", f"{name}.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
 
 
 @cache
@@ -175,7 +178,7 @@ def _ablation() -> dict[tuple[Any, ...], PaperResult]:
 
 
 def _keyed(name: str, column: str) -> Iterator[tuple[tuple[Any, ...], PaperResult]]:
-    for row in paper_rows(name):
+    for row in _read(name):
         accuracy, cobias, accuracy_std, cobias_std = (
             float(row[key]) / 100 if row.get(key) else None
             for key in ("accuracy", "cobias", "accuracy_sd", "cobias_sd")

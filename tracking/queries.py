@@ -16,7 +16,7 @@ from dcs.errors import TrackingError
 from tracking import schema
 from tracking.records import KEY_PATTERN
 from tracking.stores import open_client, quietly, resolve_tracking_uri
-from tracking.tables import SCHEME_COLUMNS
+from tracking.tables import CORRECTION_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,8 +40,9 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``run_id``, ``cell_key``, ``status``, ``model``, ``task``, ``shots``, ``seed``,
-        ``method``, ``started``, ``seconds``, then the metrics under their own names and the
-        parameters as ``params.<name>``. The last values of annealing traces are left out.
+        ``method``, ``objective``, ``optimization_size``, ``started``, ``seconds``, then the
+        metrics under their own names and the parameters as ``params.<name>``. The last values of
+        annealing traces are left out.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
         [
             {
                 **_head(run),
-                **{name: run.data.tags.get(f"dcs.{name}") for name in schema.IDENTITY_TAGS},
+                **_identity(run),
                 **_times(run),
                 **_values(run),
             }
@@ -112,7 +113,8 @@ def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``run_id``, ``cell_key``, ``model``, ``task``, ``shots``, ``seed``, ``method``,
-        ``class``, ``kind``, ``value``, ``a``, ``b``, ``c``, ``name``.
+        ``objective``, ``optimization_size``, ``class``, ``kind``, ``value``, ``a``, ``b``, ``c``,
+        ``name``.
 
     Raises
     ------
@@ -132,10 +134,9 @@ def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
             text = load_text(f"{run.info.artifact_uri}/{schema.SCHEME_FILE}")
         head = _head(run)
         del head["status"]
-        tags = {name: run.data.tags.get(f"dcs.{name}") for name in schema.IDENTITY_TAGS}
         for correction in json.loads(text)["corrections"]:
-            values = {name: correction.get(name) for name in SCHEME_COLUMNS[len(tags) :]}
-            rows.append({**head, **tags, **values})
+            values = {name: correction.get(name) for name in CORRECTION_COLUMNS}
+            rows.append({**head, **_identity(run), **values})
     return _frame(rows)
 
 
@@ -177,6 +178,11 @@ def _head(run: Run) -> dict[str, Any]:
         "cell_key": run.data.tags.get(schema.CELL_KEY),
         "status": run.info.status,
     }
+
+
+def _identity(run: Run) -> dict[str, str | None]:
+    names = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
+    return {name: run.data.tags.get(f"dcs.{name}") for name in names}
 
 
 def _times(run: Run) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dcs._files import atomic_write_text
 from tracking.tables import markdown_table, to_mlflow_json
@@ -13,7 +13,12 @@ from tracking.tables import markdown_table, to_mlflow_json
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ResultTable"]
+__all__ = ["ResultTable", "RowKind", "difference"]
+
+RowKind = Literal["measured", "paper", "difference"]
+
+#: A table of more columns is set to the width of the page.
+_WIDE = 8
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -54,6 +59,10 @@ class ResultTable:
         So many leading columns hold names, the others figures.
     texts : tuple of int
         Columns after those that hold text too.
+    kinds : tuple of {"measured", "paper", "difference"}
+        What each row holds; all are measured if empty.
+    sections : int
+        A change in so many leading columns starts a new part of the table.
     note : str
         What has to be known to read it.
     """
@@ -65,6 +74,8 @@ class ResultTable:
     rows: tuple[tuple[str, ...], ...]
     left: int
     texts: tuple[int, ...] = ()
+    kinds: tuple[RowKind, ...] = ()
+    sections: int = 0
     note: str = ""
 
     def is_text(self, column: int) -> bool:
@@ -78,24 +89,41 @@ class ResultTable:
         note = f"\n{self.note}\n" if self.note else ""
         return f"**{self.title}**\n\n{table}{note}"
 
+    def kind(self, row: int) -> RowKind:
+        """Return what a row holds."""
+        return self.kinds[row] if self.kinds else "measured"
+
     def to_latex(self) -> str:
-        """Return a ``table`` environment for a document that loads the booktabs package."""
+        """Return a ``table`` environment for the packages booktabs and, if wide, graphicx."""
         alignment = "".join("l" if self.is_text(i) else "r" for i in range(len(self.columns)))
+        wide = len(self.columns) > _WIDE
         lines = [
             r"\begin{table}[ht]",
             r"\centering",
+            *([r"\resizebox{\textwidth}{!}{%"] if wide else []),
             rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
             r"\toprule",
             _latex_row(self.columns),
             r"\midrule",
-            *(_latex_row(row) for row in self.rows),
+            *self._latex_body(),
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}" + ("}" if wide else ""),
             rf"\caption{{{_latex(f'{self.title}. {self.note}'.strip())}}}",
             rf"\label{{tab:{self.name}}}",
             r"\end{table}",
         ]
         return "\n".join(lines) + "\n"
+
+    def _latex_body(self) -> list[str]:
+        lines: list[str] = []
+        previous: tuple[str, ...] | None = None
+        for row in self.rows:
+            section = row[: self.sections]
+            if previous is not None and section != previous:
+                lines.append(r"\midrule")
+            lines.append(_latex_row(row))
+            previous = section
+        return lines
 
     def to_csv(self) -> str:
         """Return the tidy numbers as CSV."""
@@ -122,6 +150,11 @@ class ResultTable:
             paths.append(Path(folder) / name)
             atomic_write_text(paths[-1], text)
         return paths
+
+
+def difference(ours: float, theirs: float, *, digits: int = 1) -> str:
+    """Return ours minus theirs with its sign, a true minus."""
+    return f"{ours - theirs:+.{digits}f}".replace("-", "−")
 
 
 def _latex(text: str) -> str:

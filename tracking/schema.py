@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-SCHEMA_VERSION: Final = "1"
+SCHEMA_VERSION: Final = "2"
 
 KIND: Final = "dcs.kind"
 KIND_SWEEP: Final = "sweep"
@@ -22,6 +22,9 @@ DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")
 TRIAL_NUMBER: Final = "dcs.trial"
 TRIAL_STATE: Final = "dcs.trial_state"
 IDENTITY_TAGS: Final = ("model", "task", "shots", "seed", "method")
+OBJECTIVE: Final = "objective"
+OPTIMIZATION_SIZE: Final = "optimization_size"
+SETTING_TAGS: Final = (OBJECTIVE, OPTIMIZATION_SIZE)
 
 PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"

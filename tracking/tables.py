@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracking._settings import Axis, axes_of, setting
 from tracking.records import CellRecord, TrialRecord
 from tracking.schema import flatten
 
@@ -25,16 +26,19 @@ __all__ = [
 
 _GROUP = ("model", "task", "shots", "method")
 _CELL = ("model", "task", "shots", "seed", "method")
+_SETTING = "setting"
 LEADERBOARD_COLUMNS = (
     *_GROUP,
+    _SETTING,
     "seeds",
     "accuracy_mean",
     "accuracy_std",
     "cobias_mean",
     "cobias_std",
 )
-CLASS_COLUMNS = (*_CELL, "class", "before", "after", "change")
-SCHEME_COLUMNS = (*_CELL, "class", "kind", "value", "a", "b", "c", "name")
+CLASS_COLUMNS = (*_CELL, _SETTING, "class", "before", "after", "change")
+CORRECTION_COLUMNS = ("class", "kind", "value", "a", "b", "c", "name")
+SCHEME_COLUMNS = (*_CELL, _SETTING, *CORRECTION_COLUMNS)
 
 
 def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
@@ -48,23 +52,26 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``method``, ``seeds`` (number of cells),
+        Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (what cells of a method
+        have differently, in words; mostly nothing), ``seeds`` (number of cells),
         ``accuracy_mean``, ``accuracy_std``, ``cobias_mean``, ``cobias_std``; fractions, not
         percent. The standard deviation is the sample's (``n - 1``), NaN for one seed. Rows come
         in the order in which the groups first appear.
     """
+    cells = list(records)
+    axes = axes_of(cells)
     groups: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
-    for record in records:
+    for record in cells:
         accuracy = record.metrics.get("test/accuracy")
         if record.finished and accuracy is not None:
-            place = tuple(record.identity.get(name) for name in _GROUP)
+            place = (*(record.identity.get(name) for name in _GROUP), setting(record, axes))
             groups[place].append((accuracy, record.metrics.get("test/cobias", math.nan)))
     # Methods in the order in which they came, but a task's rows together.
     order: dict[tuple[Any, ...], int] = {}
     for place in groups:
-        order.setdefault(place[:-1], len(order))
+        order.setdefault(place[:3], len(order))
     rows = []
-    for place in sorted(groups, key=lambda place: order[place[:-1]]):
+    for place in sorted(groups, key=lambda place: order[place[:3]]):
         accuracies, biases = zip(*groups[place], strict=True)
         rows.append(
             (
@@ -83,11 +90,13 @@ def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``class``, ``before``,
-        ``after``, ``change``; NaN for a class without rows.
+        Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
+        ``before``, ``after``, ``change``; NaN for a class without rows.
     """
     rows = []
-    for record in records:
+    cells = list(records)
+    axes = axes_of(cells)
+    for record in cells:
         columns = record.class_accuracies
         if not columns:
             continue
@@ -95,7 +104,7 @@ def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
             columns["class"], columns["before"], columns["after"], strict=True
         ):
             change = math.nan if before is None or after is None else after - before
-            rows.append((*_place(record), name, _or_nan(before), _or_nan(after), change))
+            rows.append((*_place(record, axes), name, _or_nan(before), _or_nan(after), change))
     return _frame(rows, CLASS_COLUMNS)
 
 
@@ -105,13 +114,15 @@ def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``class``, ``kind``
-        (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
+        Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
+        ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
         ``name`` (of a membership function).
     """
+    cells = list(records)
+    axes = axes_of(cells)
     rows = [
-        (*_place(record), *(correction.get(name) for name in SCHEME_COLUMNS[len(_CELL) :]))
-        for record in records
+        (*_place(record, axes), *(correction.get(name) for name in CORRECTION_COLUMNS))
+        for record in cells
         if record.scheme is not None
         for correction in record.scheme.get("corrections", [])
     ]
@@ -125,14 +136,15 @@ def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
     frame = leaderboard(records)
     if frame.empty:
         return "No finished cells.\n"
-    names = ("model", "task", "shots", "method", "seeds", "accuracy %", "COBias %")
+    left = (*_GROUP, *([_SETTING] if frame[_SETTING].any() else []), "seeds")
     rows = []
     for row in frame.to_dict("records"):
         rows.append(
-            [str(row[name]) for name in (*_GROUP, "seeds")]
+            [str(row[name]) for name in left]
             + [_percent(row[f"{m}_mean"], row[f"{m}_std"]) for m in ("accuracy", "cobias")]
         )
-    return markdown_table(names, rows, right=(4, 5, 6))
+    right = range(len(left) - 1, len(left) + 2)
+    return markdown_table((*left, "accuracy %", "COBias %"), rows, right=right)
 
 
 def to_markdown(frame: pd.DataFrame, *, digits: int = 3) -> str:
@@ -176,8 +188,8 @@ def trial_columns(trials: Sequence[TrialRecord]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _place(record: CellRecord) -> tuple[Any, ...]:
-    return tuple(record.identity.get(name) for name in _CELL)
+def _place(record: CellRecord, axes: Sequence[Axis]) -> tuple[Any, ...]:
+    return (*(record.identity.get(name) for name in _CELL), setting(record, axes))
 
 
 def _frame(rows: list[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:

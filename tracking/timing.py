@@ -17,23 +17,35 @@ from tracking._readings import (
     search_space,
     tuning_seconds,
 )
-from tracking.paper import task_title
+from tracking._settings import axes_of, setting
+from tracking.paper import paper_times, task_title
 from tracking.records import CellRecord
-from tracking.result_tables import ResultTable
+from tracking.result_tables import ResultTable, RowKind
 
 __all__ = ["timing_table"]
 
 
-def timing_table(records: Iterable[CellRecord]) -> ResultTable:
-    """Return the time of one annealing run against the size of its search (paper, Figure 2)."""
+def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> ResultTable:
+    """Return the time of one annealing run against the size of its search (paper, Figure 2).
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells; a row for each model, task, shots and method, and for each setting tried.
+    paper_too : bool
+        Add what the paper says of its times where it has the model.
+    """
     import pandas as pd
 
+    cells = finished_cells(records)
+    axes = axes_of(cells)
     groups: dict[tuple[Any, ...], list[CellRecord]] = {}
-    for cell in finished_cells(records):
+    for cell in cells:
         if tuning_seconds(cell) is not None and search_space(cell) is not None:
-            groups.setdefault(place(cell, "model", "task", "shots", "method"), []).append(cell)
+            where = (*place(cell, "model", "task", "shots", "method"), setting(cell, axes))
+            groups.setdefault(where, []).append(cell)
     rows, frame = [], []
-    for (model, task, shots, method), group in groups.items():
+    for (model, task, shots, method, settings), group in groups.items():
         sizes = [search_space(cell) or 0 for cell in group]
         n_classes = len((group[0].scheme or {}).get("corrections", []))
         known = [s for s in map(annealing_seconds, group) if s is not None]
@@ -47,6 +59,7 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
                 task,
                 shots,
                 method,
+                settings,
                 len(group),
                 n_classes,
                 optimization,
@@ -63,7 +76,7 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
                 str(model),
                 task_title(task),
                 "" if shots is None else str(shots),
-                method_title(method),
+                ", ".join(filter(None, (method_title(method), settings))),
                 str(n_classes),
                 "" if optimization is None else f"{optimization:,}",
                 _range(sizes),
@@ -72,8 +85,17 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
                 _seconds(whole, whole_deviation),
             )
         )
-    names = "model task shots method seeds classes rows search_space moves seconds seconds_std "
-    names += "tuning_seconds tuning_seconds_std"
+    kinds: list[RowKind] = ["measured"] * len(rows)
+    for model in dict.fromkeys(model for model, _, _, method, _ in groups if method == "dcs"):
+        theirs = paper_times(model=model) if paper_too else None
+        if theirs is not None:
+            about = f"{theirs['seconds_min']} to {theirs['seconds_max']}"
+            time = f"{theirs['seconds_mean']} ({about})"
+            head = (str(model), "all seven", "", "DCS, paper")
+            rows.append((*head, "", "", f"{theirs['corrections']}·N", "", time, ""))
+            kinds.append("paper")
+    names = "model task shots method setting seeds classes rows search_space moves seconds "
+    names += "seconds_std tuning_seconds tuning_seconds_std"
     return ResultTable(
         name="annealing_time",
         title="Annealing time against the size of the search",
@@ -91,10 +113,13 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
             "seconds to tune",
         ),
         rows=tuple(rows),
+        kinds=tuple(kinds),
         left=4,
+        sections=1,
         note="Moves and seconds are those of the annealing run whose scheme was chosen, where it "
         "was timed; 'to tune' is the time of all that was tried. N·D is the number of classes "
-        "times the number of corrections to choose from.",
+        "times the number of corrections to choose from."
+        + (" Of the paper: mean (range) over its tasks." if "paper" in kinds else ""),
     )
 
 

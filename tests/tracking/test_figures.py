@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.errors import InvalidInputError, SchemeError
 from dcs.probabilities import ProbabilityTable
 from tracking.figures import (
     ablation_figure,
+    axis_figure,
     class_accuracy_figure,
     class_group_figure,
     importance_figure,
@@ -27,6 +28,8 @@ from tracking.figures import (
     trace_figure,
     tradeoff_figure,
 )
+from tracking.figures._labels import label_points
+from tracking.figures._style import empty_figure
 from tracking.figures.comparison import pareto_front
 from tracking.figures.trials import importances
 from tracking.records import CellRecord, TrialRecord
@@ -87,6 +90,29 @@ def test_the_plane_names_methods_and_shots() -> None:
     assert {"ICL", "DCS", "Pareto front", "1", "N"} <= _texts(figure)
 
 
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8, unique=True),
+    st.sampled_from(["1", "helpdesk"]),
+)
+@settings(max_examples=15, deadline=None)
+def test_labels_do_not_lie_on_each_other(points: list[tuple[float, float]], text: str) -> None:
+    figure = empty_figure(6, 5)
+    axes = figure.subplots()
+    axes.set_xlim(-0.5, 1.5)
+    axes.set_ylim(-0.5, 1.5)
+    label_points(axes, [(x, y, text) for x, y in points])
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes.texts]
+    assert len(boxes) == len(points)
+    for index, box in enumerate(boxes):
+        assert axes.bbox.contains(box.x0, box.y0) and axes.bbox.contains(box.x1, box.y1)
+        for other in boxes[:index]:
+            width = min(box.x1, other.x1) - max(box.x0, other.x0)
+            height = min(box.y1, other.y1) - max(box.y0, other.y0)
+            # The letters' own size is known only about, so that edges may touch.
+            assert min(width, height) < 0.25 * box.height
+
+
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12))
 def test_the_pareto_front_is_what_nothing_beats_in_both(
     points: list[tuple[float, float]],
@@ -102,18 +128,46 @@ def test_the_pareto_front_is_what_nothing_beats_in_both(
 
 def test_ablation_bars_need_two_objectives() -> None:
     cells = paper_cells(tasks=("trec", "ddi"))
-    with pytest.raises(InvalidInputError, match="two objectives"):
+    with pytest.raises(InvalidInputError, match="two values of 'objective'"):
         ablation_figure(cells)
     cells += paper_cells(tasks=("trec", "ddi"), objective="err")
     figure = ablation_figure(cells)
     assert len(figure.axes) == 2
     assert [len(axes.containers) for axes in figure.axes] == [4, 4], "bars and their spreads"
     assert {"full objective", "$Z_{err}$", "TREC", "DDI"} <= _texts(figure)
+    heights = [patch.get_height() for patch in figure.axes[0].patches]
+    assert heights == pytest.approx([80.0] * 4), "mean over the seeds of one objective"
+
+
+def test_another_setting_is_a_line_per_method() -> None:
+    cells = [
+        cell
+        for size, methods in ((None, ("icl", "dnip", "dcs")), (100, ("dnip", "dcs")))
+        for cell in paper_cells(tasks=("trec",), methods=methods, optimization_size=size)
+    ]
+    figure = axis_figure(cells, "optimization_size")
+    accuracy, cobias = figure.axes
+    assert [label.get_text() for label in accuracy.get_xticklabels()] == ["100", "all"]
+    assert {"DNIP", "DCS"} <= _texts(figure) and "ICL" not in _texts(figure)
+    assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
+    assert "ablation_optimization_size" in overview_figures(cells)
+    with pytest.raises(InvalidInputError, match="two values of 'weight_scale'"):
+        axis_figure(cells, "weight_scale")
+
+
+def test_figures_of_results_leave_ablations_out() -> None:
+    worse = [
+        replace(cell, metrics={**cell.metrics, "test/accuracy": 0.1})
+        for cell in paper_cells(tasks=("trec",), objective="err")
+    ]
+    figure = tradeoff_figure([*paper_cells(tasks=("trec",)), *worse])
+    heights = {round(float(line.get_ydata()[0])) for line in figure.axes[0].lines}
+    assert 80 in heights and 10 not in heights
 
 
 def test_a_trace_shows_current_and_best() -> None:
     figure = trace_figure(make_cell(1))
-    current, best = figure.axes[0].lines
+    current, best = figure.axes[0].lines[:2]
     assert list(current.get_ydata()) == [0.5] * 5
     assert list(best.get_ydata()) == [0.4] * 5
     with pytest.raises(InvalidInputError, match="no annealing trace"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from io import StringIO
 
 import pandas as pd
@@ -20,7 +21,7 @@ from tracking.paper import (
     paper_rows,
     paper_task,
 )
-from tracking.paper_tables import ablation_table, main_results
+from tracking.paper_tables import ablation_table, ablation_tables, main_results
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable
 from tracking.timing import timing_table
@@ -72,11 +73,14 @@ def test_published_means_agree_with_published_class_accuracies() -> None:
     for model in ("llama-2-13b", "llama-2-70b"):
         for method in ("icl", "dcs"):
             biases = []
-            for _, name, classes in paper_class_accuracies(model=model, task="ddi", shots=1):
-                if name == method:
-                    values = list(classes.values())
-                    pairs = [abs(a - b) for i, a in enumerate(values) for b in values[:i]]
-                    biases.append(sum(pairs) / len(pairs))
+            for seed in (0, 1, 2):
+                values = list(
+                    paper_class_accuracies(
+                        model=model, task="ddi", shots=1, seed=seed, method=method
+                    ).values()
+                )
+                pairs = [abs(a - b) for i, a in enumerate(values) for b in values[:i]]
+                biases.append(sum(pairs) / len(pairs))
             result = paper_result(model=model, task="ddi", shots=1, method=method)
             assert result is not None
             assert sum(biases) / 3 == pytest.approx(result.cobias, abs=0.001)
@@ -148,18 +152,32 @@ def test_an_average_over_fewer_tasks_than_the_others_is_left_out() -> None:
     assert "paper" not in table.to_markdown()
 
 
-def test_cells_of_another_setting_get_rows_of_their_own() -> None:
-    cells = paper_cells(tasks=("trec",), optimization_size=100)
-    cells += paper_cells(tasks=("trec",), optimization_size=1000)
-    names = [row[2] for row in main_results(cells).rows]
-    assert names == [
-        f"{method}, optimization_size {size}" for method in ("ICL", "DCS") for size in (100, 1000)
-    ]
+def _sizes() -> list[CellRecord]:
+    cells = paper_cells(tasks=("trec",), methods=("dcs",), optimization_size=100)
+    return cells + paper_cells(tasks=("trec",), optimization_size=None)
+
+
+def test_main_results_are_of_one_setting_and_name_it() -> None:
+    table = main_results(_sizes())
+    assert [row[2] for row in table.rows if row[2] in ("ICL", "DCS")] == ["ICL", "DCS"]
+    assert table.frame["seeds"].tolist() == [3, 3]
+    assert "Of the settings tried: all rows" in table.note
+
+
+def test_every_other_setting_has_a_table_of_its_own() -> None:
+    assert ablation_tables(paper_cells(tasks=("trec",))) == []
+    (table,) = ablation_tables([*_sizes(), failed_cell(9)])
+    assert table.name == "optimization_size_ablation"
+    assert table.columns[:4] == ("model", "shots", "method", "optimization size")
+    assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "all")]
+    values = table.frame["optimization_size"].tolist()
+    assert values[0] == 100 and math.isnan(values[1])
 
 
 def test_ablation_rows_are_the_terms_of_the_objective() -> None:
     cells = paper_cells(tasks=("trec",), objective={"beta": 0.0, "tau": 0.0})
-    cells += paper_cells(tasks=("trec",), objective={"beta": 0.0, "tau": 0.5})
+    cells += paper_cells(tasks=("trec",), objective="err+pmi")
+    cells += paper_cells(tasks=("trec",), objective={"beta": 0.5, "tau": 0.1})
     cells += paper_cells(tasks=("trec",))
     table = ablation_table(cells)
     assert [row[2] for row in table.rows if "difference" not in row] == [
@@ -169,8 +187,11 @@ def test_ablation_rows_are_the_terms_of_the_objective() -> None:
         "Z_err, paper",
         "Z_err + Z_pmi",
         "Z_err + Z_pmi, paper",
+        "beta=0.5 tau=0.1",
+        "beta=0.5 tau=0.1, paper",
     ]
     assert _line(table, objective="Z_err, paper")["Acc TREC"] == "80.6"
+    assert ablation_tables(cells)[0].rows == table.rows
     assert {row[2] for row in main_results(cells).rows} == {
         "ICL",
         "DCS",
@@ -180,13 +201,23 @@ def test_ablation_rows_are_the_terms_of_the_objective() -> None:
     }
 
 
+def test_another_objective_alone_is_not_the_papers_main_result() -> None:
+    table = main_results(paper_cells(tasks=("trec",), methods=("dcs",), objective="err"))
+    assert [row[2] for row in table.rows] == ["DCS"]
+    fixed = {"beta": 1.0, "tau": 0.2}
+    table = main_results(paper_cells(tasks=("trec",), methods=("dcs",), objective=fixed))
+    assert [row[2] for row in table.rows] == ["DCS", "DCS, paper", "difference"]
+
+
 def test_schemes_are_counted_and_the_weakest_class_is_followed() -> None:
     table = scheme_summary(paper_cells(tasks=("trec",), shots=("N",)))
-    ours, theirs = table.rows
+    ours, theirs, gaps = table.rows
+    assert table.kinds == ("measured", "paper", "difference")
     assert ours[3:8] == ("2", "1.0", "1.0", "1.00", "1/1/1")
     assert ours[8].startswith("0: World (M) 0.30 → 0.60; 1: World (M) 0.30 → 0.70")
     assert theirs[1] == "TREC, paper"
-    assert theirs[3:8] == ("6", "5", "1", "0.20", "0/2/1")
+    assert theirs[3:] == ("6", "5", "1", "0.20", "0/2/1", "2: Entity (M) 0.04 → 0.76")
+    assert gaps[4:7] == ("−4.0", "+0.0", "+0.80")
     assert table.frame["before"].tolist() == pytest.approx([0.3] * 3)
 
 
@@ -208,17 +239,41 @@ def test_class_accuracies_by_seed_with_the_published_ones() -> None:
                     "after": [None, 0.5, 0.5, 0.5, 0.5],
                 },
             )
-            for seed in (0, 1)
+            for seed in (0, 7)
         ]
     )
-    assert [row[2] for row in table.rows] == ["DCS", *["DCS, paper"] * 3, "DCS"]
+    assert [row[2:4] for row in table.rows] == [
+        ("DCS", "0"),
+        ("DCS, paper", "0"),
+        ("difference", "0"),
+        ("DCS", "7"),
+    ]
     assert table.rows[0][6:] == ("", "50.0", "50.0", "50.0", "50.0")
     assert table.rows[1][6:] == ("69.9", "34.4", "19.9", "18.6", "47.9")
+    assert table.rows[2][6:] == ("", "+15.6", "+30.1", "+31.4", "+2.1")
+    assert table.frame["paper_accuracy"].notna().sum() == 5
 
 
 def test_time_against_the_search_space() -> None:
-    (row,) = timing_table(paper_cells(tasks=("trec",))).rows
+    row, theirs = timing_table(paper_cells(tasks=("trec",))).rows
     assert row[4:] == ("2", "10,000", "98", "1,000", "0.25 ± 0.00", "0.90 ± 0.00")
+    assert theirs[6:9] == ("49·N", "", "46 (5.4 to 96.6)")
+    (row,) = timing_table(paper_cells(model="tiny_lm", tasks=("trec",))).rows
+
+
+def test_the_search_itself_is_timed_where_it_was() -> None:
+    timed = [
+        make_cell(
+            seed,
+            identity={**cell.identity, "tuner": {"weight_scale": 10, "memberships": 4}},
+            metrics={**cell.metrics, "opt/seconds": 1.5 + seed},
+        )
+        for seed, cell in enumerate(paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1)))
+    ]
+    timed = [replace(cell, params={}) for cell in timed]
+    (row, _) = timing_table(timed).rows
+    assert row[6] == "28", "2 classes, 10 weights and 4 memberships"
+    assert row[8] == "2.00 ± 0.71"
 
 
 @pytest.fixture(params=["main", "ablation", "timing", "schemes", "classes"])
@@ -230,7 +285,7 @@ def table(request: pytest.FixtureRequest) -> ResultTable:
         "schemes": scheme_summary,
         "classes": lambda cells: class_accuracies_by_seed(cells)[0],
     }
-    cells: list[CellRecord] = paper_cells(tasks=("trec", "ddi"), shots=("N",))
+    cells: list[CellRecord] = paper_cells(tasks=("trec", "ddi"), shots=(1, "N"))
     return makers[request.param](cells)
 
 
@@ -242,6 +297,7 @@ def test_every_table_comes_in_every_form(
     assert len({len(line) for line in lines}) == 1, "columns are not aligned"
     latex = table.to_latex()
     assert latex.count("&") == (len(table.rows) + 1) * (len(table.columns) - 1)
+    assert latex.count(r"\midrule") >= 1 and latex.count("{") == latex.count("}")
     assert not set(latex) - set(map(chr, range(128))), "not plain ASCII"
     again = pd.read_csv(StringIO(table.to_csv()))
     assert list(again.columns) == list(table.frame.columns)

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from tracking.figures._style import figure_bytes, save_figure
+from tracking.figures.ablation import ablation_figure, axis_figure
 from tracking.figures.classes import class_accuracy_figure, class_group_figure
-from tracking.figures.comparison import ablation_figure, tradeoff_figure
+from tracking.figures.comparison import tradeoff_figure
 from tracking.figures.overview import overview_figures
 from tracking.figures.schemes import scheme_figure
 from tracking.figures.search import time_figure, trace_figure
@@ -15,6 +16,7 @@ from tracking.figures.trials import importance_figure, slice_figure
 
 __all__ = [
     "ablation_figure",
+    "axis_figure",
     "class_accuracy_figure",
     "class_group_figure",
     "figure_bytes",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dcs._files import atomic_write_bytes
 from tracking._readings import finished_cells, place, shots_rank, shots_text
+from tracking._settings import main_cells
 from tracking.records import CellRecord
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
+BLUE = "#0072b2"
 GRID = "#eceff1"
 
 
@@ -32,7 +34,7 @@ class Look:
 
 _LOOKS = {
     "icl": Look(GREY, "o", ""),
-    "dnip": Look("#0072b2", "s", "///"),
+    "dnip": Look(BLUE, "s", "///"),
     "furud": Look("#e69f00", "^", "..."),
     "dcs": Look(ACCENT, "D", ""),
 }
@@ -60,15 +62,20 @@ def looks(methods: Iterable[object]) -> dict[Any, Look]:
     return {name: look(name, others) for name in names}
 
 
+def empty_figure(width: float, height: float) -> Figure:
+    """Return a figure of a size in inches, for panels of one's own."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", dpi=150)
+
+
 def grid_of(
     count: int, *, width: float, height: float, columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its `count` panels of `width` by `height` inches each."""
-    from matplotlib.figure import Figure
-
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained", dpi=150)
+    figure = empty_figure(width * columns, height * rows)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in panels[count:]:
         unused.set_axis_off()
@@ -79,7 +86,9 @@ def tidy(axes: Axes, *, grid: Literal["x", "y", "both"] | None = "y") -> None:
     """Take away what carries no information."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(LIGHT)
-    axes.tick_params(color=LIGHT, labelcolor=INK, labelsize=9)
+    axes.tick_params(which="both", color=LIGHT, labelcolor=INK, labelsize=9)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(color=INK, fontsize=9.5)
     axes.set_axisbelow(True)
     if grid is not None:
         axes.grid(axis=grid, color=GRID)
@@ -90,19 +99,41 @@ def title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=10, color=INK)
 
 
+def log_scale(axes: Axes, which: Literal["x", "y"], *, ticks: int = 3) -> None:
+    """Make an axis logarithmic, with plain numbers and at least so many of them."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = sorted(axis.get_view_interval())
+    for steps in ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)):
+        if sum(low <= s * 10.0**power <= high for power in range(-9, 10) for s in steps) >= ticks:
+            break
+    axis.set_major_locator(LogLocator(base=10, subs=steps))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
     """Set one legend above all panels."""
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         figure.legend(
-            handles, labels, loc="outside upper right", ncols=columns, frameon=False, fontsize=9
+            handles,
+            labels,
+            loc="outside upper right",
+            ncols=columns,
+            frameon=False,
+            fontsize=9,
+            labelcolor=INK,
+            handlelength=1.6,
         )
 
 
 def fullest_prompt(records: Iterable[CellRecord]) -> dict[tuple[Any, Any], list[CellRecord]]:
-    """Return the cells of the largest number of shots, by model and task."""
+    """Return the cells of the largest number of shots, by model and task; no ablations."""
     groups: dict[tuple[Any, Any], list[CellRecord]] = {}
-    for cell in finished_cells(records):
+    for cell in main_cells(finished_cells(records)):
         model, task = place(cell, "model", "task")
         groups.setdefault((model, task), []).append(cell)
     result = {}
@@ -117,6 +148,13 @@ def panel_name(cell: CellRecord, *, with_shots: bool = True) -> str:
     model, task, shots = place(cell, "model", "task", "shots")
     about = ", ".join(filter(None, (str(model), shots_text(shots) if with_shots else "")))
     return f"{task} ({about})"
+
+
+def shots_suffix(cells: Iterable[CellRecord]) -> str:
+    """Return ``, N-shot`` where all cells have the same number of shots."""
+    shots = {cell.identity.get("shots") for cell in cells}
+    text = shots_text(shots.pop()) if len(shots) == 1 else ""
+    return f", {text}" if text else ""
 
 
 def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:

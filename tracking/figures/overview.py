@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dcs.errors import InvalidInputError
 from tracking._readings import finished_cells
+from tracking._settings import OBJECTIVE, axes_of
+from tracking.figures.ablation import ablation_figure, axis_figure
 from tracking.figures.classes import class_accuracy_figure, class_group_figure
-from tracking.figures.comparison import ablation_figure, tradeoff_figure
+from tracking.figures.comparison import tradeoff_figure
 from tracking.figures.search import time_figure
 from tracking.figures.trials import importance_figure, slice_figure
 from tracking.records import CellRecord
@@ -16,7 +19,10 @@ from tracking.records import CellRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["overview_figures"]
+__all__ = ["ABLATION", "overview_figures"]
+
+#: Names of the figures of ablations begin so.
+ABLATION = "ablation"
 
 _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     "class_accuracies": (
@@ -25,14 +31,14 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     ),
     "accuracy_cobias": (
         "Accuracy against COBias, mean and standard deviation over seeds; numbers are shots. "
-        "Good is up and to the left, the line joins what nothing else beats in both",
+        "Good is up and to the left; what lies below and right of the line is beaten in both",
         tradeoff_figure,
     ),
     "class_groups": (
         "Accuracy from the weakest to the strongest classes: what each level of correction does",
         class_group_figure,
     ),
-    "ablation": ("DCS by the terms of its objective", ablation_figure),
+    ABLATION: ("DCS by the terms of its objective", ablation_figure),
     "annealing_time": (
         "Time of the search against its size",
         time_figure,
@@ -43,7 +49,8 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         importance_figure,
     ),
     "slices": (
-        "What each value of each hyperparameter of DCS reached, a dot per trial",
+        "What each value of each hyperparameter of DCS reached, a dot per trial, the later the "
+        "darker",
         slice_figure,
     ),
 }
@@ -67,10 +74,17 @@ def overview_figures(
         Without those for which there are no data.
     """
     cells = finished_cells(records)
-    wanted = list(_FIGURES) if only is None else list(only)
+    drawn = _FIGURES | {
+        f"{ABLATION}_{axis.name}": (
+            f"Accuracy and COBias by {axis.title}, mean and standard deviation over seeds",
+            partial(axis_figure, axis_name=axis.name),
+        )
+        for axis in axes_of(cells)
+        if axis.name != OBJECTIVE
+    }
     figures = {}
-    for name in wanted:
-        caption, draw = _FIGURES[name]
+    for name in drawn if only is None else only:
+        caption, draw = drawn[name]
         try:
             figures[name] = caption, draw(cells)
         except InvalidInputError:

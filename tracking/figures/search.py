@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
@@ -15,7 +15,22 @@ from tracking._readings import (
     search_space,
     tuning_seconds,
 )
-from tracking.figures._style import ACCENT, GREY, INK, grid_of, legend, looks, tidy, title
+from tracking._settings import axes_of, main_cells, setting
+from tracking.figures._labels import label_points
+from tracking.figures._style import (
+    ACCENT,
+    BLUE,
+    GREY,
+    INK,
+    LIGHT,
+    empty_figure,
+    grid_of,
+    legend,
+    log_scale,
+    looks,
+    tidy,
+    title,
+)
 from tracking.paper import task_title
 from tracking.records import CellRecord
 
@@ -24,9 +39,14 @@ if TYPE_CHECKING:
 
 __all__ = ["time_figure", "trace_figure"]
 
+_MOST_RESTARTS = 60
+_RISE = 3.0
+
 
 def trace_figure(record: CellRecord) -> Figure:
-    """Draw one annealing run: Z, current and best, above temperature and acceptance.
+    """Draw one annealing run: Z, current and best, above temperature and accepted moves.
+
+    A light line marks where the temperature rises again: a restart.
 
     Raises
     ------
@@ -35,39 +55,54 @@ def trace_figure(record: CellRecord) -> Figure:
     """
     if not record.trace:
         raise InvalidInputError(f"cell {record.key} has no annealing trace to draw")
-    figure, (upper, lower) = grid_of(2, width=6.2, height=2.3, columns=1)
+    figure = empty_figure(6.4, 4.6)
+    panels = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
+    upper, middle, lower = panels
     steps = range(len(record.trace))
     temperature, current, best, acceptance = zip(*record.trace, strict=True)
-    upper.plot(steps, current, color=GREY, linewidth=1, label="current Z")
-    upper.plot(steps, best, color=ACCENT, linewidth=2, label="best Z")
+    upper.plot(steps, current, color=GREY, linewidth=1, label="current")
+    upper.plot(steps, best, color=ACCENT, linewidth=2.2, label="best so far")
     upper.set_ylabel("objective Z")
-    upper.legend(frameon=False, fontsize=9)
+    upper.legend(frameon=False, fontsize=9, ncols=2, loc="upper right", labelcolor=INK)
+    # Room for the legend, above what the search went through.
+    upper.set_ylim(top=max(current) + 0.22 * (max(current) - min(best) or 1.0))
     names = "method", "task", "shots", "seed"
     method, task, shots, seed = place(record, *names)
     prompt = "" if shots is None else f", {shots}-shot"
     title(upper, f"{method_title(method)}, {task}{prompt}, seed {seed}: best Z {best[-1]:.4f}")
-    lower.plot(steps, temperature, color=INK, linewidth=1.4)
-    lower.set_yscale("log")
-    lower.set_ylabel("temperature")
+    middle.plot(steps, temperature, color=BLUE, linewidth=1.4)
+    log_scale(middle, "y", ticks=2)
+    middle.set_ylabel("temperature")
+    lower.fill_between(steps, [100 * v for v in acceptance], color=LIGHT, linewidth=0)
+    lower.plot(steps, [100 * value for value in acceptance], color=INK, linewidth=1)
+    lower.set_ylim(0, 104)
+    lower.set_ylabel("accepted, %")
     lower.set_xlabel("temperature step")
-    right = lower.twinx()
-    right.plot(steps, [100 * value for value in acceptance], color="#0072b2", linewidth=1)
-    right.set_ylabel("moves accepted, %", color="#0072b2")
-    right.set_ylim(0, 102)
-    for axes in (upper, lower):
+    for axes in panels:
         tidy(axes)
         axes.set_xlim(0, max(1, len(record.trace) - 1))
-    right.spines[["top", "left", "bottom"]].set_visible(False)
-    right.tick_params(labelsize=9)
+        for step in _restarts(temperature):
+            axes.axvline(step, color=LIGHT, linewidth=0.9, zorder=0)
+    figure.align_ylabels(panels)
     return figure
+
+
+def _restarts(temperature: Sequence[float]) -> list[int]:
+    rises = [
+        step
+        for step in range(1, len(temperature))
+        if temperature[step] > _RISE * temperature[step - 1]
+    ]
+    # Where there are very many, the lines would be all that is seen.
+    return rises if len(rises) <= _MOST_RESTARTS else []
 
 
 def time_figure(records: Iterable[CellRecord]) -> Figure:
     """Draw the time of an annealing run against the size of its search (paper, Figure 2).
 
-    A point per model, task, shots and method: the mean over seeds. The size is N * D, classes
-    times the corrections to choose from. Where annealing runs were not timed one by one it is the
-    time of all that was tried for a cell.
+    A point per model, task, shots, method and size: the mean over seeds. The size is N * D,
+    classes times the corrections to choose from. Where annealing runs were not timed one by one
+    it is the time of all that was tried for a cell.
 
     Raises
     ------
@@ -75,50 +110,49 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
         There are fewer than two searches to compare.
     """
     groups: dict[tuple[Any, ...], list[CellRecord]] = {}
-    for cell in finished_cells(records):
+    # Other ablations leave the search as large as it is.
+    cells = main_cells(finished_cells(records), but=("weight_scale", "memberships"))
+    axes_tried = axes_of(cells)
+    for cell in cells:
         if tuning_seconds(cell) and search_space(cell) is not None:
-            groups.setdefault(place(cell, "method", "task", "model", "shots"), []).append(cell)
+            where = place(cell, "method", "task", "model", "shots")
+            groups.setdefault((*where, setting(cell, axes_tried)), []).append(cell)
     if len(groups) < 2:
         raise InvalidInputError("a figure of time needs finished cells of two searches or more")
-    timed = all(annealing_seconds(cell) for cells in groups.values() for cell in cells)
+    timed = all(annealing_seconds(cell) for group in groups.values() for cell in group)
     time_of = annealing_seconds if timed else tuning_seconds
-    figure, (axes,) = grid_of(1, width=6.4, height=4.0)
+    figure, (axes,) = grid_of(1, width=6.6, height=4.2)
     styles = looks({method: None for method, *_ in groups})
     seen: set[Any] = set()
-    named: set[Any] = set()
-    for (method, task, *_), cells in groups.items():
-        x, _ = mean_and_deviation([float(search_space(cell) or 0) for cell in cells])
-        y, spread = mean_and_deviation([time_of(cell) or 0.0 for cell in cells])
+    named: dict[tuple[Any, Any], tuple[float, float, str]] = {}
+    unnamed: list[tuple[float, float]] = []
+    for (method, task, *_), group in groups.items():
+        x, _ = mean_and_deviation([float(search_space(cell) or 0) for cell in group])
+        y, spread = mean_and_deviation([time_of(cell) or 0.0 for cell in group])
         style = styles[method]
-        axes.errorbar(
+        if spread == spread:
+            bar = [[min(spread, 0.9 * y)], [spread]]
+            axes.errorbar(x, y, yerr=bar, fmt="none", ecolor=style.color, alpha=0.45, elinewidth=1)
+        axes.plot(
             x,
             y,
-            yerr=min(spread, 0.9 * y) if spread == spread else None,
-            fmt=style.marker,
+            style.marker,
             color=style.color,
-            elinewidth=1,
-            markersize=7,
+            markersize=7.5,
             markeredgecolor="white",
+            markeredgewidth=0.8,
             label=None if method in seen else method_title(method),
+            zorder=4,
         )
         seen.add(method)
-        if (method, task) not in named:
-            named.add((method, task))
-            axes.annotate(
-                task_title(task),
-                (x, y),
-                xytext=(7, -3),
-                textcoords="offset points",
-                fontsize=8,
-                color=INK,
-            )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("{x:g}" if axis is axes.xaxis else "")
+        if (method, task) in named:
+            unnamed.append((x, y))
+        named.setdefault((method, task), (x, y, task_title(task)))
+    log_scale(axes, "x")
+    log_scale(axes, "y")
     axes.set_xlabel("search space: classes times correction functions")
     axes.set_ylabel("seconds of one annealing run" if timed else "seconds to tune a cell")
     tidy(axes, grid="both")
     legend(figure, axes)
+    label_points(axes, list(named.values()), others=unnamed)
     return figure

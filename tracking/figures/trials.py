@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
 from tracking._readings import finished_cells, method_title, trial_score
+from tracking._settings import main_cells
 from tracking.figures._style import GREY, INK, grid_of, looks, tidy, title
 from tracking.records import CellRecord
 
@@ -24,6 +25,7 @@ __all__ = ["importance_figure", "importances", "slice_figure"]
 
 #: With fewer trials a forest explains noise.
 _FEWEST_TRIALS = 20
+_EARLY = "#f0c9d5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class _Trials:
     names: tuple[str, ...]
     rows: tuple[tuple[float, ...], ...]
     gains: tuple[float, ...]
+    ages: tuple[float, ...]
     choices: Mapping[str, tuple[str, ...]]
 
 
@@ -95,6 +98,8 @@ def importance_figure(records: Iterable[CellRecord]) -> Figure:
 def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
     """Draw what each value of each hyperparameter reached, a panel per hyperparameter.
 
+    A dot per trial, the darker the later it came in its study.
+
     Raises
     ------
     InvalidInputError
@@ -103,8 +108,11 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
     trials = _pooled(records, method)
     if not trials.rows:
         raise InvalidInputError(f"no trials of method {method!r} to draw")
+    from matplotlib.colors import LinearSegmentedColormap
+
     figure, panels = grid_of(len(trials.names), width=2.7, height=2.3, columns=4)
     color = looks([method])[method].color
+    shades = LinearSegmentedColormap.from_list("later", [_EARLY, color])
     for panel, (name, values) in zip(
         panels, zip(trials.names, zip(*trials.rows, strict=True), strict=True), strict=True
     ):
@@ -112,9 +120,12 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
         panel.scatter(
             values,
             [100 * gain for gain in trials.gains],
-            s=12,
-            color=color,
-            alpha=0.45,
+            s=13,
+            c=trials.ages,
+            cmap=shades,
+            vmin=0.0,
+            vmax=1.0,
+            alpha=0.8,
             linewidth=0,
         )
         if name in trials.choices:
@@ -122,7 +133,6 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
             panel.margins(x=0.2)
         elif _is_wide(values):
             panel.set_xscale("log")
-            panel.xaxis.set_minor_formatter("")
         tidy(panel)
         title(panel, _readable(name))
     panels[0].set_ylabel("score against the\ncell's mean, points")
@@ -132,7 +142,8 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
 def _pooled(records: Iterable[CellRecord], method: str) -> _Trials:
     rows: list[dict[str, Any]] = []
     gains: list[float] = []
-    for cell in finished_cells(records):
+    ages: list[float] = []
+    for cell in main_cells(finished_cells(records)):
         if cell.identity.get("method") != method:
             continue
         done = [
@@ -143,6 +154,8 @@ def _pooled(records: Iterable[CellRecord], method: str) -> _Trials:
         mean = fmean(score for _, score in done) if done else 0.0
         rows += [dict(trial.params) for trial, _ in done]
         gains += [score - mean for _, score in done]
+        last = max(1, *(trial.number for trial, _ in done)) if done else 1
+        ages += [trial.number / last for trial, _ in done]
     counts = Counter(name for row in rows for name in row)
     # A trial without most of the hyperparameters, or one that few trials have, compares nothing.
     names = [name for name, count in counts.items() if count > len(rows) / 2]
@@ -161,13 +174,15 @@ def _pooled(records: Iterable[CellRecord], method: str) -> _Trials:
         tuple(columns),
         tuple(zip(*columns.values(), strict=True)),
         tuple(gains[i] for i in kept) if columns else (),
+        tuple(ages[i] for i in kept) if columns else (),
         choices,
     )
 
 
 def _is_wide(values: Sequence[float]) -> bool:
+    """Whether values were drawn on a logarithmic scale: most of them are among the smallest."""
     low, high = min(values), max(values)
-    return low > 0 and high / low > 30
+    return low > 0 and high / low > 30 and median(values) < low + 0.25 * (high - low)
 
 
 def _readable(parameter: str) -> str:

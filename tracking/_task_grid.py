@@ -1,0 +1,249 @@
+"""Tables with a column per task: measured rows, the paper's below them, and the difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tracking._readings import mean_and_deviation, percent, place
+from tracking.paper import BIOMEDICAL, GENERAL, PaperResult, paper_task, task_title
+from tracking.records import CellRecord
+from tracking.result_tables import ResultTable, RowKind, difference
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["PAPER_NOTE", "Row", "averages_of", "task_grid", "tasks_of"]
+
+PAPER_NOTE = (
+    "Rows marked 'paper' are the published figures, 'difference' is ours minus theirs, in points."
+)
+_MEASURES = ("accuracy", "cobias")
+_HEADS = {"accuracy": "Acc", "cobias": "COBias"}
+_SEEDS_NOTE = "Mean ± standard deviation over seeds."
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a row of the table is about, besides model and shots.
+
+    Attributes
+    ----------
+    values : tuple
+        For programs: one per column that the rows differ by.
+    titles : tuple of str
+        For people.
+    """
+
+    values: tuple[Any, ...]
+    titles: tuple[str, ...]
+
+
+def task_grid(
+    cells: Sequence[CellRecord],
+    columns: Sequence[str],
+    *,
+    by: Sequence[str],
+    row_of: Callable[[CellRecord], Row],
+    published: Callable[[Any, Any, Row, str], PaperResult | None] | None,
+    name: str,
+    title: str,
+    note: str = "",
+) -> ResultTable:
+    """Lay out accuracy and COBias: a row per model, shots and `row_of`, a column per task.
+
+    Parameters
+    ----------
+    cells : sequence of CellRecord
+        In the order of the rows.
+    columns : sequence of str
+        Tasks, and ``average_all``, ``average_general``, ``average_biomedical``.
+    by : sequence of str
+        Names of what rows differ by.
+    row_of : callable
+        Gives the row of a cell.
+    published : callable or None
+        Gives the paper's figures for model, shots, row and column, or None.
+    name, title, note : str
+        As in `ResultTable`.
+    """
+    rows: list[tuple[str, ...]] = []
+    kinds: list[RowKind] = []
+    tidy: list[tuple[Any, ...]] = []
+    for (model, shots), same_prompt in _grouped(cells, lambda c: place(c, "model", "shots")):
+        for row, group in _grouped(same_prompt, row_of):
+            figures = _figures(group, columns)
+            head = (str(model), _text(shots))
+            rows.append((*head, *row.titles, *_row(figures, columns)))
+            kinds.append("measured")
+            theirs = {
+                task: published(model, shots, row, task) if published else None
+                for task in columns
+                if task in figures
+            }
+            # An average over some of the tasks only is not the one that the paper prints.
+            missing = [t for t in (*GENERAL, *BIOMEDICAL) if t not in map(paper_task, figures)]
+            for task in theirs:
+                if task.startswith("average_") and set(missing) & set(_members(task)):
+                    theirs[task] = None
+            if any(theirs.values()):
+                *others, last = row.titles
+                rows.append((*head, *others, f"{last}, paper", *_paper_row(theirs, columns)))
+                below = (*head, *others, "difference")
+                rows.append((*below, *_differences(figures, theirs, columns)))
+                kinds += ["paper", "difference"]
+            for task, values in figures.items():
+                own = theirs.get(task)
+                tidy.append(
+                    (
+                        *(model, shots, *row.values, task, values["seeds"]),
+                        *(values[f"{m}_{kind}"] for m in _MEASURES for kind in ("mean", "std")),
+                        *(math.nan if own is None else getattr(own, m) for m in _MEASURES),
+                    )
+                )
+    heads = [f"{_HEADS[m]} {_column_title(task)}" for m in _MEASURES for task in columns]
+    stats = [f"{m}_{kind}" for m in _MEASURES for kind in ("mean", "std")]
+    names = ["model", "shots", *by, "task", "seeds", *stats, "paper_accuracy", "paper_cobias"]
+    frame = _frame(tidy, names)
+    notes = [_SEEDS_NOTE, note]
+    if "paper" in kinds:
+        for measure in _MEASURES:
+            frame[f"{measure}_difference"] = frame[f"{measure}_mean"] - frame[f"paper_{measure}"]
+        notes.append(PAPER_NOTE)
+    else:
+        frame = frame.drop(columns=["paper_accuracy", "paper_cobias"])
+    return ResultTable(
+        name=name,
+        title=title,
+        frame=frame,
+        columns=("model", "shots", *(label.replace("_", " ") for label in by), *heads),
+        rows=tuple(rows),
+        kinds=tuple(kinds),
+        left=2 + len(by),
+        sections=2,
+        note=" ".join(filter(None, notes)),
+    )
+
+
+def tasks_of(cells: Iterable[CellRecord]) -> list[str]:
+    """Return the tasks in the paper's order, those that it does not have after them."""
+    names = list(dict.fromkeys(str(cell.identity.get("task")) for cell in cells))
+    order = (*GENERAL, *BIOMEDICAL)
+
+    def rank(name: str) -> int:
+        known = paper_task(name)
+        return len(order) if known is None else order.index(known)
+
+    return sorted(names, key=rank)
+
+
+def averages_of(tasks: Sequence[str]) -> list[str]:
+    """Return the averages that say more than a single task does."""
+    columns = ["average_all", "average_general", "average_biomedical"]
+    return [c for c in columns if sum(_belongs(task, c) for task in tasks) > 1]
+
+
+def _figures(group: Sequence[CellRecord], columns: Sequence[str]) -> dict[str, dict[str, float]]:
+    by_task: dict[str, dict[str, float]] = {}
+    for task, cells in _grouped(group, lambda cell: str(cell.identity.get("task"))):
+        accuracies = [c.metrics["test/accuracy"] for c in cells if "test/accuracy" in c.metrics]
+        biases = [c.metrics["test/cobias"] for c in cells if "test/cobias" in c.metrics]
+        if not accuracies:
+            continue
+        accuracy, cobias = mean_and_deviation(accuracies), mean_and_deviation(biases)
+        by_task[task] = _values(len(cells), accuracy, cobias)
+    averages: dict[str, dict[str, float]] = {}
+    for column in columns:
+        if column.startswith("average_"):
+            members = [v for task, v in by_task.items() if _belongs(task, column)]
+            # An average over other tasks than in the row above it would mislead.
+            wanted = [c for c in columns if not c.startswith("average_") and _belongs(c, column)]
+            if members and len(members) == len(wanted):
+                means = [fmean(v[f"{m}_mean"] for v in members) for m in _MEASURES]
+                averages[column] = _values(
+                    min(int(v["seeds"]) for v in members),
+                    (means[0], math.nan),
+                    (means[1], math.nan),
+                )
+    return averages | by_task
+
+
+def _values(
+    seeds: int, accuracy: tuple[float, float], cobias: tuple[float, float]
+) -> dict[str, float]:
+    return {
+        "seeds": seeds,
+        "accuracy_mean": accuracy[0],
+        "accuracy_std": accuracy[1],
+        "cobias_mean": cobias[0],
+        "cobias_std": cobias[1],
+    }
+
+
+def _row(figures: Mapping[str, Mapping[str, float]], columns: Sequence[str]) -> list[str]:
+    return [
+        percent(figures[task][f"{m}_mean"], figures[task][f"{m}_std"]) if task in figures else ""
+        for m in _MEASURES
+        for task in columns
+    ]
+
+
+def _paper_row(theirs: Mapping[str, PaperResult | None], columns: Sequence[str]) -> list[str]:
+    return [
+        "" if own is None else percent(getattr(own, m), getattr(own, f"{m}_std"))
+        for m in _MEASURES
+        for own in (theirs.get(task) for task in columns)
+    ]
+
+
+def _differences(
+    figures: Mapping[str, Mapping[str, float]],
+    theirs: Mapping[str, PaperResult | None],
+    columns: Sequence[str],
+) -> list[str]:
+    return [
+        "" if own is None else difference(100 * figures[task][f"{m}_mean"], 100 * getattr(own, m))
+        for m in _MEASURES
+        for task, own in ((task, theirs.get(task)) for task in columns)
+    ]
+
+
+def _members(average: str) -> tuple[str, ...]:
+    return {"average_general": GENERAL, "average_biomedical": BIOMEDICAL}.get(
+        average, (*GENERAL, *BIOMEDICAL)
+    )
+
+
+def _belongs(task: str, average: str) -> bool:
+    return average == "average_all" or paper_task(task) in _members(average)
+
+
+def _column_title(task: str) -> str:
+    titles = {
+        "average_all": "all",
+        "average_general": "general",
+        "average_biomedical": "biomedical",
+    }
+    return titles.get(task) or task_title(task)
+
+
+def _grouped(
+    cells: Iterable[CellRecord], key: Callable[[CellRecord], Any]
+) -> list[tuple[Any, list[CellRecord]]]:
+    groups: dict[Any, list[CellRecord]] = {}
+    for cell in cells:
+        groups.setdefault(key(cell), []).append(cell)
+    return list(groups.items())
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _frame(rows: list[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(columns))
