@@ -34,7 +34,7 @@ __all__ = [
 
 #: What `fit_calibration` can fit.
 CalibrationKind: TypeAlias = Literal[
-    "none", "batch", "temperature", "vector", "logistic", "balanced"
+    "none", "batch", "prior", "temperature", "vector", "logistic", "balanced"
 ]
 
 #: Probabilities below this count as this: an exact zero has no logarithm.
@@ -252,11 +252,12 @@ def fit_calibration(
         Class probabilities.
     labels : array of int, shape [M]
         True class indices.
-    kind : {"none", "batch", "temperature", "vector", "logistic", "balanced"}
-        Nothing, the mean probabilities, one scale, a scale and an offset per class, the whole
-        matrix with an offset, or the same with every class weighing alike.
+    kind : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced"}
+        Nothing, the mean probabilities, those moved to the shares of the labels, one scale, a
+        scale and an offset per class, the whole matrix with an offset, or the same with every
+        class weighing alike.
     ridge : float, optional
-        Strength of the pull, 0 or more; not used by ``"batch"``.
+        Strength of the pull, 0 or more; not used by ``"batch"`` and ``"prior"``.
     floor : float, optional
         Smaller probabilities count as this one.
 
@@ -279,8 +280,10 @@ def fit_calibration(
         return None
     if kind == "batch":
         return batch_calibration(values, floor=floor)
+    if kind == "prior":
+        return prior_reweighting(values, indices, floor=floor)
     if kind not in _SHAPES:
-        allowed = ", ".join(("none", "batch", *_SHAPES))
+        allowed = ", ".join(("none", "batch", "prior", *_SHAPES))
         raise InvalidInputError(f"calibration {kind!r}: allowed are {allowed}")
     logs = np.log(np.maximum(values, floor))
     row_weights = np.ones(n_rows)

@@ -65,7 +65,7 @@ class Hyperparameters:
 
     Parameters
     ----------
-    calibration : {"none", "batch", "temperature", "vector", "logistic", "balanced"}
+    calibration : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced"}
         What happens to the probabilities before corrections are searched.
     ridge : float
         How strongly the calibration is held back towards changing nothing; above 500 rows it

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs._arrays import warn_of_absent_classes
+from dcs.choice import FrontPoint, choose_point
 from dcs.errors import InvalidInputError
 from dcs.fitting import Hyperparameters, Prepared, fit_setting
-from dcs.front import Preference, choose, pareto_front
+from dcs.front import Preference, pareto_front
 from dcs.metrics import ClassificationMetrics
 from dcs.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
-from dcs.uncertainty import compare_predictions
-from dcs.validation import Folds, checked_rows, cross_validate
+from dcs.validation import Folds, Mapping, checked_rows, cross_validate
 
 __all__ = [
     "FittedScheme",
@@ -29,27 +29,29 @@ __all__ = [
     "fit_setting",
 ]
 
-_BETAS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+_BETAS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0, 2.0)
 
 _CANDIDATES: Final = (
     Hyperparameters(calibration="none", corrections="both"),
     Hyperparameters(calibration="none"),
-    Hyperparameters(calibration="vector"),
-    Hyperparameters(calibration="logistic"),
-    # Peers as they are: what a search can be better than, and otherwise must not miss.
-    Hyperparameters(calibration="balanced", corrections="none"),
+    # What others do, as it is: a search can be better than that, and otherwise must not miss it.
     Hyperparameters(calibration="batch", corrections="none"),
+    Hyperparameters(calibration="prior", corrections="none"),
+    Hyperparameters(calibration="vector", corrections="none"),
+    Hyperparameters(calibration="logistic", corrections="none"),
+    Hyperparameters(calibration="logistic"),
+    Hyperparameters(calibration="balanced", corrections="none"),
+    Hyperparameters(calibration="balanced"),
 )
+
+#: What needs no more than a weight per class: all there is where the rows are few.
+_FRUGAL: Final = ("none", "batch")
 
 #: A full matrix needs a number of rows per entry that tables with many classes do not have.
 _MOST_LOGISTIC_CLASSES: Final = 12
 
 #: Rows per class below which memberships, which nothing draws back, are not tried.
 _MEMBERSHIP_ROWS: Final = 400
-
-#: The point that stands where the rows are too few to choose one, and how many are few.
-_MIDDLE_BETA: Final = 0.3
-_CAUTIOUS_ROWS: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,10 @@ class SelectionSettings:
     Parameters
     ----------
     candidates : tuple of Hyperparameters
-        Settings to compare; each is tried with every beta. Those that would overfit are left
-        out when others remain: a logistic calibration above 12 classes, membership functions
-        below 400 rows per class.
+        Settings to compare; those that search are tried with every beta. Those that would
+        overfit are left out when others remain: a logistic calibration above 12 classes,
+        membership functions below 400 rows per class, and below 200 rows per class all
+        calibrations that are fitted to labels.
     betas : tuple of float
         Weights of COBias: the points of the front.
     folds : int
@@ -70,7 +73,8 @@ class SelectionSettings:
         Which point of the front becomes the scheme.
     keep_uncorrected : bool
         Whether the uncorrected probabilities stay unless correcting them is an improvement
-        beyond the noise of cross-validation: one standard error, two where it costs accuracy.
+        beyond the noise of cross-validation: half a standard error, a whole one where it costs
+        accuracy.
 
     Raises
     ------
@@ -93,35 +97,6 @@ class SelectionSettings:
             replace(self.candidates[0], beta=beta)
         if isinstance(self.folds, bool) or self.folds < 2:
             raise InvalidInputError(f"folds {self.folds!r}: 2 or more are needed")
-
-
-@dataclass(frozen=True, slots=True)
-class FrontPoint:
-    """One point of the trade-off between accuracy and COBias.
-
-    Attributes
-    ----------
-    setting : Hyperparameters or None
-        What was fitted; None for the uncorrected probabilities.
-    estimate : ClassificationMetrics
-        Cross-validated: every row is judged by a scheme fitted without it.
-    scheme : CorrectionScheme
-        The setting fitted on all rows.
-    """
-
-    setting: Hyperparameters | None
-    estimate: ClassificationMetrics
-    scheme: CorrectionScheme
-
-    @property
-    def accuracy(self) -> float:
-        """Cross-validated accuracy, 0..1."""
-        return self.estimate.accuracy
-
-    @property
-    def cobias(self) -> float:
-        """Cross-validated COBias, 0..1."""
-        return self.estimate.cobias
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +143,7 @@ def fit_scheme(
     seed: int = 0,
     classes: Sequence[str] | None = None,
     progress: Callable[[float], None] | None = None,
+    mapper: Mapping = map,
 ) -> FittedScheme:
     """Fit the front of schemes and choose one of them, all by cross-validation.
 
@@ -188,6 +164,9 @@ def fit_scheme(
         Class names, by default ``"0", "1", ...``.
     progress : callable, optional
         Called with the share of the work done, 0..1.
+    mapper : callable, optional
+        Applies a function to items, in order, like the builtin ``map``: a way to fit the folds
+        on several CPUs, with the same result.
 
     Returns
     -------
@@ -209,90 +188,74 @@ def fit_scheme(
     values, indices, names = checked_rows(probs, labels, classes)
     warn_of_absent_classes(indices, names)
     n_classes = len(names)
-    candidates = _usable(settings.candidates, n_rows=indices.size, n_classes=n_classes)
-    grid = [replace(c, beta=beta) for beta in settings.betas for c in candidates]
     folds = Folds(values, indices, settings.folds, seed)
-    predictions = folds.predictions(grid, progress=progress)
-    judged = [ClassificationMetrics.from_predictions(indices, p, n_classes) for p in predictions]
-    prepared = {
-        key: Prepared.from_arguments(values, indices, kind=key[0], ridge=key[1], classes=names)
-        for key in {(s.calibration, s.ridge) for s in grid}
-    }
+    candidates = _usable(settings.candidates, folds)
+    # By candidate, so that those that share a calibration are fitted together.
+    grid = list(dict.fromkeys(_at(c, beta) for c in candidates for beta in settings.betas))
+    predictions = dict(
+        zip(grid, folds.predictions(grid, mapper=mapper, progress=progress), strict=True)
+    )
+    judged = {setting: folds.metrics(p) for setting, p in predictions.items()}
+    prepared: dict[tuple[Any, float], Prepared] = {}
     points: list[FrontPoint] = []
     kept: list[NDArray[np.int64]] = []
-    for b in range(len(settings.betas)):
-        among = range(b * len(candidates), (b + 1) * len(candidates))
-        k = min(among, key=lambda i: _loss(judged[i], settings.betas[b]))
-        setting = grid[k]
-        scheme = prepared[setting.calibration, setting.ridge].fit(
-            setting, seed=derive_seed(seed, "anneal")
-        )
-        points.append(FrontPoint(setting, judged[k], scheme))
-        kept.append(predictions[k])
+    for beta in settings.betas:
+        setting = min((_at(c, beta) for c in candidates), key=lambda s: _loss(judged[s], beta))
+        key = setting.calibration, setting.ridge
+        if key not in prepared:
+            prepared[key] = Prepared.from_arguments(
+                values, indices, kind=key[0], ridge=key[1], classes=names
+            )
+        scheme = prepared[key].fit(setting, seed=derive_seed(seed, "anneal"))
+        own = ClassificationMetrics.from_predictions(indices, scheme.predict(values), n_classes)
+        estimate = _no_better(judged[setting], own)
+        points.append(FrontPoint(setting, estimate, scheme, beta, folds.noise(estimate)))
+        kept.append(predictions[setting])
     plain = values.argmax(axis=1).astype(np.int64)
-    before = ClassificationMetrics.from_predictions(indices, plain, n_classes)
-    untouched = FrontPoint(None, before, CorrectionScheme.identity(names))
-    points.append(untouched)
-    chosen = _chosen(points, [*kept, plain], indices, settings)
+    before = folds.metrics(plain)
+    untouched = CorrectionScheme.identity(names)
+    points.append(FrontPoint(None, before, untouched, noise=folds.noise(before)))
+    chosen = choose_point(
+        points,
+        [*kept, plain],
+        folds=folds,
+        preference=settings.preference,
+        keep_uncorrected=settings.keep_uncorrected,
+    )
     return FittedScheme(
         scheme=replace(chosen.scheme, provenance=_provenance(chosen, settings, seed)),
         chosen=chosen,
         points=tuple(points),
         front=pareto_front(points),
-        uncorrected=before,
+        uncorrected=ClassificationMetrics.from_predictions(indices, plain, n_classes),
         seconds=time.perf_counter() - started,
     )
 
 
-def _chosen(
-    points: list[FrontPoint],
-    predictions: list[NDArray[np.int64]],
-    labels: NDArray[np.int64],
-    settings: SelectionSettings,
-) -> FrontPoint:
-    """Pick a point; what cross-validation cannot tell apart is decided by caution.
+def _at(candidate: Hyperparameters, beta: float) -> Hyperparameters:
+    """Return a candidate at a weight of COBias, which counts only where there is a search."""
+    return candidate if candidate.corrections == "none" else replace(candidate, beta=beta)
 
-    With few rows the best of many estimates is mostly luck: the point of middle beta stays unless
-    another is better by more than the noise of the difference. And the probabilities stay as they
-    are unless correcting them is an improvement beyond noise.
+
+def _no_better(
+    estimate: ClassificationMetrics, own: ClassificationMetrics
+) -> ClassificationMetrics:
+    """Bound an estimate by the figures of the fitted scheme on its own rows.
+
+    Where the trade-off is nearly straight, small changes of the rows move the optimum far along
+    it: the scheme fitted on all rows can lie elsewhere than those of the folds. On its own rows a
+    scheme looks better than it is, never worse.
     """
-    preference = settings.preference
-    corrected, plain = points[:-1], points[-1]
-    best = choose(corrected, preference)
-    if preference.max_cobias is not None or preference.max_accuracy_loss is not None:
-        return choose(points, preference) if settings.keep_uncorrected else best
-    at = {id(point): p for point, p in zip(points, predictions, strict=True)}
-    n_classes = len(plain.scheme.classes)
-
-    def beats(a: FrontPoint, b: FrontPoint, errors: float) -> bool:
-        pair = compare_predictions(labels, at[id(b)], at[id(a)], n_classes, resamples=500)
-        gain = pair.accuracy if preference.prefer == "accuracy" else pair.score
-        return gain.estimate > errors * gain.standard_error
-
-    share = _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + labels.size)
-    nearest = np.argmin([abs(beta - _MIDDLE_BETA) for beta in settings.betas])
-    middle = corrected[int(nearest)]
-    if preference.prefer == "balance":
-        # Of points that are nearly as good, the most accurate one changes least.
-        near = [p for p in pareto_front(corrected) if not beats(best, p, 0.5)]
-        best = near[0] if near else best
-    if preference.prefer == "balance" and not beats(best, middle, 1.5 * share):
-        best = middle
-    if settings.keep_uncorrected:
-        loss = compare_predictions(
-            labels, at[id(plain)], at[id(best)], n_classes, resamples=500
-        ).accuracy
-        # The best of many points flatters itself; where it costs accuracy it must show more.
-        costs = loss.estimate < -loss.standard_error
-        if not beats(best, plain, 2.0 if costs else 1.0):
-            return plain
-    return best
+    return replace(
+        estimate,
+        accuracy=min(estimate.accuracy, own.accuracy),
+        cobias=max(estimate.cobias, own.cobias),
+    )
 
 
-def _usable(
-    candidates: tuple[Hyperparameters, ...], *, n_rows: int, n_classes: int
-) -> tuple[Hyperparameters, ...]:
+def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hyperparameters, ...]:
     """Leave out what would overfit, unless nothing else is left."""
+    n_rows, n_classes = folds.probs.shape
     kept = tuple(
         c
         for c in candidates
@@ -300,6 +263,7 @@ def _usable(
         and not (
             c.corrections in ("memberships", "both") and n_rows < _MEMBERSHIP_ROWS * n_classes
         )
+        and not (folds.few and c.calibration not in _FRUGAL)
     )
     return kept or candidates
 

@@ -143,6 +143,7 @@ def compare_predictions(
     after: ArrayLike,
     n_classes: int,
     *,
+    parts: ArrayLike | None = None,
     level: float = 0.95,
     resamples: int = _RESAMPLES,
     seed: int = 0,
@@ -155,6 +156,9 @@ def compare_predictions(
         True classes and the two predictions.
     n_classes : int
         Number of classes N.
+    parts : array of int, shape [M], optional
+        The part of every row: COBias is then the mean of that of the parts, as
+        cross-validation judges it.
     level, resamples, seed
         As for :func:`bootstrap_intervals`.
 
@@ -164,19 +168,31 @@ def compare_predictions(
         When an argument is not allowed.
     """
     _check(level, resamples)
-    first = ClassificationMetrics.from_confusion(confusion_matrix(labels, before, n_classes))
-    second = ClassificationMetrics.from_confusion(confusion_matrix(labels, after, n_classes))
     true = np.asarray(labels, dtype=np.int64)
     ok = [np.asarray(values) == true for values in (before, after)]
-    key = true + n_classes * (2 * ok[0].astype(np.int64) + ok[1].astype(np.int64))
-    cells = np.bincount(key, minlength=4 * n_classes).reshape(4, n_classes)
-    drawn = _resample(cells, resamples, seed)
-    rows = drawn.sum(axis=1)
-    _, accuracy1, bias1 = _figures(drawn[:, 2] + drawn[:, 3], rows)
-    _, accuracy2, bias2 = _figures(drawn[:, 1] + drawn[:, 3], rows)
+    # Parts without rows have no figures.
+    part = np.unique(np.zeros_like(true) if parts is None else parts, return_inverse=True)[1]
+    # Checks labels and predictions too.
+    first, second = (
+        ClassificationMetrics.from_confusion(confusion_matrix(labels, values, n_classes))
+        for values in (before, after)
+    )
+    key = true + n_classes * (2 * ok[0].astype(np.int64) + ok[1].astype(np.int64) + 4 * part)
+    counts = np.bincount(key, minlength=4 * n_classes * (int(part.max()) + 1))
+    tables = counts.reshape(-1, 4, n_classes)
+    cells = tables.sum(axis=0)
+    accuracy, bias, change = np.zeros(resamples), np.zeros(resamples), 0.0
+    for i, table in enumerate(tables):
+        # The counts themselves, then what is drawn from them.
+        drawn = np.concatenate([table[None], _resample(table, resamples, seed + i)])
+        rows = drawn.sum(axis=1)
+        _, accuracy1, bias1 = _figures(drawn[:, 2] + drawn[:, 3], rows)
+        _, accuracy2, bias2 = _figures(drawn[:, 1] + drawn[:, 3], rows)
+        accuracy += (accuracy2 - accuracy1)[1:] * (table.sum() / true.size)
+        differences = (bias2 - bias1) / len(tables)
+        bias += differences[1:]
+        change += float(differences[0])
     gain = second.accuracy - first.accuracy
-    change = second.cobias - first.cobias
-    accuracy, bias = accuracy2 - accuracy1, bias2 - bias1
     return PairedComparison(
         accuracy=_interval(gain, accuracy, level),
         cobias=_interval(change, bias, level),
