@@ -47,7 +47,7 @@ SizeChoice = Annotated[int | str, PlainValidator(_size)]
 ABLATED: Final = tuple(name for name in TunerSettings.model_fields if name != "objective")
 
 #: How people write the value None of an axis; of a limit it is that there is none.
-_NONE: Final = {"weight_scale": "tuned", "memberships": "all"}
+_NONE: Final = {"weight_scale": "tuned", "memberships": "all", "optimization_sizes": "full"}
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:

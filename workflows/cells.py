@@ -163,6 +163,11 @@ class Variant:
     tuner: TunerSettings | None
     optimization_size: int | None = None
 
+    @classmethod
+    def of(cls, cell: Cell) -> Variant:
+        """Return that of a cell."""
+        return cls(cell.method, cell.tuner, cell.optimization_size)
+
     @property
     def identity(self) -> dict[str, Any]:
         """Its part of the identity of a cell."""

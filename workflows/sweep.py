@@ -92,6 +92,11 @@ class SweepPlan:
         return bool(self.missing_tables or self.missing_cells)
 
     @property
+    def variants(self) -> list[Variant]:
+        """What the cells of one table are, in their order."""
+        return variants_of(self.config)
+
+    @property
     def n_tables(self) -> int:
         """Number of tables in the sweep."""
         return len(self.requests)
@@ -99,7 +104,7 @@ class SweepPlan:
     @property
     def n_cells(self) -> int:
         """Number of cells in the sweep."""
-        return self.n_tables * len(variants_of(self.config))
+        return self.n_tables * len(self.variants)
 
     @property
     def n_failed(self) -> int:

@@ -9,9 +9,15 @@ from rich.table import Table
 
 from dcs.methods import get_method
 from tracking import CellRecord
+from workflows.axes import ABLATED
+from workflows.cells import Cell, Variant
 from workflows.cli._console import new_table
+from workflows.overview import differing_settings
 
 __all__ = ["results_table"]
+
+#: The settings in which cells of one method may differ.
+_AXES = ("objectives", *ABLATED, "optimization_sizes")
 
 #: Room taken by everything but the class columns.
 _OTHER_COLUMNS = 58
@@ -20,7 +26,9 @@ _OTHER_COLUMNS = 58
 def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
     """Return accuracy, COBias and class accuracies by method.
 
-    Several seeds are averaged; a single one is shown with its 95 % interval.
+    Cells that differ in a setting, as those of an ablation do, have rows of their own and a
+    column for each such setting. Several seeds are averaged; a single one is shown with its 95 %
+    interval.
 
     Parameters
     ----------
@@ -29,37 +37,48 @@ def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
     width : int
         Characters there are. Where the classes do not fit, the weakest one stands for them.
     """
-    groups: dict[tuple[object, str], list[CellRecord]] = {}
-    for record in records:
-        identity = record.identity
-        groups.setdefault((identity["shots"], identity["method"]), []).append(record)
+    variants = [Variant.of(Cell.from_identity(record.identity)) for record in records]
+    settings = differing_settings(variants)
+    axes = [axis for axis in _AXES if any(axis in own for own in settings.values())]
+    groups: dict[tuple[object, Variant], list[CellRecord]] = {}
+    for record, variant in zip(records, variants, strict=True):
+        groups.setdefault((record.identity["shots"], variant), []).append(record)
     with_shots = any(shots is not None for shots, _ in groups)
     classes = [str(name) for name in records[0].class_accuracies["class"]]
-    fits = _OTHER_COLUMNS + sum(max(len(name), 3) + 2 for name in classes) <= width
+    taken = _OTHER_COLUMNS + sum(len(_axis_title(axis)) + 2 for axis in axes)
+    fits = taken + sum(max(len(name), 3) + 2 for name in classes) <= width
 
     table = new_table(
         *(["shots"] if with_shots else []),
         "method ",
+        *map(_axis_title, axes),
         "accuracy ↑",
         "COBias ↓",
         *(classes if fits else ["weakest class ", ""]),
     )
     previous: object = None
-    for (shots, method), group in groups.items():
+    for (shots, variant), group in groups.items():
+        method = get_method(variant.method)
         if shots != previous and table.row_count:
             table.add_section()
         columns = zip(*(record.class_accuracies["after"] for record in group), strict=True)
         means = [_mean(column) for column in columns]
         table.add_row(
             *([str(shots)] if with_shots else []),
-            get_method(method).title,
+            method.title,
+            *(settings[variant].get(axis, "") for axis in axes),
             _figure(group, "test/accuracy"),
             _figure(group, "test/cobias"),
             *(map(_percent, means) if fits else _weakest(classes, means)),
-            style="bold" if get_method(method).searches else "",
+            style="bold" if method.searches else "",
         )
         previous = shots
     return table
+
+
+def _axis_title(axis: str) -> str:
+    names = {"objectives": "objective", "optimization_sizes": "rows"}
+    return names.get(axis, axis.replace("_", " "))
 
 
 def _weakest(classes: Sequence[str], means: Sequence[float | None]) -> tuple[str, str]:

@@ -9,18 +9,22 @@ from itertools import groupby
 from pathlib import Path
 
 from dcs._files import atomic_path
+from dcs.prompting import get_task
+from dcs.scorers import is_served
 from tracking import CellRecord, Recorder, RecorderReport
 from tracking.figures import class_accuracy_figure
-from workflows.cli._console import console, new_table
+from workflows.cli._console import console
 from workflows.cli._live import sweep_view
+from workflows.cli._planning import headline
 from workflows.cli._results import results_table
+from workflows.cli._scoring import announce
 from workflows.cli._signals import STOP
 from workflows.cluster import connected
-from workflows.config import SweepConfig
-from workflows.estimate import estimate
+from workflows.config import SweepConfig, objective_label
+from workflows.stores import ProbabilityStore
 from workflows.sweep import SweepPlan, plan_sweep, run_sweep, sweep_key
 
-__all__ = ["show_plan", "sweep_and_show"]
+__all__ = ["sweep_and_show"]
 
 #: The method whose class accuracies are drawn.
 _DRAWN = "dcs"
@@ -34,6 +38,7 @@ def sweep_and_show(
     tracking_uri: str | None,
     retry_failed: bool = False,
     address: str | None = None,
+    yes: bool = False,
 ) -> None:
     """Run a sweep to its end and print its tables, what was written, and what to type next.
 
@@ -51,6 +56,8 @@ def sweep_and_show(
         Whether cells that failed earlier are computed again.
     address : str or None
         The Ray cluster to run on; by default one is started on this machine.
+    yes : bool
+        Whether to send requests that cost money without asking.
 
     Raises
     ------
@@ -60,7 +67,8 @@ def sweep_and_show(
     clock = time.perf_counter()
     with console.status("looking at what is there already"):
         plan = plan_sweep(config, output, retry_failed=retry_failed)
-    console.print(_headline(plan))
+    console.print(headline(plan))
+    _announce(plan, yes=yes)
     with Recorder(
         tracking_uri,
         output=output,
@@ -75,50 +83,38 @@ def sweep_and_show(
             records = run_sweep(plan, recorder, view)
         with console.status("recording in MLflow"):
             report = recorder.finish()
+    for line in _remarks(plan, output):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     _show(config.name, records, report, output=output, seconds=time.perf_counter() - clock)
     if not all(record.finished for record in records):
         raise SystemExit(1)
 
 
-def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
-    """Print the cells of a sweep: what is finished, what is missing, how long that may take."""
-    plan = plan_sweep(config, output, retry_failed=retry_failed)
-    table = new_table("model ", "task ", "shots", "seed", "table ", "finished", "failed", "to do")
-    for key, request in plan.requests.items():
-        cells = plan.cells.get(key, [])
-        ended = [plan.ended[cell.key] for cell in cells if cell.key in plan.ended]
-        finished = sum(record.finished for record in ended)
-        table.add_row(
-            request.model,
-            request.task,
-            str(request.shots),
-            str(request.seed),
-            "there" if cells else "to score",
-            str(finished),
-            str(len(ended) - finished),
-            str(len(config.methods) - len(ended)),
-        )
-    console.print(table)
-    console.print(_headline(plan))
-    rest = estimate(plan)
-    console.print(
-        f"to do: {rest.tables} tables to score{_duration(rest.scoring_seconds, 'one worker')}"
-        f"{_duration(rest.gpu_seconds, 'GPUs') if rest.gpu_seconds else ''}, "
-        f"{rest.cells} cells to tune{_duration(rest.cell_seconds, 'one CPU')}",
-        soft_wrap=True,
-    )
+def _announce(plan: SweepPlan, *, yes: bool) -> None:
+    """Say what a server will be asked, for the tables that are missing."""
+    requests = plan.missing_tables.values()
+    for model in dict.fromkeys(request.model for request in requests):
+        if is_served(plan.config.scoring.engine):
+            announce(
+                plan.config.scoring.load(model),
+                [
+                    (get_task(r.task, r.data), r.shots, r.seed, r.limit)
+                    for r in requests
+                    if r.model == model
+                ],
+                price=plan.config.scoring.price,
+                yes=yes,
+            )
 
 
-def _duration(seconds: float | None, of: str) -> str:
-    if seconds is None:
-        return " (how long shows once the first is done)"
-    if seconds < 120:
-        return f" ({seconds:.0f} s of {of})"
-    return (
-        f" ({seconds / 60:.0f} min of {of})"
-        if seconds < 7200
-        else (f" ({seconds / 3600:.1f} h of {of})")
-    )
+def _remarks(plan: SweepPlan, output: Path) -> list[str]:
+    """Return what the engine had to say of the tables that were missing."""
+    store = ProbabilityStore.under(output)
+    lines = []
+    for key, request in plan.missing_tables.items():
+        scoring = store.scoring(key)
+        lines += [f"{request.label}: {line}" for line in (scoring.remarks if scoring else [])]
+    return lines
 
 
 @contextmanager
@@ -134,14 +130,6 @@ def _joined_ray(address: str | None = None) -> Iterator[None]:
         yield
 
 
-def _headline(plan: SweepPlan) -> str:
-    failed = f", {plan.n_failed} failed" if plan.n_failed else ""
-    return (
-        f"[bold]{plan.config.name}[/bold]: {plan.n_tables} tables, {plan.n_cells} cells; "
-        f"{len(plan.ended) - plan.n_failed} cells finished earlier{failed}"
-    )
-
-
 def _show(
     name: str, records: list[CellRecord], report: RecorderReport, *, output: Path, seconds: float
 ) -> None:
@@ -153,12 +141,8 @@ def _show(
         console.print(results_table(list(group), width=console.width))
     for record in records:
         if record.status == "FAILED":
-            identity = record.identity
             last = (record.error or "").strip().splitlines()[-1]
-            console.print(
-                f"[red]failed[/red] {identity['method']} {identity['task']} "
-                f"{identity['shots']}-shot seed {identity['seed']}: {last}"
-            )
+            console.print(f"[red]failed[/red] {_name(record)}: {last}")
     if len(finished) < len(records):
         console.print("add [bold]--retry-failed[/bold] to compute the failed cells again")
     console.print()
@@ -170,6 +154,21 @@ def _show(
     console.print(report.message, soft_wrap=True)
     console.print(f"written to {output} in {seconds:.0f} s", soft_wrap=True)
     console.print(f"next: [bold]dcs ui --output {output}[/bold] compares the runs in MLflow")
+
+
+def _name(record: CellRecord) -> str:
+    """Return the name of a cell; that of a poisoned one may hold settings that are not allowed."""
+    identity = record.identity
+    name = f"{identity['method']} {identity['task']} {identity['shots']}-shot"
+    tuner = identity.get("tuner") or {}
+    if tuner.get("objective", "full") != "full":
+        name += f" objective {objective_label(tuner['objective'])}"
+    for setting in ("weight_scale", "memberships"):
+        if tuner.get(setting) is not None:
+            name += f" {setting} {tuner[setting]}"
+    if identity.get("optimization_size") is not None:
+        name += f" {identity['optimization_size']} rows"
+    return f"{name} seed {identity['seed']}"
 
 
 def _group(record: CellRecord) -> tuple[str, str]:

@@ -7,6 +7,23 @@ from typing import Annotated
 
 import typer
 
+from workflows.cli._engine import (
+    ApiName,
+    BaseURL,
+    Concurrency,
+    Device,
+    Dtype,
+    Engine,
+    LabelRuleName,
+    Memory,
+    Missing,
+    Price,
+    Store,
+    TensorParallel,
+    TokenizerName,
+    TopLogprobs,
+    Yes,
+)
 from workflows.cli._options import Data, Output, TrackingUri
 
 __all__ = ["register"]
@@ -31,7 +48,7 @@ def sweep(
         typer.Option(
             "--only",
             metavar="AXIS=VALUE,...",
-            help="Leave out other cells, e.g. tasks=trec,rte; repeatable.",
+            help="Leave out other cells, e.g. tasks=trec,rte or objectives=err; repeatable.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -50,16 +67,53 @@ def sweep(
     ] = None,
     output: Output = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
+    store: Store = None,
+    engine: Engine = None,
+    label_rule: LabelRuleName = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    tensor_parallel: TensorParallel = None,
+    memory: Memory = None,
+    base_url: BaseURL = None,
+    api: ApiName = None,
+    top_logprobs: TopLogprobs = None,
+    missing: Missing = None,
+    concurrency: Concurrency = None,
+    tokenizer: TokenizerName = None,
+    price: Price = None,
+    yes: Yes = False,
 ) -> None:
-    """Run every cell of a sweep: models x tasks x shots x seeds x methods.
+    """Run every cell of a sweep: models x tasks x shots x seeds x methods x ablations.
 
     What is finished is not computed again when the command is repeated, also after it was
     stopped or the machine went down. The command line wins over the file, the file over defaults.
     """
-    from workflows.cli._sweeping import show_plan, sweep_and_show
+    from workflows.cli._planning import show_plan
+    from workflows.cli._sweeping import sweep_and_show
     from workflows.config import load_config, narrowed
 
-    whole = load_config(config, models=model, data=None if data is None else str(data.absolute()))
+    scoring = {
+        "store": store,
+        "engine": engine,
+        "label_rule": label_rule,
+        "dtype": dtype,
+        "device": device,
+        "tensor_parallel": tensor_parallel,
+        "memory": memory,
+        "base_url": base_url,
+        "api": api,
+        "top_logprobs": top_logprobs,
+        "missing": missing,
+        "concurrency": concurrency,
+        "tokenizer": tokenizer,
+        "price": price,
+    }
+    whole = load_config(
+        config,
+        models=model,
+        data=None if data is None else str(data.absolute()),
+        scoring={name: value for name, value in scoring.items() if value is not None},
+    )
     part = narrowed(whole, only or [])
     if dry_run:
         show_plan(part, output=output, retry_failed=retry_failed)
@@ -71,4 +125,5 @@ def sweep(
         tracking_uri=tracking_uri,
         retry_failed=retry_failed,
         address=address,
+        yes=yes,
     )
