@@ -27,8 +27,10 @@ class Run:
 
 def is_out_of_memory(torch: Any, error: RuntimeError) -> bool:
     """Return whether torch failed for want of memory."""
-    # On a CPU torch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+    # On a CPU torch raises a plain RuntimeError, and so do the libraries below it on a GPU.
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        sign in str(error) for sign in ("allocate memory", "ALLOC_FAILED")
+    )
 
 
 def shared_length(prompts: list[list[int]]) -> int:

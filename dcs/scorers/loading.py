@@ -52,7 +52,9 @@ def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
     reference = model if isinstance(model, ModelReference) else resolve_model(model)
     transformers = require("transformers")
     with loading(reference, transformers):
-        return transformers.AutoTokenizer.from_pretrained(reference.location)
+        return transformers.AutoTokenizer.from_pretrained(
+            reference.location, revision=reference.version
+        )
 
 
 def load_model(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:
@@ -61,6 +63,7 @@ def load_model(transformers: Any, reference: ModelReference, dtype: Any) -> tupl
     def load(local_files_only: bool) -> tuple[Any, Any]:
         place = {
             "pretrained_model_name_or_path": reference.location,
+            "revision": reference.version,
             "local_files_only": local_files_only,
         }
         tokenizer = transformers.AutoTokenizer.from_pretrained(**place)

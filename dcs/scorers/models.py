@@ -16,7 +16,7 @@ __all__ = ["PACKAGED_MODELS", "ModelReference", "resolve_model"]
 PACKAGED_MODELS = ("tiny_lm",)
 
 _ASSETS = Path(__file__).parents[1] / "assets"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?")
 # What decides a model's numbers; notes beside it do not.
 _DECISIVE = re.compile(
     r".*\.(safetensors|bin|model)|config\.json|tokenizer.*\.json|vocab\..*|merges\.txt"
@@ -39,11 +39,14 @@ class ModelReference:
     revision : str or None
         Hash of a local folder's weights, settings and tokenizer; None for a hub id, whose
         commit is known when it is loaded.
+    version : str or None
+        Branch, tag or commit of the hub that was asked for; None is its main branch.
     """
 
     name: str
     location: str
     revision: str | None
+    version: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -58,7 +61,8 @@ def resolve_model(model: str | os.PathLike[str]) -> ModelReference:
     ----------
     model : str or path-like
         ``"tiny_lm"`` (the packaged demonstration model), a folder in the Transformers form, or
-        a hub id ``owner/name``. A folder goes before a hub id of the same name.
+        a hub id ``owner/name``, perhaps with a branch, tag or commit: ``owner/name@v1.0``. A
+        folder goes before a hub id of the same name.
 
     Returns
     -------
@@ -79,8 +83,9 @@ def resolve_model(model: str | os.PathLike[str]) -> ModelReference:
                 "as written by save_pretrained"
             )
         return ModelReference(name, str(folder), _folder_revision(folder))
-    if _HUB_ID.fullmatch(name):
-        return ModelReference(name, name, None)
+    found = _HUB_ID.fullmatch(name)
+    if found is not None:
+        return ModelReference(name, found[1], None, found[2])
     raise ScoringError(
         f"model {name!r} not found{suggest(name, PACKAGED_MODELS)}: give "
         f"{', '.join(PACKAGED_MODELS)}, an existing model folder, or a hub id owner/name"

@@ -123,11 +123,11 @@ class TestChoice:
 
 class TestOutOfMemory:
     @staticmethod
-    def scorer(most: int, monkeypatch: pytest.MonkeyPatch) -> TransformersScorer:
+    def scorer(most: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> TransformersScorer:
         """Return a scorer whose memory holds batches of `most` rows."""
         import torch
 
-        scorer = TransformersScorer("tiny_lm", device="cpu")
+        scorer = TransformersScorer("tiny_lm", device="cpu", **options)
         forward = scorer._model.forward
 
         def limited(*args: Any, **inputs: Any) -> Any:
@@ -151,6 +151,49 @@ class TestOutOfMemory:
         assert sum(steps) == len(QUERIES)
         assert max(steps) <= 2
         assert "out of memory" in caplog.text
+
+    @pytest.mark.parametrize("message", ["CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory"])
+    def test_other_words_for_it(self, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        scorer = self.scorer(10, monkeypatch)
+        forward, failures = scorer._model.forward, [RuntimeError(f"error: {message}")]
+
+        def limited(*args: Any, **inputs: Any) -> Any:
+            if inputs["input_ids"].shape[0] > 1 and failures:
+                raise failures.pop()
+            return forward(*args, **inputs)
+
+        monkeypatch.setattr(scorer._model, "forward", limited)
+        expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, TASK.label_words)
+        probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
+        np.testing.assert_allclose(probs, expected, atol=1e-5)
+        assert not failures
+
+    def test_whole_words_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = load_scorer("tiny_lm", device="cpu", label_rule="joint")
+        expected = whole.score(PREFIX, QUERIES, WORDS)
+        scorer = self.scorer(3, monkeypatch, label_rule="joint")
+        np.testing.assert_allclose(scorer.score(PREFIX, QUERIES, WORDS), expected, atol=1e-5)
+
+    def test_other_failures_are_not_taken_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        scorer = self.scorer(10, monkeypatch)
+
+        def broken(*args: Any, **inputs: Any) -> Any:
+            raise RuntimeError("shapes do not match")
+
+        monkeypatch.setattr(scorer._model, "forward", broken)
+        with pytest.raises(RuntimeError, match="shapes do not match"):
+            scorer.score(PREFIX, QUERIES, TASK.label_words)
+
+    def test_a_model_that_does_not_fit_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+
+        def full(*args: Any, **kwargs: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
+
+        monkeypatch.setattr(torch.nn.Module, "to", full)
+        with pytest.raises(ScoringError, match="'tiny_lm' does not fit .*tensor_parallel") as e:
+            load_scorer("tiny_lm", device="cpu")
+        assert "\n" not in str(e.value)
 
     def test_a_single_prompt_too_large_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ScoringError, match="ran out of memory on cpu with a single prompt"):
