@@ -17,7 +17,8 @@ def one_thread() -> Iterator[None]:
 
     With several threads sums are taken in another order and come out another in their last bits,
     so that tables and figures would depend on the number of CPUs. Also a decorator. Ray counts
-    one CPU for a cell or an actor; the others are busy with other cells.
+    one CPU for a cell or an actor; the others are busy with other cells. Torch is held to it if
+    it has been imported before.
     """
     torch = sys.modules.get("torch")
     with threadpool_limits(limits=1):
