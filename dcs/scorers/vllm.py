@@ -3,7 +3,8 @@
 The next-token log-probabilities of the label tokens alone are asked for, by token id. Where the
 installed vLLM cannot do that, the next token is restricted to the label tokens instead and the
 processed log-probabilities are read: the restriction adds a constant to each row, which the
-normalisation over classes cancels.
+normalisation over classes cancels. Whole label words are read token by token, each prompt
+continued by the tokens before; the prefix cache holds the rest.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from numpy.typing import NDArray
 
 from dcs._files import suggest
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
+from dcs.scorers._prompts import TokenizedPrompts, tokenize
 from dcs.scorers.base import Progress
 from dcs.scorers.label_tokens import (
     LabelRule,
     check_label_rule,
     class_probabilities,
-    read_label_words,
+    joint_probabilities,
 )
 from dcs.scorers.models import ModelReference, resolve_model
 
@@ -48,9 +50,9 @@ class VLLMScorer:
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     tensor_parallel : int
         GPUs that share the model. In a Ray actor, give the actor as many.
-    label_rule : {"auto", "mean", "first"}
-        How a label word of several tokens is read. One position is read, so that ``joint`` is
-        not to be had here, and ``auto`` is the mean.
+    label_rule : {"auto", "mean", "first", "joint"}
+        How a label word of several tokens is read; see :data:`dcs.scorers.LabelRule`. ``joint``
+        needs log-probabilities by token id; without them ``auto`` is the mean.
     path : {"token_ids", "allowed"}, optional
         How to read; by default by token id where the installed vLLM can.
     memory : float, optional
@@ -82,7 +84,7 @@ class VLLMScorer:
         memory: float | None = None,
         max_length: int | None = None,
     ) -> None:
-        check_label_rule(label_rule, ("auto", "mean", "first"))
+        check_label_rule(label_rule)
         if path is not None and path not in get_args(ReadPath):
             raise ConfigError(
                 f"path {path!r}{suggest(path, get_args(ReadPath))}: allowed are "
@@ -93,12 +95,21 @@ class VLLMScorer:
         reference = model if isinstance(model, ModelReference) else resolve_model(model)
         self._vllm = _require_vllm()
         torch = importlib.import_module("torch")
-        has_gpu = torch.cuda.is_available()
+        # Asked of vLLM and not of torch, which would open the GPU in this process too early.
+        has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
         precision = dtype or ("bfloat16" if has_gpu else "float32")
         self._by_id = _has_token_ids(self._vllm) if path is None else path == "token_ids"
+        if label_rule == "joint" and not self._by_id:
+            raise ConfigError(
+                "label rule 'joint': needs path 'token_ids', and a vllm that has "
+                "SamplingParams.logprob_token_ids; use the rule mean or first, or the engine "
+                "transformers"
+            )
         options: dict[str, Any] = {
             "model": reference.location,
             "dtype": precision,
+            "revision": reference.version,
+            "tokenizer_revision": reference.version,
             "tensor_parallel_size": tensor_parallel,
             "enable_prefix_caching": True,
             "max_logprobs": _MOST_TOKEN_IDS,
@@ -107,6 +118,9 @@ class VLLMScorer:
         }
         if not has_gpu:
             options["enforce_eager"] = True
+        if tensor_parallel > 1:
+            # In a Ray actor vLLM would choose Ray, and wait for GPUs that the actor holds.
+            options["distributed_executor_backend"] = "mp"
         if memory is not None:
             options["gpu_memory_utilization"] = memory
         if max_length is not None:
@@ -124,7 +138,9 @@ class VLLMScorer:
         self._tokenizer = self._engine.get_tokenizer()
         config = self._engine.llm_engine.model_config
         self._max_length = int(config.max_model_len)
-        self._label_rule: LabelRule = "mean" if label_rule == "auto" else label_rule
+        self._label_rule: LabelRule = (
+            "mean" if label_rule == "auto" and not self._by_id else label_rule
+        )
         self.model = reference.name
         self.revision = (
             reference.revision or getattr(config.hf_config, "_commit_hash", None) or "unknown"
@@ -148,32 +164,61 @@ class VLLMScorer:
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if not queries:
             return np.zeros((0, len(label_words)))
-        token_ids, _ = read_label_words(
-            prefix + queries[0],
+        tokens = tokenize(
+            prefix,
+            queries,
             label_words,
             encode=self._encode,
             describe=lambda token: str(self._tokenizer.decode([token])),
             rule=self._label_rule,
+            model=self.model,
+            limit=self._max_length - 1,  # one token more is generated
         )
-        wanted = sorted({*sum(token_ids, ())})
+        read = self._whole_words if tokens.rule == "joint" else self._next_tokens
+        parts = []
+        for start in range(0, len(queries), _BATCH):
+            rows = range(start, min(start + _BATCH, len(queries)))
+            parts.append(read(rows, tokens))
+            if progress is not None:
+                progress(len(rows))
+        values = np.concatenate(parts)
+        if tokens.rule == "joint":
+            return joint_probabilities(values)
+        return class_probabilities(values, tokens.token_ids)
+
+    def _next_tokens(self, rows: range, tokens: TokenizedPrompts) -> NDArray[np.float64]:
+        return self._ask(rows, [tokens.prompts[row] for row in rows], tokens.wanted)
+
+    def _whole_words(self, rows: range, tokens: TokenizedPrompts) -> NDArray[np.float64]:
+        """Add up the log-probabilities of each word's tokens, each after those before it."""
+        following: dict[tuple[int, ...], set[int]] = {}
+        for word in tokens.token_ids:
+            for length, token in enumerate(word):
+                following.setdefault(word[:length], set()).add(token)
+        total = np.zeros((len(rows), len(tokens.token_ids)))
+        for head, nexts in sorted(following.items()):
+            wanted = sorted(nexts)
+            values = self._ask(rows, [[*tokens.prompts[row], *head] for row in rows], wanted)
+            for column, word in enumerate(tokens.token_ids):
+                if len(word) > len(head) and word[: len(head)] == head:
+                    total[:, column] += values[:, wanted.index(word[len(head)])]
+        return total
+
+    def _ask(
+        self, rows: range, prompts: Sequence[list[int]], wanted: list[int]
+    ) -> NDArray[np.float64]:
+        """Return the log-probabilities of some tokens after each prompt."""
         if len(wanted) > _MOST_TOKEN_IDS:
             raise ScoringError(
                 f"{len(wanted)} label tokens: vllm reads at most {_MOST_TOKEN_IDS}; use the rule "
                 "first, or fewer classes"
             )
-        # Tokenised here, so that every prompt has the one start token it should have.
-        prompts = [self._encode(prefix + query) for query in queries]
-        self._check_lengths(prompts)
-        sampling = self._sampling(wanted)
-        logits = np.empty((len(queries), len(wanted)))
-        for start in range(0, len(prompts), _BATCH):
-            part = [{"prompt_token_ids": ids} for ids in prompts[start : start + _BATCH]]
-            answers = self._engine.generate(part, sampling, use_tqdm=False)
-            for row, answer in enumerate(answers, start):
-                logits[row] = self._values(row, answer, wanted)
-            if progress is not None:
-                progress(len(answers))
-        return class_probabilities(logits, token_ids)
+        answers = self._engine.generate(
+            [{"prompt_token_ids": ids} for ids in prompts], self._sampling(wanted), use_tqdm=False
+        )
+        return np.array(
+            [self._values(row, answer, wanted) for row, answer in zip(rows, answers, strict=True)]
+        )
 
     def close(self) -> None:
         """Shut the engine down and free the GPUs. The scorer cannot be used afterwards."""
@@ -191,17 +236,10 @@ class VLLMScorer:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _encode(self, text: str) -> list[int]:
-        return list(self._tokenizer(text)["input_ids"])
-
-    def _check_lengths(self, prompts: list[list[int]]) -> None:
-        for row, ids in enumerate(prompts):
-            # One token more is generated.
-            if not ids or len(ids) + 1 > self._max_length:
-                raise ScoringError(
-                    f"query {row}: its prompt has {len(ids)} tokens, model {self.model!r} reads "
-                    f"1 to {self._max_length - 1}; use fewer shots or shorter texts"
-                )
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        # Tokenised here, so that every prompt has the one start token it should have.
+        ids: list[list[int]] = self._tokenizer(texts)["input_ids"]
+        return ids
 
     def _sampling(self, wanted: list[int]) -> Any:
         # One for all prompts of a call: vLLM spoils mixed batches silently.

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
-from dcs.scorers import Scorer, load_scorer
+from dcs.scorers import LabelRule, Scorer, load_scorer
 from dcs.scorers.vllm import VLLMScorer
 from tests.dcs.scorers.test_contract import PREFIX, QUERIES, TASK, ScorerContract
 
@@ -29,7 +30,7 @@ def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"path": "token_id"}, "path 'token_id'.*'token_ids'"),
         ({"tensor_parallel": 0}, "tensor_parallel 0"),
-        ({"label_rule": "joint"}, "label rule 'joint'.*auto, mean, first"),
+        ({"label_rule": "jiont"}, "label rule 'jiont'.*'joint'"),
         ({"device": "cpu"}, "no option 'device'"),
     ],
 )
@@ -86,6 +87,51 @@ def test_label_words_of_several_tokens(engine: VLLMScorer) -> None:
     words = ("quixotry", "abbreviation", "zebra crossing")
     expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, words)
     np.testing.assert_allclose(engine.score(PREFIX, QUERIES, words), expected, atol=1e-3)
+
+
+WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes", "zebra")
+
+
+@pytest.mark.vllm
+class TestWholeWords:
+    """Of words of which some begin alike, as `auto` reads them too."""
+
+    @staticmethod
+    def rule(engine: VLLMScorer, rule: LabelRule, words: tuple[str, ...]) -> NDArray[np.float64]:
+        chosen, engine._label_rule = engine._label_rule, rule
+        try:
+            return engine.score(PREFIX, QUERIES, words)
+        finally:
+            engine._label_rule = chosen
+
+    def test_agree_with_transformers(self, engine: VLLMScorer) -> None:
+        if not engine._by_id:
+            with pytest.raises(ConfigError, match="'joint': needs path 'token_ids'.*mean or firs"):
+                VLLMScorer("tiny_lm", path="allowed", label_rule="joint")
+            with pytest.raises(ScoringError, match="'zebra crossing' .* and 'zebra stripes'"):
+                engine.score(PREFIX, QUERIES, WORDS[:4])
+            return
+        expected = load_scorer("tiny_lm", device="cpu", label_rule="joint")
+        probs = expected.score(PREFIX, QUERIES, WORDS[:4])
+        for rule in ("joint", "auto"):
+            np.testing.assert_allclose(self.rule(engine, rule, WORDS[:4]), probs, atol=1e-3)  # type: ignore[arg-type]
+
+    def test_a_word_that_begins_another(self, engine: VLLMScorer) -> None:
+        with pytest.raises(ScoringError, match="'zebra"):
+            self.rule(engine, "joint" if engine._by_id else "auto", WORDS)
+
+    def test_too_long_with_a_word(self, engine: VLLMScorer) -> None:
+        if engine._by_id:
+            limit = engine._max_length - 1
+            count = len(engine._encode([QUERIES[0]])[0])
+            text = "a " * (limit - count - 1) + QUERIES[0]
+            assert limit - 3 <= len(engine._encode([text])[0]) <= limit
+            chosen, engine._label_rule = engine._label_rule, "joint"
+            try:
+                with pytest.raises(ScoringError, match="tokens, and . more with a label word"):
+                    engine.score("", [text], ("good", "quixotry"))
+            finally:
+                engine._label_rule = chosen
 
 
 @pytest.mark.vllm
