@@ -9,6 +9,7 @@ import typer
 from workflows.cli import (
     apply,
     compare,
+    doctor,
     evaluate,
     generate,
     importing,
@@ -58,6 +59,7 @@ for module in (
     register,
     sync,
     ui,
+    doctor,
 ):
     module.register(app)
 
