@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-browser test-faults test-vllm check clean
+.PHONY: help install demo test test-slow test-browser test-faults test-vllm docs check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vl
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=. \
 		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scorers/test_vllm.py
 
+docs: $(INSTALLED)  ## make the API reference in docs/reference
+	$(BIN)/python scripts/reference.py docs/reference
+
 check: $(INSTALLED)  ## lint, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,4 +56,4 @@ check: $(INSTALLED)  ## lint, types and import contracts
 	$(BIN)/lint-imports
 
 clean:  ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(VLLM) dcs-runs
+	rm -rf $(VENV) $(VLLM) dcs-runs docs/reference
