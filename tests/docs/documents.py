@@ -9,7 +9,7 @@ Before a block of code stand the comments that say how it is run; they do not sh
     <!-- where: WORD = TEXT -->   WORD stands for TEXT, which the shell expands; repeatable
     <!-- background: URL -->      it runs to the end of the document; URL answers once it is up
     <!-- output -->               each of its lines is in what the block before it printed
-    <!-- source: FILE -->         it is the content of this file of the checkout
+    <!-- source: FILE -->         it is a part of this file of the checkout
 
 Shell and Python blocks are run in order, one folder per document; those of other languages are
 not.

@@ -121,11 +121,13 @@ def test_tabu_search_reaches_the_proven_optimum(n_classes: int) -> None:
 
 
 def test_the_scorer_keeps_the_contract_of_scorers(tmp_path: Path) -> None:
-    from dcs.scorers import Scorer
+    from dcs.scorers import Scorer, load_scorer, resolve_model
 
-    model = tmp_path / "words.txt"
-    model.write_text("good fine great\n\nbad poor broken\n")
-    scorer = _module("scorer").UnigramScorer(str(model))
+    model = tmp_path / "words"
+    model.mkdir()
+    words = {"good": "good fine great", "bad": "bad poor broken"}
+    (model / "config.json").write_text(json.dumps({"words": words}))
+    scorer = load_scorer(model, engine="unigram", smoothing=0.5)
     assert isinstance(scorer, Scorer)
     done: list[int] = []
     queries = ["Review: great, fine\nRating:", "Review: broken\nRating:", "Review: it\nRating:"]
@@ -138,5 +140,8 @@ def test_the_scorer_keeps_the_contract_of_scorers(tmp_path: Path) -> None:
     assert scorer.score("", [], ["good", "bad"]).shape == (0, 2)
     with pytest.raises(ScoringError, match="does not know okay"):
         scorer.score("", queries, ["good", "okay"])
-    with pytest.raises(ScoringError, match="cannot be read"):
-        _module("scorer").UnigramScorer(str(tmp_path / "absent.txt"))
+    revision = scorer.revision
+    (model / "config.json").write_text("[]")
+    assert resolve_model(model).revision != revision
+    with pytest.raises(ScoringError, match="no words in config.json"):
+        load_scorer(model, engine="unigram")

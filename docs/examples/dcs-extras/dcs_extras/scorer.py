@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import math
 import re
 from collections import Counter
@@ -13,41 +13,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.scorers import Progress
+from dcs.scorers import ModelReference, Progress
 
 
 class UnigramScorer:
-    """Gives a class the more, the more of its words stand near its label word in a text.
+    """Gives a class the more, the more of its words stand in a prompt's text.
 
     Parameters
     ----------
-    model : str
-        A text file to count words in: lines that begin with a label word.
+    model : ModelReference
+        A folder whose ``config.json`` gives the words of every label word.
     smoothing : float
         Added to every count.
 
     Raises
     ------
     ScoringError
-        If the file cannot be read.
+        If the words cannot be read.
     """
 
     name = "unigram"
     version = "1"
+    packages = ("dcs-extras",)
 
-    def __init__(self, model: str, *, smoothing: float = 1.0) -> None:
+    def __init__(self, model: ModelReference, *, smoothing: float = 1.0) -> None:
         try:
-            text = Path(model).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ScoringError(f"model {model!r} cannot be read ({error})") from None
-        self.model = model
-        self.revision = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        self.settings: Mapping[str, str] = {"smoothing": str(smoothing)}
+            words = json.loads((Path(model.location) / "config.json").read_text("utf-8"))["words"]
+            self._counts = {label: Counter(_split(text)) for label, text in words.items()}
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ScoringError(
+                f"model {model.name!r}: no words in config.json ({error})"
+            ) from None
         self._smoothing = smoothing
-        self._counts: dict[str, Counter[str]] = {}
-        for words in map(_words, text.splitlines()):
-            if words:
-                self._counts.setdefault(words[0], Counter()).update(words[1:])
+        self.model, self.revision = model.name, model.revision or "unknown"
+        self.settings: Mapping[str, str] = {"smoothing": str(smoothing)}
 
     def score(
         self,
@@ -58,10 +57,10 @@ class UnigramScorer:
         progress: Progress | None = None,
     ) -> NDArray[np.float64]:
         """Return the class probabilities of the prompts ``prefix + query``."""
-        unknown = [word for word in label_words if word.lower() not in self._counts]
+        unknown = [word for word in label_words if word not in self._counts]
         if unknown:
             raise ScoringError(f"model {self.model!r} does not know {', '.join(unknown)}")
-        counts = [self._counts[word.lower()] for word in label_words]
+        counts = [self._counts[word] for word in label_words]
         logits = np.array([[self._logit(each, query) for each in counts] for query in queries])
         logits = logits.reshape(len(queries), len(label_words))
         weights = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-math.inf))
@@ -75,8 +74,8 @@ class UnigramScorer:
 
     def _logit(self, counts: Counter[str], query: str) -> float:
         total = counts.total() + self._smoothing * 1000
-        return sum(math.log((counts[word] + self._smoothing) / total) for word in _words(query))
+        return sum(math.log((counts[word] + self._smoothing) / total) for word in _split(query))
 
 
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return re.findall(r"[a-z']+", text.lower())
