@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,16 +62,24 @@ class SweepRuns:
         # Cells tried since the listing: what the store holds of them is looked up again.
         self._tried: set[str] = set()
 
-    def write_cell(self, record: CellRecord, digest: str) -> str:
+    def write_cell(
+        self,
+        record: CellRecord,
+        digest: str,
+        *,
+        figures: Callable[[], Mapping[str, bytes]] = dict,
+    ) -> str:
         """Write a cell once, with its trials and artifacts, and return its run id.
 
         A complete run of the same record is kept; anything else found under the cell's key, such
-        as a run that a crash left half-written, is deleted first.
+        as a run that a crash left half-written, is deleted first. The figures are asked for only
+        where a run is written.
         """
         kept = self._keep(record.key, digest)
         if kept is not None:
             return kept
         self._tried.add(record.key)
+        drawn = figures()
         run = self._client.create_run(
             self.experiment_id,
             start_time=record.started_ms,
@@ -83,7 +91,7 @@ class SweepRuns:
         if inputs := _content.datasets(record):
             self._client.log_inputs(run_id, inputs)
         scheme = record.scheme if has_chosen(record) else None
-        self._log_files(run_id, _content.cell_files(record), scheme)
+        self._log_files(run_id, {**_content.cell_files(record), **drawn}, scheme)
         for trial in _content.chosen(record, self._info.trials):
             self._write_trial(trial, record, run_id)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
@@ -100,7 +108,7 @@ class SweepRuns:
         from mlflow.entities import Metric, RunTag
 
         cells = list(records)
-        files = _summary.tables(cells)
+        files = _summary.table_files(cells)
         text = files[schema.LEADERBOARD_TEXT]
         self._log_files(self.parent_id, files)
 
@@ -109,15 +117,19 @@ class SweepRuns:
             "cells/finished": sum(cell.finished for cell in cells),
             "cells/failed": sum(not cell.finished for cell in cells),
         }
+        listed = _content.logged_tables(name for name in files if name.endswith(".json"))
         self._client.log_batch(
             self.parent_id,
             [Metric(name, float(value), now, 0) for name, value in counts.items()],
-            tags=[RunTag(schema.NOTE, schema.shorten(text, schema.TAG_LIMIT))],
+            tags=[
+                RunTag(schema.NOTE, schema.shorten(text, schema.TAG_LIMIT)),
+                RunTag(schema.LOGGED_ARTIFACTS, listed),
+            ],
         )
 
-    def draw_summary(self, records: Iterable[CellRecord]) -> None:
-        """Draw the figures of the parent run, replacing earlier ones."""
-        self._log_files(self.parent_id, _summary.figures(records))
+    def write_figures(self, figures: Mapping[str, bytes]) -> None:
+        """Keep figures with the parent run, replacing earlier ones."""
+        self._log_files(self.parent_id, figures)
 
     def _log_files(
         self,
@@ -172,12 +184,9 @@ class SweepRuns:
             params = {k: v for k, v in params.items() if k not in parent.data.params}
             self._client.update_run(parent.info.run_id, status="RUNNING")
         else:
-            tables_here = _summary.TABLES
             parent = self._client.create_run(
                 self.experiment_id,
-                tags=self._common(schema.KIND_SWEEP)
-                | _content.authorship(info.source)
-                | {schema.LOGGED_ARTIFACTS: _content.logged_tables(tables_here)},
+                tags=self._common(schema.KIND_SWEEP) | _content.authorship(info.source),
                 run_name=info.run_name or info.experiment,
             )
         run_id = str(parent.info.run_id)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from dcs.errors import TrackingError
+from tracking._painter import Painter, is_drawn
 from tracking._runs import SweepRuns
 from tracking.destinations import Destination
 from tracking.outbox import Outbox
@@ -72,6 +73,7 @@ class Sender:
         self._rejected: dict[str, str] = {}
         self._damaged: dict[str, str] = {}
         self._trouble: str | None = None
+        self._painter = Painter(outbox)
         self._warned = False
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
@@ -97,6 +99,12 @@ class Sender:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._painter.close()
+
+    def _work(self) -> None:
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -199,20 +207,25 @@ class Sender:
         runs = self._open()
         try:
             with quietly():
-                return runs.write_cell(record, digest), runs.parent_id
+                return self._write_with(runs, record, digest)
         except Exception:
             _log.debug("cell %s: first attempt failed", record.key, exc_info=True)
         self._runs = None
         runs = self._open()
         try:
             with quietly():
-                return runs.write_cell(record, digest), runs.parent_id
+                return self._write_with(runs, record, digest)
         except Exception:
             self._runs = None
             runs = self._open()
             with quietly():
                 runs.forget_cell(record.key)
             raise
+
+    def _write_with(self, runs: SweepRuns, record: CellRecord, digest: str) -> tuple[str, str]:
+        drawn = self._destination.info.figures and is_drawn(record)
+        figures = (lambda: self._painter.cell(record.key)) if drawn else dict
+        return runs.write_cell(record, digest, figures=figures), runs.parent_id
 
     def _conclude(self) -> None:
         runs = self._open()
@@ -227,7 +240,9 @@ class Sender:
                 _log.debug("the tables of the sweep were not taken", exc_info=True)
                 self._trouble = one_line(error)
             try:
-                runs.draw_summary(contents.records.values())
+                # Who is in a hurry comes again for the figures, or does not want them.
+                if self._destination.info.figures and self._stop_at is None:
+                    runs.write_figures(self._painter.sweep(contents.records))
             except Exception as error:
                 # Without its pictures the sweep is recorded all the same.
                 _log.warning("the figures of the sweep were not taken (%s)", one_line(error))

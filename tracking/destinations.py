@@ -48,6 +48,7 @@ class DestinationInfo:
     source: str = "dcs"
     trials: str | int = "all"
     trace_points: int = 100
+    figures: bool = True
     status: str | None = None
     ended: bool = False
     moved: bool = False

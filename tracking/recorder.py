@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from dcs.errors import ConfigError, InvalidInputError, TrackingError
 from tracking._plain import plain
@@ -20,7 +20,7 @@ from tracking._sender import Sender
 from tracking.destinations import Destination, DestinationInfo
 from tracking.outbox import Outbox
 from tracking.records import KEY_PATTERN, CellRecord
-from tracking.reports import RecorderReport, SweepStatus, check_trials
+from tracking.reports import RecorderReport, SweepStatus, check_figures, check_trials
 from tracking.stores import load_client_class, resolve_tracking_uri, stored_uri
 
 __all__ = ["Recorder"]
@@ -55,6 +55,9 @@ class Recorder:
         all trials is an artifact of the cell in any case.
     trace_points : int
         At most so many points of an annealing trace become step metrics.
+    figures : {"all", "none"}
+        Whether figures are drawn, in a process of their own: the scheme and the annealing run of
+        each cell, and those of the sweep at its end.
     warn : callable, optional
         Called with one line, from the writing thread, when the store stops answering; by default
         it is logged.
@@ -79,6 +82,7 @@ class Recorder:
         source: str = "dcs",
         trials: str | int = "all",
         trace_points: int = 100,
+        figures: Literal["all", "none"] = "all",
         warn: Callable[[str], None] | None = None,
     ) -> None:
         uri = resolve_tracking_uri(tracking_uri, output)
@@ -100,6 +104,7 @@ class Recorder:
             source=source,
             trials=check_trials(trials),
             trace_points=trace_points,
+            figures=check_figures(figures) == "all",
         )
         outbox = Outbox(output)
         self._start(uri, outbox, outbox.destination(info), warn, None)

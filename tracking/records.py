@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from dcs._files import suggest
 from dcs._reading import reason, show
 from dcs.errors import InvalidInputError, TrackingError
+from dcs.scheme import CorrectionScheme
 from tracking._plain import decode, decode_numbers, encode, plain
 
 __all__ = [
@@ -31,7 +32,8 @@ __all__ = [
 ]
 
 RECORD_FORMAT = "dcs-cell"
-RECORD_VERSION = 1
+RECORD_VERSION = 2
+"""Version 2 added `histograms`; a record without them is written as version 1."""
 
 TRACE_COLUMNS = ("temperature", "current", "best", "acceptance")
 """What is kept of an annealing run at each temperature, in this order."""
@@ -114,6 +116,9 @@ class CellRecord:
         The study's trials.
     trace : tuple of 4-tuples
         Annealing trace in the order of `TRACE_COLUMNS`; see `trace_rows`.
+    histograms : mapping of str to list
+        How often each probability occurs in each class of the optimization rows; see
+        `tracking.histograms`. Empty where that was not recorded.
     status : {"FINISHED", "FAILED"}
         How it ended.
     error : str, optional
@@ -128,7 +133,7 @@ class CellRecord:
     Raises
     ------
     dcs.errors.InvalidInputError
-        When a value cannot be kept as plain JSON; names the field.
+        When a value cannot be kept as plain JSON, or the scheme is none; names the field.
     """
 
     key: str
@@ -142,6 +147,7 @@ class CellRecord:
     finished_ms: int
     trials: tuple[TrialRecord, ...] = ()
     trace: tuple[TraceRow, ...] = ()
+    histograms: Mapping[str, list[Any]] = field(default_factory=dict)
     status: CellStatus = "FINISHED"
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
@@ -166,6 +172,9 @@ class CellRecord:
             if not isinstance(value, Mapping):
                 raise InvalidInputError(f"{name} is {show(value)}; a mapping is needed")
             _set(self, name, plain(value, name))
+        if self.scheme is not None:
+            # What cannot be read as a scheme could never be recorded as a model.
+            CorrectionScheme.from_dict(self.scheme, source=f"scheme of cell {self.key}")
         _set(self, "metrics", _numbers(self.metrics, "metrics"))
         _set(self, "class_accuracies", _columns(self.class_accuracies))
         _set(self, "trials", tuple(self.trials))
@@ -184,8 +193,8 @@ class CellRecord:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def slim(self) -> CellRecord:
-        """Return the record without trials and trace, which the tables do not need."""
-        return replace(self, trials=(), trace=())
+        """Return the record without trials, trace and histograms: tables need none of them."""
+        return replace(self, trials=(), trace=(), histograms={})
 
     def to_json(self) -> str:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""
@@ -194,7 +203,11 @@ class CellRecord:
             {item.name: getattr(trial, item.name) for item in fields(trial)}
             for trial in self.trials
         ]
-        body |= {"format": RECORD_FORMAT, "version": RECORD_VERSION}
+        # Without them the record of an earlier version keeps its form, and with it its digest.
+        version = RECORD_VERSION if self.histograms else 1
+        if not self.histograms:
+            del body["histograms"]
+        body |= {"format": RECORD_FORMAT, "version": version}
         return json.dumps(encode(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -223,9 +236,9 @@ class CellRecord:
         if not isinstance(body, dict) or body.get("format") != RECORD_FORMAT:
             raise TrackingError(f"{source}: not a cell record (no format {RECORD_FORMAT!r})")
         version = body.get("version")
-        if version != RECORD_VERSION:
+        if type(version) is not int or not 1 <= version <= RECORD_VERSION:
             raise TrackingError(
-                f"{source}: cell record version {show(version)} cannot be read, only "
+                f"{source}: cell record version {show(version)} cannot be read, only 1 to "
                 f"{RECORD_VERSION}; update this package or delete the file"
             )
         del body["format"], body["version"]

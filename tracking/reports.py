@@ -9,7 +9,7 @@ from typing import Literal
 from dcs._files import suggest
 from dcs.errors import ConfigError
 
-__all__ = ["RecorderReport", "SweepStatus", "check_trials", "parse_trials"]
+__all__ = ["RecorderReport", "SweepStatus", "check_figures", "check_trials", "parse_trials"]
 
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -77,4 +77,13 @@ def check_trials(trials: str | int) -> str | int:
     raise ConfigError(
         f"tracking.trials is {trials!r}{suggest(trials, ['all', 'none'])}; allowed: all, none, "
         "or the number of best trials"
+    )
+
+
+def check_figures(figures: str) -> str:
+    """Return the option of which figures are drawn, or refuse it."""
+    if figures in ("all", "none"):
+        return figures
+    raise ConfigError(
+        f"tracking.figures is {figures!r}{suggest(figures, ['all', 'none'])}; allowed: all, none"
     )

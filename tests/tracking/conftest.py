@@ -24,17 +24,15 @@ def nothing_lands_in_the_working_directory(
 
 
 @pytest.fixture(autouse=True)
-def summaries_without_figures(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Drawing takes longer than all else at the end of a sweep; mark `drawn` what looks at it."""
+def runs_without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than all else in recording; ask for `drawn` where it is looked at."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("tracking._summary.figures", lambda records: {})
+        monkeypatch.setattr("tracking._painter.Painter._draw", lambda painter, order: {})
 
 
 @pytest.fixture
 def drawn() -> None:
-    """Have the figures of a sweep drawn."""
+    """Have the figures of cells and sweeps drawn."""
 
 
 @pytest.fixture(scope="session")

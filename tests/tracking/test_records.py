@@ -124,7 +124,7 @@ def _edited(**changes: Any) -> str:
         ("", "not a whole cell record"),
         ("[]", "not a cell record"),
         (_edited(format="other"), "not a cell record"),
-        (_edited(version=2), "version 2 cannot be read, only 1"),
+        (_edited(version=3), "version 3 cannot be read, only 1 to 2"),
         (_edited(colour="red"), "unknown key 'colour'"),
         (_edited(metric={}), "unknown key 'metric' (did you mean 'metrics'?)"),
         (_edited(metrics=None), "not a whole cell record"),
@@ -144,3 +144,31 @@ def test_failed_cell_keeps_its_traceback() -> None:
     record = CellRecord.from_json(failed_cell(1, "Traceback\nBoom").to_json())
     assert not record.finished
     assert record.error == "Traceback\nBoom"
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        {},
+        {"corrections": []},
+        {"format": "dcs-scheme", "version": 1, "corrections": []},
+        {"format": "dcs-scheme", "version": 1, "corrections": [{"class": "Sports"}] * 2},
+    ],
+)
+def test_a_scheme_that_could_never_be_recorded_makes_no_record(scheme: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match="scheme of cell cell0000"):
+        make_cell(scheme=scheme)
+    # Nor is one read from the disk, where it would wait for ever to be recorded.
+    body = json.loads(make_cell().to_json()) | {"scheme": scheme}
+    with pytest.raises(TrackingError, match="k.json: not a whole cell record"):
+        CellRecord.from_json(json.dumps(body), source="k.json")
+
+
+def test_histograms_are_kept_and_a_record_without_them_has_its_old_form() -> None:
+    counts = {"all": [[1, 2]], "own": [[0, 1]]}
+    cell = make_cell(1, histograms=counts)
+    assert CellRecord.from_json(cell.to_json()) == cell
+    assert json.loads(cell.to_json())["version"] == 2
+    older = json.loads(make_cell(1).to_json())
+    assert older["version"] == 1 and "histograms" not in older
+    assert cell.slim().histograms == {}

@@ -25,8 +25,14 @@ from .paper_cells import paper_cells
 INFO = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "log_artifacts", "set_terminated", "delete_run", "set_tag"}
 WRITES |= {"log_inputs"}
-_FORMS = ("md", "tex", "csv", "json")
-_DRAWN = ("class_accuracies", "accuracy_cobias")
+_TABLES = (
+    "main_results",
+    "schemes",
+    "annealing_time",
+    "class_accuracies_trec",
+    "objective_ablation",
+    "objective_by_method",
+)
 
 
 def _sweep(client: MlflowClient, uri: str, info: DestinationInfo = INFO) -> SweepRuns:
@@ -212,17 +218,38 @@ def test_a_cell_can_be_read_back_whole(uri: str) -> None:
     assert CellRecord.from_json(Path(path).read_text(encoding="utf-8")) == cell
 
 
-def test_the_run_of_a_sweep_has_tables_and_figures(uri: str, drawn: None) -> None:
+def test_the_run_of_a_sweep_has_every_table_in_every_form(uri: str) -> None:
     client = open_client(uri)
+    cells = paper_cells(tasks=("trec",), objective="err") + paper_cells(tasks=("trec",))
     with quietly():
         sweep = _sweep(client, uri)
-        sweep.write_summary(paper_cells(tasks=("trec",)))
-        sweep.draw_summary(paper_cells(tasks=("trec",)))
-        for folder, names in (
-            ("tables", {f"{t}.{e}" for t in ("main_results", "schemes") for e in _FORMS}),
-            ("figures", {f"{f}.{e}" for f in _DRAWN for e in ("png", "svg")}),
-        ):
-            found = client.list_artifacts(sweep.parent_id, folder)
-            assert {item.path.partition("/")[2] for item in found} == names
-        frame = client.load_table(sweep.experiment_id, "tables/main_results.json")
-    assert frame["accuracy_mean"].tolist() == pytest.approx([0.8, 0.8])
+        sweep.write_summary(cells)
+        found = client.list_artifacts(sweep.parent_id, "tables")
+        assert {item.path.partition("/")[2] for item in found} == {
+            f"{name}.{form}" for name in _TABLES for form in ("md", "tex", "csv", "json")
+        }
+        listed = client.get_run(sweep.parent_id).data.tags[schema.LOGGED_ARTIFACTS]
+        frames = {
+            name: client.load_table(sweep.experiment_id, f"tables/{name}.json") for name in _TABLES
+        }
+    assert {f"tables/{name}.json" for name in _TABLES} <= {
+        entry["path"] for entry in json.loads(listed)
+    }
+    assert frames["main_results"]["accuracy_mean"].tolist() == pytest.approx([0.8, 0.8])
+    assert frames["objective_ablation"]["objective"].tolist() == ["full", "err"]
+
+
+def test_figures_are_asked_for_only_where_a_run_is_written(uri: str) -> None:
+    client = open_client(uri)
+    cell, asked = make_cell(1), []
+
+    def figures() -> dict[str, bytes]:
+        asked.append(1)
+        return {"figures/scheme.png": b"png"}
+
+    with quietly():
+        sweep = _sweep(client, uri)
+        run_id = sweep.write_cell(cell, cell.digest, figures=figures)
+        assert _sweep(client, uri).write_cell(cell, cell.digest, figures=figures) == run_id
+        (item,) = client.list_artifacts(run_id, "figures")
+    assert (asked, item.path) == ([1], "figures/scheme.png")

@@ -12,6 +12,7 @@ from dcs.errors import InvalidInputError
 from dcs.scheme import CorrectionScheme
 from tracking._readings import method_title, place, shots_text
 from tracking.figures._style import ACCENT, GREY, INK, LIGHT, grid_of, tidy, title
+from tracking.histograms import class_histograms
 from tracking.records import CellRecord
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["scheme_figure"]
 
-_BINS = 40
-
 
 def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) -> Figure:
     """Draw the correction function of each class over the histogram of that class's probabilities.
@@ -33,7 +32,8 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     record : CellRecord
         A cell with a scheme.
     table : ProbabilityTable, optional
-        The table that the cell was tuned on (or tested on): without it, functions only.
+        The table that the cell was tuned on (or tested on), instead of the histograms that the
+        record keeps. Where there is neither, functions only.
 
     Returns
     -------
@@ -49,19 +49,16 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     if record.scheme is None:
         raise InvalidInputError(f"cell {record.key} has no scheme to draw")
     scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
+    counts = record.histograms
     if table is not None:
         scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
-    probs = None
-    if table is not None:
-        # Corrections act on what the calibration makes of the probabilities.
-        calibration = scheme.calibration
-        probs = table.probs if calibration is None else calibration.apply(table.probs)
+        counts = class_histograms(table, scheme)
     figure, panels = grid_of(len(scheme.classes), width=2.5, height=2.2, columns=5)
     for index, (panel, name, correction) in enumerate(
         zip(panels, scheme.classes, scheme.corrections, strict=True)
     ):
-        if table is not None and probs is not None:
-            _draw_histogram(panel, probs[:, index], table.labels == index)
+        if counts:
+            _draw_histogram(panel, *(np.array(counts[of][index]) for of in ("all", "own")))
         points = np.linspace(0.0, 1.0, 257)
         panel.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=(0, (3, 3)))
         panel.plot(points, np.minimum(correction(points), 1.04), color=ACCENT, linewidth=2.2)
@@ -71,8 +68,10 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
         panel.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
         tidy(panel, grid=None)
         title(panel, f"{name}\n{_brief(correction)}")
-    panels[0].set_ylabel("corrected")
-    panels[0].set_xlabel("calibrated probability" if scheme.calibration else "probability")
+    panels[0].set_ylabel("corrected", color=INK)
+    panels[0].set_xlabel(
+        "calibrated probability" if scheme.calibration else "probability", color=INK
+    )
     method, task, shots, seed = place(record, "method", "task", "shots", "seed")
     parts = (method_title(method), str(task), shots_text(shots), f"seed {seed}")
     figure.suptitle(
@@ -81,19 +80,14 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     return figure
 
 
-def _draw_histogram(
-    axes: Axes, values: NDArray[np.float64], is_of_class: NDArray[np.bool_]
-) -> None:
-    edges = np.linspace(0.0, 1.0, _BINS + 1)
-    total, _ = np.histogram(values, bins=edges)
-    own, _ = np.histogram(values[is_of_class], bins=edges)
+def _draw_histogram(axes: Axes, total: NDArray[np.int64], own: NDArray[np.int64]) -> None:
+    edges = np.linspace(0.0, 1.0, len(total) + 1)
     # Most probabilities lie near 0: on a square-root scale the others are seen too.
     scale = float(np.sqrt(max(1, int(total.max()))))
     heights = np.sqrt(total) / scale
-    widths = np.diff(edges)
-    axes.bar(edges[:-1], heights, width=widths, align="edge", color=LIGHT, linewidth=0)
     share = np.divide(own, total, out=np.zeros(len(total)), where=total > 0)
-    axes.bar(edges[:-1], heights * share, width=widths, align="edge", color=GREY, linewidth=0)
+    for values, color in ((heights, LIGHT), (heights * share, GREY)):
+        axes.stairs(values, edges, fill=True, color=color, linewidth=0)
 
 
 def _brief(correction: Correction) -> str:

@@ -25,6 +25,7 @@ __all__ = ["importance_figure", "importances", "slice_figure"]
 
 #: With fewer trials a forest explains noise.
 _FEWEST_TRIALS = 20
+_MOST_DOTS = 2000
 _EARLY = "#f0c9d5"
 
 
@@ -127,6 +128,8 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
             vmax=1.0,
             alpha=0.8,
             linewidth=0,
+            # Tens of thousands of dots are a picture, and no longer lines to edit.
+            rasterized=len(values) > _MOST_DOTS,
         )
         if name in trials.choices:
             panel.set_xticks(range(len(trials.choices[name])), trials.choices[name])

@@ -1,0 +1,122 @@
+"""Figures are drawn in a process of their own, and a sweep is recorded whatever becomes of it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from dcs.probabilities import ProbabilityTable
+from dcs.scheme import CorrectionScheme
+from tracking import Outbox, Recorder, _painter
+from tracking._painter import Painter, is_drawn
+from tracking.histograms import class_histograms
+from tracking.stored import stored_cells, sweep_run
+
+from .cells import failed_cell, make_cell
+from .paper_cells import paper_cells
+
+_CELL = {f"figures/{name}.{form}" for name in ("scheme", "annealing") for form in ("png", "svg")}
+
+
+def test_cells_and_sweeps_have_figures_with_their_runs(
+    output: Path, uri: str, drawn: None
+) -> None:
+    records = paper_cells(tasks=("trec", "ddi"), seeds=(0,))
+    with Recorder(output=output, experiment="demo", sweep_key="s1", trials="none") as recorder:
+        for record in (*records, failed_cell(900)):
+            recorder.record(record)
+    client = MlflowClient()
+    for cell in stored_cells(uri, "demo"):
+        found = {item.path for item in client.list_artifacts(cell.run_id, "figures")}
+        expected = _CELL if cell.record.finished else set()
+        if cell.record.identity["method"] == "icl":
+            expected = {name for name in _CELL if "annealing" in name}
+        assert found == expected
+    run = sweep_run(uri, "demo")
+    assert run is not None
+    found = {item.path for item in client.list_artifacts(run.info.run_id, "figures")}
+    drawn_of_all = ("class_accuracies", "accuracy_cobias", "class_groups", "annealing_time")
+    assert {f"figures/{name}.svg" for name in drawn_of_all} <= found
+    path = mlflow.artifacts.download_artifacts(
+        run_id=run.info.run_id, artifact_path="figures/accuracy_cobias.png"
+    )
+    assert Path(path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_figures_no_process_is_started(
+    output: Path, uri: str, drawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_painter, "_start", lambda: pytest.fail("a process was started"))
+    with Recorder(output=output, experiment="demo", sweep_key="s1", figures="none") as recorder:
+        recorder.record(make_cell(1))
+        assert recorder.finish().recorded == 1
+
+
+@pytest.mark.parametrize("command", [["false"], ["sleep", "60"], ["echo", "no answer"]])
+def test_a_process_that_fails_or_hangs_costs_the_figures_only(
+    output: Path,
+    uri: str,
+    drawn: None,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    popen = _painter.subprocess.Popen
+    monkeypatch.setattr(
+        _painter.subprocess, "Popen", lambda _, **options: popen(command, **options)
+    )
+    monkeypatch.setattr(_painter, "_PATIENCE", 0.5)
+    with (
+        caplog.at_level(logging.WARNING, "tracking"),
+        Recorder(output=output, experiment="demo", sweep_key="s1", trials="none") as recorder,
+    ):
+        recorder.record(make_cell(1))
+        recorder.record(make_cell(2))
+        report = recorder.finish()
+    assert (report.recorded, report.pending, report.ended) == (2, 0, True)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "figures are no longer drawn" in line and "dcs report draws them" in line
+
+
+def test_what_cannot_be_drawn_is_said_and_the_rest_goes_on(
+    tmp_path: Path, drawn: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = Outbox(tmp_path)
+    box.write(make_cell(1, histograms={"all": [[1, 2]], "own": [[0, 1]]}))
+    box.write(make_cell(2))
+    painter = Painter(box)
+    try:
+        with caplog.at_level(logging.WARNING, "tracking"):
+            assert painter.cell("cell0001") == {}
+        assert "figures were not drawn (IndexError" in caplog.text
+        assert set(painter.cell("cell0002")) == _CELL
+    finally:
+        painter.close()
+
+
+def test_cells_without_a_search_are_not_drawn() -> None:
+    assert is_drawn(make_cell(1))
+    assert not is_drawn(failed_cell(1))
+    plain = make_cell(1, identity={"method": "icl"}, trace=())
+    assert not is_drawn(plain)
+
+
+def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
+    table = ProbabilityTable.from_arrays(
+        np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [1.0, 0.0]]),
+        np.array([0, 1, 1, 0]),
+        classes=("World", "Sports"),
+    )
+    scheme = CorrectionScheme.from_dict(make_cell().scheme)
+    assert scheme.classes == ("Sports", "World")
+    counts = class_histograms(table, scheme)
+    assert [sum(of_class) for of_class in counts["all"]] == [4, 4]
+    assert [sum(of_class) for of_class in counts["own"]] == [2, 2]
+    sports, world = (np.flatnonzero(of_class).tolist() for of_class in counts["own"])
+    assert sports == [16, 32], "0.4 and 0.8 in 40 bins"
+    assert world == [36, 39], "1 lies in the last bin"
