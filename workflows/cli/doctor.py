@@ -10,7 +10,7 @@ import typer
 from workflows.cli._options import Output, TrackingUri
 
 if TYPE_CHECKING:
-    from workflows.doctor import Finding
+    from workflows.health import Finding
 
 __all__ = ["register"]
 
