@@ -172,31 +172,3 @@ def test_histograms_are_kept_and_a_record_without_them_has_its_old_form() -> Non
     older = json.loads(make_cell(1).to_json())
     assert older["version"] == 1 and "histograms" not in older
     assert cell.slim().histograms == {}
-
-
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        {},
-        {"corrections": []},
-        {"format": "dcs-scheme", "version": 1, "corrections": []},
-        {"format": "dcs-scheme", "version": 1, "corrections": [{"class": "Sports"}] * 2},
-    ],
-)
-def test_a_scheme_that_could_never_be_recorded_makes_no_record(scheme: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match="scheme of cell cell0000"):
-        make_cell(scheme=scheme)
-    # Nor is one read from the disk, where it would wait for ever to be recorded.
-    body = json.loads(make_cell().to_json()) | {"scheme": scheme}
-    with pytest.raises(TrackingError, match="k.json: not a whole cell record"):
-        CellRecord.from_json(json.dumps(body), source="k.json")
-
-
-def test_histograms_are_kept_and_a_record_without_them_has_its_old_form() -> None:
-    counts = {"all": [[1, 2]], "own": [[0, 1]]}
-    cell = make_cell(1, histograms=counts)
-    assert CellRecord.from_json(cell.to_json()) == cell
-    assert json.loads(cell.to_json())["version"] == 2
-    older = json.loads(make_cell(1).to_json())
-    assert older["version"] == 1 and "histograms" not in older
-    assert cell.slim().histograms == {}
