@@ -67,6 +67,8 @@ class SelectionSettings:
         calibrations that are fitted to labels.
     betas : tuple of float
         Weights of COBias: the points of the front.
+    fixed : tuple of Hyperparameters
+        Settings that compete at every point as they are, with the beta that they have.
     folds : int
         Number of folds, 2 or more; fewer when there are fewer rows.
     preference : Preference
@@ -84,6 +86,7 @@ class SelectionSettings:
 
     candidates: tuple[Hyperparameters, ...] = _CANDIDATES
     betas: tuple[float, ...] = _BETAS
+    fixed: tuple[Hyperparameters, ...] = ()
     folds: int = 5
     preference: Preference = field(default_factory=Preference)
     keep_uncorrected: bool = True
@@ -191,7 +194,8 @@ def fit_scheme(
     folds = Folds(values, indices, settings.folds, seed)
     candidates = _usable(settings.candidates, folds)
     # By candidate, so that those that share a calibration are fitted together.
-    grid = list(dict.fromkeys(_at(c, beta) for c in candidates for beta in settings.betas))
+    searched = [_at(c, beta) for c in candidates for beta in settings.betas]
+    grid = list(dict.fromkeys((*searched, *settings.fixed)))
     predictions = dict(
         zip(grid, folds.predictions(grid, mapper=mapper, progress=progress), strict=True)
     )
@@ -200,7 +204,8 @@ def fit_scheme(
     points: list[FrontPoint] = []
     kept: list[NDArray[np.int64]] = []
     for beta in settings.betas:
-        setting = min((_at(c, beta) for c in candidates), key=lambda s: _loss(judged[s], beta))
+        among = (*(_at(c, beta) for c in candidates), *settings.fixed)
+        setting = min(among, key=lambda s: _loss(judged[s], beta))
         key = setting.calibration, setting.ridge
         if key not in prepared:
             prepared[key] = Prepared.from_arguments(

@@ -15,6 +15,7 @@ from dcs.seeds import derive_seed
 from dcs.splits import stratified_choice
 from dcs.uncertainty import bootstrap_intervals, compare_predictions
 from tracking import CellRecord, collect_provenance, trace_rows
+from tracking.histograms import class_histograms
 from workflows.cells import Cell
 from workflows.front import run_front
 from workflows.mapping import Mapper, in_process
@@ -92,6 +93,7 @@ def compute_cell(
         },
         trials=fitted.trials,
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
+        histograms=class_histograms(optimization, scheme),
         status="FINISHED",
         error=None,
         started_ms=started_ms,
@@ -121,13 +123,11 @@ def _fit(
     if cell.tuner is None:
         scheme = method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
         return Fitted(scheme)
-    settings = cell.tuner
-    if settings.protocol == "front":
-        return run_front(table, method, settings=settings, seed=cell.seed, progress=progress)
-    return run_study(
+    run = run_front if cell.tuner.protocol == "front" else run_study
+    return run(
         table,
         method,
-        settings=settings,
+        settings=cell.tuner,
         seed=cell.seed,
         progress=progress,
         mapper=mapper,

@@ -4,42 +4,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, get_args
 
 import optuna
 
 from dcs.annealing import Schedule
 from dcs.calibration import CalibrationKind
 from dcs.fitting import CorrectionFamily, Hyperparameters, WeightSpacing
+from dcs.front import pareto_front
 from dcs.methods import Method
 from dcs.metrics import ClassificationMetrics
 from dcs.peers import paper_settings
 from dcs.probabilities import ProbabilityTable
-from dcs.seeds import derive_seed
 from dcs.selection import FrontPoint, SelectionSettings, fit_scheme
 from dcs.validation import cross_validate
 from tracking import TrialRecord
 from workflows.config import TunerSettings
-from workflows.tune import SAMPLER_SEEDS, Fitted, preference, selection_score
+from workflows.mapping import Mapper, in_process
+from workflows.studies import Asked, Direction, Ledger, Verdict, run_trials
+from workflows.tune import Fitted, preference, selection_score
 
 __all__ = ["run_front"]
 
 # Optuna gives back plain text; these give it its type again.
 _CALIBRATIONS: Final[dict[str, CalibrationKind]] = {
-    "none": "none",
-    "batch": "batch",
-    "vector": "vector",
-    "logistic": "logistic",
+    kind: kind for kind in get_args(CalibrationKind)
 }
-_FAMILIES: Final[dict[str, CorrectionFamily]] = {"weights": "weights", "both": "both"}
+_FAMILIES: Final[dict[str, CorrectionFamily]] = {
+    family: family for family in get_args(CorrectionFamily)
+}
 #: Methods of the paper, by what they search; ``dcs`` is more than its corrections here.
 _PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
 
 #: Weights of PMI that are compared where COBias has none, as parts of the largest.
 _TAU_PARTS: Final = (0.1, 0.4, 1.0)
 
-_SPACINGS: Final[dict[str, WeightSpacing]] = {"logarithmic": "logarithmic", "linear": "linear"}
+_SPACINGS: Final[dict[str, WeightSpacing]] = {kind: kind for kind in get_args(WeightSpacing)}
+
+#: What Optuna's study is after; its Pareto front takes part in the choice.
+_AIMS: Final[dict[str, Direction]] = {"dev/accuracy": "maximize", "dev/cobias": "minimize"}
 
 
 def run_front(
@@ -49,6 +53,8 @@ def run_front(
     settings: TunerSettings,
     seed: int,
     progress: Callable[[float], None] | None = None,
+    mapper: Mapper = in_process,
+    ledger: Ledger | None = None,
 ) -> Fitted:
     """Fit the front of schemes by cross-validation and choose a point by the stated preference.
 
@@ -60,12 +66,16 @@ def run_front(
         ``dcs``. The other methods are what their papers made them: they are fitted with their
         own corrections and no calibration, chosen by the same cross-validation.
     settings : TunerSettings
-        The preference; with `trials`, Optuna tries that many settings beside the standard ones,
-        and the best of them competes.
+        The preference; with `trials`, a study with two objectives, accuracy and COBias, tries
+        that many settings beside the standard ones, and those on its Pareto front compete.
     seed : int
         Root seed; folds, sampler and searches derive theirs from it.
     progress : callable, optional
         Called with the share of the work done, 0..1.
+    mapper : Mapper
+        Where trials and the standard settings are judged; the result is the same everywhere.
+    ledger : Ledger, optional
+        Where trials are written down, and found again by a later run.
 
     Returns
     -------
@@ -81,14 +91,16 @@ def run_front(
     n_trials = settings.trials if method.name == "dcs" else 0
     # Each trial costs about as much as one of the standard settings at one beta.
     share = n_trials / (n_trials + len(standard.candidates) * len(standard.betas))
-    trials, extra = _search(table, settings, n_trials, seed, lambda part: tell(share * part))
+    study = _Study(table, settings, seed)
+    trials, found = study.run(n_trials, mapper, ledger, lambda part: tell(share * part))
     fitted = fit_scheme(
         table.probs,
         table.labels,
-        settings=replace(standard, candidates=standard.candidates + extra),
+        settings=replace(standard, fixed=found),
         seed=seed,
         classes=table.classes,
         progress=lambda part: tell(share + (1.0 - share) * part),
+        mapper=mapper,
     )
     points = [
         _record(len(trials) + i, point.setting, point.estimate)
@@ -130,84 +142,126 @@ def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
     )
 
 
-def _search(
-    table: ProbabilityTable,
-    settings: TunerSettings,
-    n_trials: int,
-    seed: int,
-    progress: Callable[[float], None],
-) -> tuple[list[TrialRecord], tuple[Hyperparameters, ...]]:
-    """Let Optuna try settings; return all trials, and the best setting as a candidate."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=derive_seed(seed, "sampler") % SAMPLER_SEEDS)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    records: list[TrialRecord] = []
-    best: tuple[float, Hyperparameters] | None = None
-    for number in range(n_trials):
-        clock, started_ms = time.perf_counter(), time.time_ns() // 1_000_000
-        trial = study.ask()
-        setting = _suggest(trial, settings)
-        estimate = cross_validate(table.probs, table.labels, setting, seed=seed)
-        score = selection_score(estimate)
-        study.tell(trial, score)
-        if best is None or score > best[0]:
-            best = score, setting
-        records.append(
-            _record(
-                number,
-                setting,
-                estimate,
-                seconds=time.perf_counter() - clock,
-                started_ms=started_ms,
-            )
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A setting of the study and what it is worth."""
+
+    setting: Hyperparameters
+    accuracy: float
+    cobias: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Study:
+    """Settings that Optuna suggests, judged by cross-validation; picklable."""
+
+    table: ProbabilityTable
+    settings: TunerSettings
+    seed: int
+
+    def run(
+        self,
+        trials: int,
+        mapper: Mapper,
+        ledger: Ledger | None,
+        progress: Callable[[float], None],
+    ) -> tuple[list[TrialRecord], tuple[Hyperparameters, ...]]:
+        """Return all trials, and the settings on the Pareto front, the most accurate first."""
+        records: list[TrialRecord] = []
+        judged: list[_Judged] = []
+        outcomes = run_trials(
+            self._suggest,
+            self._judge,
+            trials=trials,
+            window=self.settings.window,
+            seed=self.seed,
+            aims=_AIMS,
+            mapper=mapper,
+            ledger=ledger,
         )
-        progress((number + 1) / n_trials)
-    return records, () if best is None else (best[1],)
+        for outcome in outcomes:
+            setting, metrics = outcome.asked.work, outcome.verdict.metrics
+            judged.append(_Judged(setting, metrics["dev/accuracy"], metrics["dev/cobias"]))
+            records.append(
+                TrialRecord(
+                    number=outcome.asked.number,
+                    params=_flat(setting),
+                    metrics=metrics,
+                    state="COMPLETE",
+                    seconds=outcome.seconds,
+                    started_ms=outcome.started_ms,
+                    value=outcome.verdict.value,
+                )
+            )
+            progress(len(records) / trials)
+        return records, tuple(dict.fromkeys(point.setting for point in pareto_front(judged)))
+
+    def _judge(self, asked: Asked[Hyperparameters]) -> Verdict[None]:
+        estimate = cross_validate(self.table.probs, self.table.labels, asked.work, seed=self.seed)
+        return Verdict(selection_score(estimate), _figures(estimate))
+
+    def _suggest(self, trial: optuna.Trial) -> Hyperparameters:
+        settings = self.settings
+        calibration = _CALIBRATIONS[trial.suggest_categorical("calibration", [*_CALIBRATIONS])]
+        ridge = Hyperparameters().ridge
+        if calibration in ("vector", "logistic", "balanced"):
+            ridge = trial.suggest_float("ridge", 1.0, 200.0, log=True)
+        families = [*_FAMILIES]
+        if settings.memberships is not None and settings.memberships < 2:
+            families.remove("memberships")
+        corrections = _FAMILIES[trial.suggest_categorical("corrections", families)]
+        if corrections == "none":
+            return Hyperparameters(calibration=calibration, ridge=ridge, corrections="none")
+        setting = Hyperparameters(
+            calibration=calibration,
+            ridge=ridge,
+            corrections=corrections,
+            memberships=settings.memberships,
+            beta=trial.suggest_float("beta", *settings.beta_bounds),
+            tau=trial.suggest_float("tau", *settings.tau_bounds),
+            prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
+            schedule=Schedule(
+                initial_temperature=trial.suggest_float(
+                    "initial_temperature", 0.01, 0.5, log=True
+                ),
+                final_temperature=trial.suggest_float("final_temperature", 1e-4, 0.01, log=True),
+                cooling_rate=trial.suggest_float("cooling_rate", 0.5, 0.8),
+                lambda1=trial.suggest_float("lambda1", 1.0, 5.0),
+                lambda2=trial.suggest_float("lambda2", 1.0, 5.0),
+                restarts=3,
+            ),
+        )
+        if corrections == "memberships":
+            return setting
+        low, high = settings.weight_scale_bounds
+        spacing = _SPACINGS[trial.suggest_categorical("spacing", [*_SPACINGS])]
+        scale = trial.suggest_int("weight_scale", low, high if low == high else 2 * high)
+        averages = setting.averages
+        if corrections == "weights":
+            averages = trial.suggest_int("averages", 0, 16)
+        return replace(setting, spacing=spacing, weight_scale=scale, averages=averages)
 
 
-def _suggest(trial: optuna.Trial, settings: TunerSettings) -> Hyperparameters:
-    low, high = settings.weight_scale_bounds
-    return Hyperparameters(
-        calibration=_CALIBRATIONS[trial.suggest_categorical("calibration", list(_CALIBRATIONS))],
-        corrections=_FAMILIES[trial.suggest_categorical("corrections", list(_FAMILIES))],
-        spacing=_SPACINGS[trial.suggest_categorical("spacing", list(_SPACINGS))],
-        weight_scale=trial.suggest_int("weight_scale", low, high if low == high else 2 * high),
-        memberships=settings.memberships,
-        beta=trial.suggest_float("beta", *settings.beta_bounds),
-        tau=trial.suggest_float("tau", *settings.tau_bounds),
-        prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
-        schedule=Schedule(
-            initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),
-            final_temperature=trial.suggest_float("final_temperature", 1e-4, 0.01, log=True),
-            cooling_rate=trial.suggest_float("cooling_rate", 0.5, 0.8),
-            lambda1=trial.suggest_float("lambda1", 1.0, 5.0),
-            lambda2=trial.suggest_float("lambda2", 1.0, 5.0),
-            restarts=3,
-        ),
-    )
+def _figures(estimate: ClassificationMetrics) -> dict[str, float]:
+    return {
+        "dev/score": selection_score(estimate),
+        "dev/accuracy": estimate.accuracy,
+        "dev/cobias": estimate.cobias,
+    }
 
 
 def _record(
-    number: int,
-    setting: Hyperparameters | None,
-    estimate: ClassificationMetrics,
-    *,
-    seconds: float = 0.0,
-    started_ms: int | None = None,
+    number: int, setting: Hyperparameters | None, estimate: ClassificationMetrics
 ) -> TrialRecord:
     return TrialRecord(
         number=number,
         params={"calibration": "none", "corrections": "none"}
         if setting is None
         else _flat(setting),
-        metrics={
-            "dev/score": selection_score(estimate),
-            "dev/accuracy": estimate.accuracy,
-            "dev/cobias": estimate.cobias,
-        },
+        metrics=_figures(estimate),
         state="COMPLETE",
-        seconds=seconds,
-        started_ms=time.time_ns() // 1_000_000 if started_ms is None else started_ms,
+        seconds=0.0,
+        started_ms=time.time_ns() // 1_000_000,
         value=selection_score(estimate),
     )
 

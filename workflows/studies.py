@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -15,10 +15,13 @@ from dcs.seeds import derive_seed
 from workflows.mapping import Known, Mapper, in_process
 from workflows.threads import one_thread
 
-__all__ = ["SAMPLER_SEEDS", "Asked", "Ledger", "Outcome", "Verdict", "run_trials"]
+__all__ = ["SAMPLER_SEEDS", "Asked", "Direction", "Ledger", "Outcome", "Verdict", "run_trials"]
 
 #: Optuna seeds NumPy's legacy generator, which takes 32 bits.
 SAMPLER_SEEDS = 2**32
+
+#: Which way an objective is better.
+Direction: TypeAlias = Literal["maximize", "minimize"]
 
 W = TypeVar("W")
 P = TypeVar("P")
@@ -53,7 +56,7 @@ class Verdict(Generic[P]):
     Attributes
     ----------
     value : float
-        What the study maximises.
+        What the study maximises, if it has no other aims.
     metrics : dict of str to float
         All figures of the trial.
     payload : object or None
@@ -123,6 +126,7 @@ def run_trials(
     trials: int,
     window: int,
     seed: int,
+    aims: Mapping[str, Direction] | None = None,
     first: Iterable[dict[str, Any]] = (),
     mapper: Mapper = in_process,
     ledger: Ledger | None = None,
@@ -145,6 +149,9 @@ def run_trials(
         Trials that may be judged at once. Decides what is suggested, so it belongs to the study.
     seed : int
         The samplers derive theirs from it.
+    aims : mapping of str to {"maximize", "minimize"}, optional
+        Metrics of a verdict that the study has for objectives, two or more; by default it
+        maximises the one value.
     first : iterable of dict
         Parameters of the first trials.
     mapper : Mapper
@@ -159,7 +166,8 @@ def run_trials(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # In memory even with a ledger: suggestions must not depend on what others write there.
-    study = optuna.create_study(direction="maximize", sampler=_sampler(seed, 0))
+    directions: list[Direction] = list(aims.values()) if aims else ["maximize"]
+    study = optuna.create_study(directions=directions, sampler=_sampler(seed, 0))
     for params in first:
         study.enqueue_trial(params)
     asked_trials: list[optuna.Trial] = []
@@ -170,7 +178,7 @@ def run_trials(
         for number in range(trials):
             if number >= window:
                 told = number - window
-                study.tell(asked_trials[told], outcomes[told].verdict.value)
+                study.tell(asked_trials[told], _values(outcomes[told].verdict, aims))
             study.sampler = _sampler(seed, number)
             trial = study.ask()
             asked_trials.append(trial)
@@ -199,6 +207,10 @@ def run_trials(
         if ledger:
             ledger.end(outcome)
         yield outcome
+
+
+def _values(verdict: Verdict[Any], aims: Mapping[str, Direction] | None) -> list[float]:
+    return [verdict.metrics[name] for name in aims] if aims else [verdict.value]
 
 
 _UNKNOWN: Verdict[Any] = Verdict(value=float("nan"), metrics={})

@@ -229,6 +229,30 @@ def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
     assert fit_scheme(probs, labels, settings=always).chosen.setting is not None
 
 
+def test_fixed_settings_compete_with_the_beta_they_have() -> None:
+    probs, labels = biased_table(700, 3)
+    useless = Hyperparameters(calibration="temperature", corrections="none")
+    good = replace(_VECTOR, beta=0.6)
+    settings = replace(_QUICK, candidates=(useless,), fixed=(good,))
+    found = fit_scheme(probs, labels, settings=settings)
+    assert found.chosen.setting == good
+    assert {point.setting for point in found.points} == {good, None}
+    assert [point.beta for point in found.points[:-1]] == [0.0, 0.3, 1.0]
+
+
+def test_where_folds_are_fitted_changes_nothing() -> None:
+    probs, labels = biased_table(500, 3)
+    asked: list[object] = []
+
+    def reversed_map(function: Any, items: Any, /) -> Any:
+        asked.extend(items)
+        return iter([function(item) for item in asked[::-1]][::-1])
+
+    elsewhere = fit_scheme(probs, labels, settings=_QUICK, mapper=reversed_map)
+    assert len(asked) == 3
+    assert elsewhere.points == fit_scheme(probs, labels, settings=_QUICK).points
+
+
 @pytest.mark.parametrize("n_rows", [10, 50])
 def test_few_rows_do_no_harm(n_rows: int) -> None:
     gains = []
