@@ -18,6 +18,7 @@ from dcs._reading import read_yaml, show
 from dcs.errors import ConfigError, DCSError, InvalidInputError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
+from tracking import parse_trials
 from workflows.axes import (
     ABLATED,
     GRID,
@@ -40,6 +41,7 @@ from workflows.settings import (
 __all__ = [
     "FixedObjective",
     "SweepConfig",
+    "TrackingSettings",
     "TunerSettings",
     "checked_scoring",
     "checked_settings",
@@ -48,6 +50,27 @@ __all__ = [
     "objective_label",
     "packaged_config",
 ]
+
+
+class TrackingSettings(Strict):
+    """What a sweep leaves in MLflow; the results are the same in any case.
+
+    Attributes
+    ----------
+    trials : "all", "none", "best:K" or int
+        Trials that become runs: all, none, or the best so many of each cell.
+    figures : "all" or "none"
+        Whether the scheme and the search of each cell, and the sweep, are drawn.
+    """
+
+    trials: str | int = "all"
+    figures: Literal["all", "none"] = "all"
+
+    @field_validator("trials")
+    @classmethod
+    def _readable(cls, value: str | int) -> str | int:
+        chosen: str | int = _as_value_error(parse_trials, value)
+        return chosen
 
 
 class SweepConfig(Strict):
@@ -86,8 +109,8 @@ class SweepConfig(Strict):
     combine : "all" or "one_at_a_time"
         Whether objectives, axes and sizes are combined with each other, or each is varied while
         the others are as in `tuner`, on all rows.
-    tracked_trials : "all", "none" or int
-        Trials logged as MLflow runs: all, none, or the best so many per cell.
+    tracking : TrackingSettings
+        What becomes a run or a figure in MLflow.
     optuna_storage : str or None
         URL of a database or path of a journal file in which Optuna's studies are written down,
         one per cell; None keeps them in memory. Shown and recorded nowhere: a URL may hold a
@@ -108,7 +131,7 @@ class SweepConfig(Strict):
     axes: AxisValues = Field(default_factory=dict)
     optimization_sizes: tuple[SizeChoice, ...] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
-    tracked_trials: Literal["all", "none"] | int = "all"
+    tracking: TrackingSettings = TrackingSettings()
     optuna_storage: SecretStr | None = Field(default=None, exclude=True)
 
     @field_validator(*GRID, "optimization_sizes")
@@ -318,7 +341,7 @@ def packaged_config(name: str) -> Path:
     return path
 
 
-def _as_value_error(function: Any, value: str) -> Any:
+def _as_value_error(function: Any, value: Any) -> Any:
     try:
         return function(value)
     except DCSError as error:

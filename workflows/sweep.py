@@ -114,7 +114,7 @@ class SweepPlan:
 
 def sweep_key(config: SweepConfig) -> str:
     """Return the key under which reruns of a sweep find its parent run again."""
-    left_out: dict[str, Any] = {"tracked_trials": True, "data": True, "scoring": set(INDECISIVE)}
+    left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
     return content_key(config.model_dump(mode="json", exclude=left_out))
 
 

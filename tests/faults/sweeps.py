@@ -18,7 +18,7 @@ CONFIG = SweepConfig(
     methods=("icl", "dnip", "dcs"),
     limit=200,
     tuner=TunerSettings(trials=10),
-    tracked_trials="none",
+    tracking={"trials": "none", "figures": "none"},
 )
 
 
@@ -50,7 +50,8 @@ def sweep(
         output=output,
         experiment=config.name,
         sweep_key=sweep_key(config),
-        trials=config.tracked_trials,
+        trials=config.tracking.trials,
+        figures=config.tracking.figures,
     ) as recorder:
         records = run_sweep(plan, recorder, Silent())
         return records, recorder.finish()

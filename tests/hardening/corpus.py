@@ -108,7 +108,7 @@ SWEEP = {
     "methods": ["icl", "dcs"],
     "limit": 40,
     "tuner": {"protocol": "paper", "trials": 2, "development": 0.2, "max_beta": 1.0},
-    "tracked_trials": "none",
+    "tracking": {"trials": "none"},
 }
 _INFO = DestinationInfo(tracking_uri=None, experiment="s", sweep_key="k")
 

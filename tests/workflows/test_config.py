@@ -110,3 +110,19 @@ def test_what_a_sweep_does_not_have_cannot_be_asked_for(restriction, words):
         narrowed(whole, [restriction])
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "trials"), [("all", "all"), ("none", "none"), ("best:5", 5), ("5", 5)]
+)
+def test_which_trials_are_tracked(tmp_path: Path, text: str, trials: str | int) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"name: s\ntasks: [trec]\ntracking:\n  trials: {text}\n")
+    assert load_config(path).tracking.trials == trials
+
+
+def test_a_tracking_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text("name: s\ntasks: [trec]\ntracking: {trials: best}\n")
+    with pytest.raises(ConfigError, match=r"tracking\.trials.*allowed: all, none, best:K"):
+        load_config(path)

@@ -76,7 +76,8 @@ def sweep_and_show(
         sweep_key=sweep_key(whole),
         sweep_params=whole.model_dump(mode="json"),
         run_name=whole.name,
-        trials=whole.tracked_trials,
+        trials=whole.tracking.trials,
+        figures=whole.tracking.figures,
         warn=lambda line: console.print(f"[yellow]{line}[/yellow]"),
     ) as recorder:
         with _joined_ray(address) if plan.has_work else nullcontext(), sweep_view() as view:
