@@ -1,0 +1,183 @@
+"""Every command, with every kind of bad file and argument, as a person would run it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcs.probabilities import ProbabilityTable
+from tests.hardening.commands import Outcome, checked, leftovers
+from tests.hardening.corpus import KINDS, SWEEP, brief, damaged, scheme, spoiled, table, thorough
+from workflows.cli import app
+
+KIND = {kind.name: kind for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class Use:
+    """A command that reads a file of some kind."""
+
+    kind: str
+    command: Callable[[Path, Path], tuple[object, ...]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.command(Path('F'), Path('W'))[0]} {self.kind}"
+
+
+USES = (
+    Use("table", lambda file, work: ("evaluate", file)),
+    Use("table", lambda file, work: ("apply", work / "scheme.json", file, "-o", work / "out")),
+    Use("scheme", lambda file, work: ("apply", file, work / "good.parquet", "-o", work / "out")),
+    Use("scheme", lambda file, work: ("evaluate", work / "good.parquet", "--scheme", file)),
+    Use("npz", lambda file, work: ("import", "npz", file, "-o", work / "out")),
+    Use("csv", lambda file, work: ("import", "csv", file, "-o", work / "out", "--normalise")),
+    Use("logits", lambda file, work: ("import", "csv", file, "-o", work / "out", "--logits")),
+    Use("parquet columns", lambda file, work: ("import", "parquet", file, "-o", work / "out")),
+    Use("vectors", lambda file, work: ("import", "vectors", file, "-o", work / "out")),
+    Use("lm-eval", lambda file, work: ("import", "lm-eval", file, "-o", work / "out")),
+    Use("task", lambda file, work: ("tasks", "show", file, "--data", work)),
+    Use("sweep", lambda file, work: ("sweep", file, "--dry-run", "-o", work / "out")),
+)
+by_use = pytest.mark.parametrize("use", USES, ids=lambda use: use.name)
+
+
+def run(use: Use, data: bytes) -> Outcome:
+    """Run a command on a file; checks that what it wrote is whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        scheme().save(work / "scheme.json")
+        table().write(work / "good.parquet")
+        (work / "opt.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n')
+        place = work / "files"
+        place.mkdir()
+        outcome = checked(*use.command(KIND[use.kind].written(place, data), work))
+        assert leftovers(work) == []
+        out = work / "out"
+        if out.is_file():
+            assert outcome.code == 0
+            ProbabilityTable.read(out)
+        elif use.kind not in ("task", "sweep") and "-o" in use.command(place, work):
+            assert outcome.code == 2
+    return outcome
+
+
+@by_use
+def test_a_good_file(use: Use) -> None:
+    outcome = run(use, KIND[use.kind].good)
+    assert outcome.code == 0, outcome
+
+
+@by_use
+@thorough
+@given(data=st.data())
+def test_a_damaged_file(use: Use, data: st.DataObject) -> None:
+    run(use, data.draw(damaged(KIND[use.kind].good)))
+
+
+@pytest.mark.parametrize(
+    "use", [use for use in USES if KIND[use.kind].content is not None], ids=lambda use: use.name
+)
+@thorough
+@given(data=st.data())
+def test_a_file_with_other_values(use: Use, data: st.DataObject) -> None:
+    kind = KIND[use.kind]
+    run(use, kind.dump(data.draw(spoiled(kind.content))).encode())
+
+
+#: Commands that replace this process, take a minute, or wait for people.
+_APART = {"ui", "quickstart", "submit", "generate"}
+
+
+def _commands() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def walk(command: Any, names: tuple[str, ...]) -> None:
+        if hasattr(command, "commands"):
+            for name, child in command.commands.items():
+                walk(child, (*names, name))
+        else:
+            found[" ".join(names)] = command
+
+    walk(typer.main.get_command(app), ())
+    return {name: command for name, command in found.items() if name.split()[0] not in _APART}
+
+
+COMMANDS = _commands()
+
+ODD_TEXTS = (
+    *("", " ", "-", "--", "0", "-1", "nan", "inf", "1e999", "9" * 30, "0x10", "N", ",", "a,,b"),
+    *("é", "\udcff", "\x1b[2J", "a\nb", "[/bold]", "[red]", "%s", "{}", "..", "../../x", "~"),
+    *("x" * 300, "x" * 5000, "/", "/dev/null", "/dev/zero", "/dev/full", "/proc/self/mem"),
+    *("http://[::1", "http://127.0.0.1:9", "sqlite:///", "file:///x", "postgresql://", "://"),
+    *("s3://", "memory://x", "models=", "tasks=nope", "=", "beta=0.5"),
+)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Paths of every sort: good files, folders, loops, pipes, nothing."""
+    import yaml
+
+    root = tmp_path_factory.mktemp("places")
+    table().write(root / "good.parquet")
+    scheme().save(root / "scheme.json")
+    (root / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))
+    (root / "empty").touch()
+    (root / "folder").mkdir()
+    (root / "loop").symlink_to(root / "loop")
+    (root / "dangling").symlink_to(root / "nowhere")
+    (root / "inside").symlink_to(root)
+    os.mkfifo(root / "pipe")
+    for kind in KINDS:
+        (root / "kinds").mkdir(exist_ok=True)
+        (root / "kinds" / f"{kind.name} {kind.file}").write_bytes(kind.good)
+    found = {path.name: str(path) for path in (*root.iterdir(), *(root / "kinds").iterdir())}
+    return found | {"in a loop": str(root / "loop" / "x"), "in a file": str(root / "empty" / "x")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@brief
+@given(data=st.data())
+def test_odd_arguments(name: str, data: st.DataObject, places: dict[str, str], work: Path) -> None:
+    texts = st.one_of(st.sampled_from(ODD_TEXTS), st.sampled_from(sorted(places.values())))
+    arguments: list[str] = name.split()
+    for parameter in COMMANDS[name].params:
+        if parameter.param_type_name == "argument":
+            if parameter.required or data.draw(st.booleans()):
+                arguments.append(data.draw(texts))
+        elif parameter.name == "output":
+            arguments += [parameter.opts[0], str(work / "out")]
+        elif data.draw(st.integers(0, 3)) == 0 and parameter.name != "help":
+            flag = data.draw(st.sampled_from(parameter.opts))
+            arguments += (
+                [flag]
+                if getattr(parameter, "is_flag", False)
+                else [
+                    flag,
+                    data.draw(texts),
+                ]
+            )
+    if name == "sweep":
+        arguments.append("--dry-run")
+    checked(*arguments)
+    assert leftovers(work) == []
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working directory of its own, for paths that are relative."""
+    folder = tmp_path_factory.mktemp("work")
+    here = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(here)
