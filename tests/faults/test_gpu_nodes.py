@@ -1,0 +1,127 @@
+"""Nodes with GPUs, which here are only said to be there: what runs on them, and their loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from workflows.generate import ScoringActor
+
+from .processes import kill_worker, wait_for
+from .sweeps import CONFIG, check_complete, sweep
+
+
+def _add_gpu_node(cluster: object) -> object:
+    import ray
+
+    before = ray.cluster_resources().get("GPU", 0)
+    node = cluster.add_node(num_cpus=2, num_gpus=1)
+    wait_for(lambda: ray.cluster_resources().get("GPU", 0) == before + 1, "the new node")
+    return node
+
+
+def _remove(cluster: object, node: object) -> None:
+    import ray
+
+    cluster.remove_node(node, allow_graceful=False)
+    wait_for(
+        lambda: not any(n["Alive"] and n["NodeID"] == node.node_id for n in ray.nodes()),
+        "the node to be gone",
+    )
+
+
+def _raylet(node: object) -> int:
+    return int(node.all_processes["raylet"][0].process.pid)
+
+
+@pytest.fixture
+def gpu_node(cluster) -> Iterator[object]:
+    node = _add_gpu_node(cluster)
+    yield node
+    _remove(cluster, node)
+
+
+def _node_id() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def _noting_actor(notes: Path) -> type[ScoringActor]:
+    class NotingActor(ScoringActor):
+        """Says where it scores; the second table waits for a cell of the first."""
+
+        def generate(self, request, key):
+            (notes / f"table-{request.seed}-{_node_id()}").touch()
+            if len(list(notes.glob("table-*"))) > 1:
+                wait_for(lambda: list(notes.glob("cell-*")), "a cell beside the scoring")
+            return super().generate(request, key)
+
+    return NotingActor
+
+
+def _noting_cell(notes: Path):
+    def run(cell, *more):
+        """Say where a cell is computed; cells of the last table wait until the GPU is free."""
+        import ray
+
+        from workflows.driver import _run_cell
+
+        record = _run_cell(cell, *more)
+        (notes / f"cell-{cell.key}-{_node_id()}").touch()
+        if cell.seed == CONFIG.seeds[-1]:
+            wait_for(lambda: ray.available_resources().get("GPU", 0) == 1, "the GPU to be free")
+            (notes / f"free-{cell.key}").touch()
+        return record
+
+    return run
+
+
+def test_stages_overlap_and_each_stays_on_its_nodes(
+    cluster, undisturbed, gpu_node, tmp_path, monkeypatch
+):
+    import workflows.driver
+
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    monkeypatch.setattr(workflows.driver, "ScoringActor", _noting_actor(notes))
+    monkeypatch.setattr(workflows.driver, "_run_cell", _noting_cell(notes))
+    output = tmp_path / "runs"
+    sweep(output)
+    check_complete(output, undisturbed[1])
+
+    def nodes(kind: str) -> list[str]:
+        return [path.name.rpartition("-")[2] for path in notes.glob(f"{kind}-*")]
+
+    # One GPU: one table after the other, and the cells of the first beside the second.
+    assert nodes("table") == [gpu_node.node_id] * 2
+    assert len(nodes("cell")) == 6
+    assert gpu_node.node_id not in nodes("cell")
+    # The actor had left before the last cells ended: an autoscaler could take its node away.
+    assert len(nodes("free")) == 3
+
+
+def test_an_actor_killed_on_its_gpu_in_mid_shard(cluster, undisturbed, gpu_node, tmp_path):
+    with ThreadPoolExecutor(1) as threads:
+        killed = threads.submit(kill_worker, _raylet(gpu_node), "ScoringActor.generate")
+        sweep(tmp_path)
+        assert killed.result() > 0
+    check_complete(tmp_path, undisturbed[1])
+
+
+def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, gpu_node, tmp_path):
+    other = _add_gpu_node(cluster)
+
+    def lose_it() -> int:
+        pid = kill_worker(_raylet(other), "ScoringActor.generate", after=0.1)
+        _remove(cluster, other)
+        return pid
+
+    with ThreadPoolExecutor(1) as threads:
+        lost = threads.submit(lose_it)
+        sweep(tmp_path)
+        assert lost.result() > 0
+    check_complete(tmp_path, undisturbed[1])

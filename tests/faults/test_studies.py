@@ -1,0 +1,175 @@
+"""Studies written down in PostgreSQL, and trials fanned out, while processes are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import optuna
+import pytest
+
+from tracking import CellRecord
+from workflows.ledgers import STORAGE_VARIABLE
+
+from .processes import end, find_worker, kill_worker, start_dcs, wait_for
+from .sweeps import CONFIG, check_complete, kept, results, sweep, write_config
+
+PASSWORD = "a%21pass-word"
+TRIALS = CONFIG.tuner.trials
+#: One cell on two CPUs: its trials are fanned out.
+ALONE = CONFIG.model_copy(update={"seeds": (0,), "methods": ("dcs",)})
+
+
+@pytest.fixture
+def studies(postgres: str) -> Iterator[str]:
+    """A database of its own: MLflow keeps its version in a table that Optuna has too."""
+    import psycopg
+
+    name = f"optuna_{time.monotonic_ns()}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield postgres.replace("dcs@", f"dcs:{PASSWORD}@").rpartition("/")[0] + f"/{name}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _states(url: str) -> Counter[str]:
+    """Count all trials in a storage by their state; none while there are no tables."""
+    storage = optuna.storages.RDBStorage(url)
+    try:
+        return Counter(
+            trial.state.name
+            for study in optuna.get_all_study_summaries(storage)
+            for trial in optuna.load_study(study_name=study.study_name, storage=storage).trials
+        )
+    finally:
+        storage.engine.dispose()
+
+
+def _check_studies(url: str, records: list[CellRecord]) -> None:
+    """Every trial of every cell finished once, with the figures of the cell's record."""
+    storage = optuna.storages.RDBStorage(url)
+    tuned = [record for record in records if record.trials]
+    assert {s.study_name for s in optuna.get_all_study_summaries(storage)} == {
+        record.key for record in tuned
+    }
+    for record in tuned:
+        study = optuna.load_study(study_name=record.key, storage=storage)
+        complete = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+        by_number = {trial.user_attrs["number"]: trial for trial in complete}
+        assert len(complete) == len(by_number) == TRIALS
+        for trial in record.trials:
+            assert by_number[trial.number].params == trial.params
+            assert by_number[trial.number].value == trial.value
+        assert not study.get_trials(states=[optuna.trial.TrialState.RUNNING])
+    storage.engine.dispose()
+
+
+def test_a_worker_killed_in_mid_study_goes_on_from_there(cluster, undisturbed, scored, studies):
+    config = CONFIG.model_copy(update={"optuna_storage": _secret(studies)})
+
+    def kill_in_mid_study() -> int:
+        wait_for(lambda: find_worker(os.getpid(), "_run_cell"), "a cell")
+        wait_for(lambda: _states(studies)["COMPLETE"] > 2, "some trials")
+        return kill_worker(os.getpid(), "_run_cell", after=0)
+
+    with ThreadPoolExecutor(1) as threads:
+        killed = threads.submit(kill_in_mid_study)
+        records, _ = sweep(scored, config)
+        assert killed.result() > 0
+    check_complete(scored, undisturbed[1])
+    _check_studies(studies, records)
+    # What was under way was put in line again; what was finished was not.
+    assert 1 <= _states(studies)["FAIL"] <= CONFIG.tuner.window
+
+
+def test_a_driver_killed_in_mid_study_and_run_again(
+    cluster, undisturbed, scored, studies, tmp_path
+):
+    arguments = ["sweep", write_config(tmp_path / "sweep.yaml"), "--output", scored]
+    arguments += ["--address", cluster.address]
+    environment = {STORAGE_VARIABLE: studies}
+    process = start_dcs(*arguments, **environment)
+    wait_for(lambda: find_worker(os.getpid(), "_run_cell"), "a cell")
+    wait_for(lambda: _states(studies)["COMPLETE"] > 2, "some trials")
+    process.kill()
+    said = [*end(process)[1:]]
+    wait_for(lambda: find_worker(os.getpid(), "_run_cell") is None, "the tasks to be dropped")
+    before = _states(studies)
+    assert before["RUNNING"] > 0
+
+    code, *again = end(start_dcs(*arguments, **environment))
+    assert code == 0, again
+    check_complete(scored, undisturbed[1])
+    _check_studies(studies, kept(scored))
+    assert _states(studies)["FAIL"] == before["RUNNING"]
+
+    # The password is written down and said nowhere.
+    for text in [*said, *again]:
+        assert PASSWORD not in text
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert PASSWORD.encode() not in path.read_bytes(), path
+
+
+def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored, tmp_path):
+    arguments = ["sweep", write_config(tmp_path / "sweep.yaml"), "--output", scored]
+    nobody = f"postgresql://dcs:{PASSWORD}@127.0.0.1:1/x"
+    process = start_dcs(*arguments, "--address", cluster.address, **{STORAGE_VARIABLE: nobody})
+    code, _, err = end(process)
+    assert code == 2
+    assert err.startswith("dcs: error: optuna_storage: postgresql://127.0.0.1:1 cannot be used")
+    assert err.count("\n") == 1
+    assert PASSWORD not in err
+    assert kept(scored) == []
+
+
+def test_trials_of_a_lone_cell_are_fanned_out_and_their_worker_killed(
+    cluster, undisturbed, scored
+):
+    with ThreadPoolExecutor(1) as threads:
+        killed = threads.submit(kill_worker, os.getpid(), "_apply", after=0.05)
+        records, _ = sweep(scored, ALONE)
+        assert killed.result() > 0
+    assert results(records) == _same_cells(records, undisturbed[1])
+
+
+def test_a_cell_killed_while_its_trials_run_elsewhere(cluster, undisturbed, scored):
+    def kill_both_at_it() -> int:
+        wait_for(lambda: find_worker(os.getpid(), "_apply"), "a trial")
+        return kill_worker(os.getpid(), "_run_cell", after=0)
+
+    with ThreadPoolExecutor(1) as threads:
+        killed = threads.submit(kill_both_at_it)
+        records, _ = sweep(scored, ALONE)
+        assert killed.result() > 0
+    assert results(records) == _same_cells(records, undisturbed[1])
+
+
+def test_trials_elsewhere_end_with_their_driver(cluster, undisturbed, scored, tmp_path):
+    arguments = ["sweep", write_config(tmp_path / "sweep.yaml", ALONE), "--output", scored]
+    arguments += ["--address", cluster.address]
+    process = start_dcs(*arguments)
+    wait_for(lambda: find_worker(os.getpid(), "_apply"), "a trial")
+    os.kill(process.pid, signal.SIGTERM)
+    code, _, err = end(process)
+    assert code == 128 + signal.SIGTERM, err
+    for name in ("_apply", "_run_cell"):
+        wait_for(lambda name=name: find_worker(os.getpid(), name) is None, f"{name} to end")
+    code, _, err = end(start_dcs(*arguments))
+    assert code == 0, err
+    assert results(kept(scored)) == _same_cells(kept(scored), undisturbed[1])
+
+
+def _same_cells(records: list[CellRecord], undisturbed: list[dict]) -> list[dict]:
+    keys = {record.key for record in records}
+    return [cell for cell in undisturbed if cell["key"] in keys]
+
+
+def _secret(url: str):
+    from pydantic import SecretStr
+
+    return SecretStr(url)
