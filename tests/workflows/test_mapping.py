@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from workflows.cluster_placement import CELLS, place
 from workflows.mapping import Known, in_process, ray_mapper
 
 
@@ -17,7 +19,14 @@ from workflows.mapping import Known, in_process, ray_mapper
 def cluster() -> Iterator[None]:
     import ray
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        # As a node of a cluster that says itself where cells go.
+        resources={CELLS: 2},
+        include_dashboard=False,
+        log_to_driver=False,
+    )
     yield
     ray.shutdown()
 
@@ -98,21 +107,24 @@ def test_an_error_is_the_one_that_was_raised(cluster, width):
     assert seen == [0, 1, 2]
 
 
-def _fan_out(numbers: list[int], folder: str) -> tuple[list[int], list[int]]:
-    found = list(ray_mapper(width=4)(functools.partial(_with_pid, folder), numbers, ahead=4))
+def _fan_out(numbers: list[int], options: dict[str, Any]) -> tuple[list[int], list[int]]:
+    found = list(ray_mapper(width=4, options=options)(_with_pid, numbers, ahead=4))
     return [value for value, _ in found], [os.getpid(), *(pid for _, pid in found)]
 
 
-def _with_pid(folder: str, number: int) -> tuple[int, int]:
+def _with_pid(number: int) -> tuple[int, int]:
     return number * number, os.getpid()
 
 
-def test_tasks_that_wait_for_tasks_do_not_block_each_other(cluster):
+@pytest.mark.parametrize("declared", [False, True])
+def test_tasks_that_wait_for_tasks_do_not_block_each_other(cluster, declared):
     """More tasks than CPUs, each of which waits for tasks of its own."""
     import ray
 
-    outer = ray.remote(_fan_out)
-    answers = ray.get([outer.remote(list(range(6)), "") for _ in range(4)], timeout=100)
+    options = place(ray.nodes()).cells if declared else {"num_cpus": 1}
+    assert ("resources" in options) == declared
+    outer = ray.remote(_fan_out).options(**options)
+    answers = ray.get([outer.remote(list(range(6)), options) for _ in range(4)], timeout=100)
     for values, (parent, *helpers) in answers:
         assert values == [n * n for n in range(6)]
         assert parent not in helpers
