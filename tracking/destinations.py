@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -222,10 +223,17 @@ class Destination:
 
     def _append(self, line: dict[str, str]) -> None:
         try:
-            with self.journal.open("a", encoding="utf-8") as journal:
-                journal.write(json.dumps(line) + "\n")
-                journal.flush()
-                os.fsync(journal.fileno())
+            with self.journal.open("ab", buffering=0) as journal:
+                end = journal.seek(0, os.SEEK_END)
+                try:
+                    data = f"{json.dumps(line)}\n".encode()
+                    # A nearly full disk takes a part and says so without an error.
+                    if journal.write(data) != len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(journal.fileno())
+                except OSError:
+                    journal.truncate(end)
+                    raise
         except OSError as error:
             raise TrackingError(
                 f"{self.journal}: cannot be written ({error.strerror or error}); make room and "
