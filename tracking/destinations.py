@@ -22,13 +22,14 @@ __all__ = ["Destination", "DestinationInfo", "read_info"]
 
 _INFO_FORMAT = "dcs-outbox"
 _INFO_VERSION = 1
-_INFO_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("tracking_uri", "run_name", "status"), (str, type(None))),
-    "sweep_params": dict,
-    "trials": (str, int),
-    "trace_points": int,
-    "ended": bool,
-    "moved": bool,
+#: By annotation; a field of another kind goes unchecked.
+_INFO_TYPES: dict[Any, type | tuple[type, ...]] = {
+    "str": str,
+    "str | None": (str, type(None)),
+    "str | int": (str, int),
+    "int": int,
+    "bool": bool,
+    "dict[str, Any]": dict,
 }
 
 
@@ -258,7 +259,7 @@ def read_info(path: Path) -> DestinationInfo:
         info = DestinationInfo(**body)
         for item in fields(info):
             value = getattr(info, item.name)
-            if not isinstance(value, _INFO_TYPES.get(item.name, str)):
+            if not isinstance(value, _INFO_TYPES.get(item.type, object)):
                 raise ValueError(f"{item.name} is {show(value)}")
         return info
     except (ValueError, KeyError, TypeError, AttributeError, TrackingError) as error:
