@@ -109,6 +109,17 @@ class RayMapper:
         more = True
         try:
             while True:
+                while taken and taken[0] not in running:
+                    first = taken.popleft()
+                    if isinstance(first, Known):
+                        yield first.result
+                        continue
+                    try:
+                        result: R = ray.get(first)
+                    except RayTaskError as error:
+                        # As in this process: the caller sees the error that was raised.
+                        raise error.cause from error
+                    yield result
                 while more and len(running) < self.width and len(taken) < most:
                     item = next(source, _END)
                     if item is _END:
@@ -119,22 +130,11 @@ class RayMapper:
                         reference = task.remote(shared, item)
                         running.add(reference)
                         taken.append(reference)
-                if not taken:
-                    return
-                if taken[0] in running:
+                if running:
                     done, _ = ray.wait(list(running), num_returns=1)
                     running.difference_update(done)
-                    continue
-                first = taken.popleft()
-                if isinstance(first, Known):
-                    yield first.result
-                    continue
-                try:
-                    result: R = ray.get(first)
-                except RayTaskError as error:
-                    # As in this process: the caller sees the error that was raised.
-                    raise error.cause from error
-                yield result
+                elif not taken:
+                    return
         finally:
             # The caller has stopped asking, or an item failed: the others are of no use.
             for reference in running:
