@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
 from dcs._files import suggest
-from dcs._reading import read_yaml, show
+from dcs._reading import read_yaml
 from dcs.errors import ConfigError, DCSError, InvalidInputError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
 from tracking import parse_trials
 from workflows.axes import (
-    ABLATED,
     GRID,
     AxisValues,
     SizeChoice,
@@ -29,6 +27,7 @@ from workflows.axes import (
     kept_values,
     settings_of,
 )
+from workflows.mistakes import one_line
 from workflows.scoring import ScoringSettings
 from workflows.settings import (
     FixedObjective,
@@ -191,7 +190,13 @@ class SweepConfig(Strict):
 
     @model_validator(mode="after")
     def _values_go_together(self) -> SweepConfig:
-        for settings, _ in self.variants:
+        variants = self.variants
+        if not variants:
+            raise ValueError(
+                "combine: one_at_a_time leaves no cell; objectives, axes and optimization_sizes "
+                "must hold the value of the tuner (all rows), but for one of them"
+            )
+        for settings, _ in variants:
             TunerSettings.model_validate(settings.model_dump())
             for name in self.methods:
                 try:
@@ -255,7 +260,7 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
     try:
         return SweepConfig.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{file}: {_one_line(error)}") from None
+        raise ConfigError(f"{file}: {one_line(error, SweepConfig)}") from None
 
 
 def checked_settings(*, source: str = "command line", **values: Any) -> TunerSettings:
@@ -276,7 +281,7 @@ def checked_settings(*, source: str = "command line", **values: Any) -> TunerSet
     try:
         return TunerSettings(**values)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_one_line(error)}") from None
+        raise ConfigError(f"{source}: {one_line(error, TunerSettings)}") from None
 
 
 def checked_scoring(**values: Any) -> ScoringSettings:
@@ -291,7 +296,7 @@ def checked_scoring(**values: Any) -> ScoringSettings:
     try:
         return ScoringSettings(**given)
     except ValidationError as error:
-        raise ConfigError(f"command line: {_one_line(error)}") from None
+        raise ConfigError(f"command line: {one_line(error, ScoringSettings)}") from None
 
 
 def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
@@ -346,40 +351,3 @@ def _as_value_error(function: Any, value: Any) -> Any:
         return function(value)
     except DCSError as error:
         raise ValueError(str(error)) from None
-
-
-def _one_line(error: ValidationError) -> str:
-    """Render the first problem; the rest are counted, since one mistake often causes several."""
-    details = error.errors()
-    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    return _describe(details[0]) + more
-
-
-def _describe(detail: ErrorDetails) -> str:
-    location = detail["loc"]
-    path = ".".join(str(part) for part in location)
-    if detail["type"] == "extra_forbidden":
-        allowed = sorted(_fields_at(location[:-1]))
-        return (
-            f"unknown key {path!r}; allowed here: {', '.join(allowed)}"
-            f"{suggest(location[-1], allowed)}"
-        )
-    if detail["type"] == "missing":
-        return f"key {path!r} is missing"
-    message = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "value_error":
-        return f"key {path!r}: {message}" if path else message
-    return f"key {path!r}: {message}, got {show(detail['input'])}"
-
-
-def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = SweepConfig
-    for part in location:
-        if part == "axes":
-            return list(ABLATED)
-        if part in ("objective", "objectives"):
-            return list(FixedObjective.model_fields)
-        annotation = model.model_fields[str(part)].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-    return list(model.model_fields)

@@ -145,3 +145,50 @@ def test_a_search_needs_a_choice_and_a_start() -> None:
         CorrectionSet((DONT_CHANGE, Weight(0.1), Weight(0.1)))
     with pytest.raises(InvalidInputError, match="not among"):
         CorrectionSet.furud().index(Weight(0.1))
+
+
+def test_fewer_memberships_are_nested_from_coarse_to_fine() -> None:
+    full = CorrectionSet.furud()
+    previous: set[Correction] = set()
+    for count in range(2, len(full) + 1):
+        some = full.limited(count)
+        assert len(some) == count
+        assert previous < set(some)
+        assert DONT_CHANGE in some.corrections
+        # The published order stays, so that ties fall the same way.
+        assert list(some) == [c for c in full if c in some.corrections]
+        previous = set(some)
+    slopes = {2: 0, 5: 2, 10: 4, 19: 8}
+    for count, slope in slopes.items():
+        for s in (2, 4, 8):
+            whole = {c for c in full if isinstance(c, Membership) and _slope(c) == s}
+            assert (whole <= set(full.limited(count))) == (s <= slope)
+
+
+def _slope(membership: Membership) -> int | None:
+    if (membership.a, membership.c) == (0.0, 1.0) and membership.b in (0.0, 1.0):
+        return None
+    width = max(membership.b - membership.a, membership.c - membership.b)
+    return round(1 / width)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 19), st.integers(2, 60))
+def test_limited_sets_keep_all_weights_and_a_place_to_start(count: int, scale: int) -> None:
+    some = CorrectionSet.dcs(weight_scale=scale).limited(count)
+    assert len(some) == count + scale
+    assert set(CorrectionSet.dnip(weight_scale=scale)) <= set(some)
+    assert some[some.identity] in (DONT_CHANGE, Weight(1.0))
+    assert some.limited(count) == some == some.limited(None)
+
+
+@pytest.mark.parametrize("count", [-1, 20, 2.0, True])
+def test_a_number_of_memberships_is_checked(count: Any) -> None:
+    with pytest.raises(InvalidInputError, match="memberships"):
+        CorrectionSet.furud().limited(count)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_search_needs_two_memberships_where_there_is_nothing_else(count: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"memberships {count} leaves {count} of 19"):
+        CorrectionSet.furud().limited(count)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dcs.errors import InvalidInputError
-from dcs.splits import stratified_split
+from dcs.splits import stratified_choice, stratified_split
 
 quick = settings(max_examples=100, deadline=None)
 
@@ -139,3 +139,46 @@ def test_refuses_seeds(seed: Any) -> None:
 def test_refuses_an_empty_part() -> None:
     with pytest.raises(InvalidInputError, match="'b' would be empty: 1 rows of 1 classes"):
         stratified_split([0], {"a": 0.7, "b": 0.3}, seed=0)
+
+
+@quick
+@given(labels=labellings, seed=st.integers(0, 2**70), data=st.data())
+def test_smaller_choices_are_part_of_larger_ones(
+    labels: list[int], seed: int, data: st.DataObject
+) -> None:
+    small, large = sorted(data.draw(st.tuples(*[st.integers(1, len(labels))] * 2)))
+    few = stratified_choice(labels, small, seed=seed)
+    many = stratified_choice(labels, large, seed=seed)
+    assert len(set(few.tolist())) == small
+    assert set(few.tolist()) <= set(many.tolist())
+    assert few.tolist() == sorted(few.tolist())
+    assert stratified_choice(labels, len(labels), seed=seed).tolist() == list(range(len(labels)))
+
+
+@quick
+@given(labels=labellings, seed=st.integers(0, 1000), data=st.data())
+def test_choices_hold_the_mix_of_classes(
+    labels: list[int], seed: int, data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(1, len(labels)))
+    chosen = np.bincount(np.array(labels)[stratified_choice(labels, size, seed=seed)], minlength=6)
+    there = np.bincount(labels, minlength=6)
+    present = there > 0
+    if size >= present.sum():
+        assert (chosen[present] >= 1).all()
+    # Beyond the one row that each class gets at least, shares differ by a row or so.
+    for a in np.flatnonzero(chosen > 1):
+        for b in np.flatnonzero(chosen > 1):
+            distance = abs(chosen[a] / there[a] - chosen[b] / there[b])
+            assert distance <= 1 / there[a] + 1 / there[b] + 1e-12
+
+
+def test_a_choice_smaller_than_the_classes_takes_the_frequent_ones() -> None:
+    labels = [0] * 3 + [1] * 50 + [2] * 20
+    assert np.array(labels)[stratified_choice(labels, 2, seed=1)].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("size", [0, -1, 4, 1.5, True])
+def test_refuses_sizes(size: Any) -> None:
+    with pytest.raises(InvalidInputError, match="1 to 3"):
+        stratified_choice([0, 1, 1], size, seed=0)
