@@ -7,10 +7,11 @@ import os
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from dcs._claims import Claims
 from dcs._files import atomic_write_bytes
 from dcs.errors import ConfigError, DCSError, MissingDependencyError
 
@@ -157,6 +158,7 @@ class _Remote:
             raise ConfigError(f"store {url!r} cannot be used: {error}") from None
         self.url = url
         self._root = self._root.rstrip("/")
+        self._claims = Claims(self)
 
     def folders(self) -> list[str]:
         return sorted(name for name, kind, _ in self._list(self._root) if kind == "directory")
@@ -166,34 +168,66 @@ class _Remote:
         return {name: size for name, kind, size in rows if kind == "file"}
 
     def _list(self, path: str) -> list[tuple[str, str, int]]:
-        try:
-            self._fs.invalidate_cache()
-            entries = self._fs.ls(path, detail=True)
-        except FileNotFoundError:
-            return []
+        with self._told("list its files"):
+            try:
+                self._fs.invalidate_cache()
+                entries = self._fs.ls(path, detail=True)
+            except FileNotFoundError:
+                return []
         return [
             (entry["name"].rstrip("/").rpartition("/")[2], entry["type"], int(entry["size"] or 0))
             for entry in entries
         ]
 
     def read(self, name: str) -> bytes | None:
-        try:
-            return bytes(self._fs.cat_file(f"{self._root}/{name}"))
-        except FileNotFoundError:
-            return None
+        with self._told(f"read {name}"):
+            try:
+                return bytes(self._fs.cat_file(f"{self._root}/{name}"))
+            except FileNotFoundError:
+                return None
 
     def write(self, name: str, data: bytes) -> None:
         # An object store shows an object whole or not at all; a file system does so on a move.
-        target = f"{self._root}/{name}"
-        temporary = f"{target}.{uuid.uuid4().hex}.part"
-        self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-        self._fs.pipe_file(temporary, data)
-        self._fs.mv(temporary, target)
+        temporary = f"{name}.{uuid.uuid4().hex}.part"
+        self.put(temporary, data)
+        with self._told(f"write {name}"):
+            self._fs.mv(f"{self._root}/{temporary}", f"{self._root}/{name}")
+
+    def put(self, name: str, data: bytes) -> None:
+        path = f"{self._root}/{name}"
+        with self._told(f"write {name}"):
+            self._make_folder(path)
+            self._fs.pipe_file(path, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = f"{self._root}/{name}"
+        with self._told(f"write {name}"):
+            self._make_folder(path)
+            try:
+                if self._is_object_store:
+                    # One request with the condition that there is no such object.
+                    self._fs.pipe_file(path, data, mode="create")
+                else:
+                    with self._fs.open(path, "xb") as file:
+                        file.write(data)
+            except FileExistsError:
+                return False
+            except (TypeError, ValueError) as error:
+                raise NotImplementedError(str(error)) from None
+        return True
+
+    @property
+    def _is_object_store(self) -> bool:
+        return bool(getattr(self._fs, "async_impl", False))
+
+    def _make_folder(self, path: str) -> None:
+        # Object stores have none, and some would make a bucket of a misspelt address.
+        if not self._is_object_store:
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def delete(self, name: str) -> None:
-        path = f"{self._root}/{name}"
-        if self._fs.exists(path):
-            self._fs.rm_file(path)
+        with self._told(f"remove {name}"), suppress(FileNotFoundError):
+            self._fs.rm_file(f"{self._root}/{name}")
 
     def age(self, name: str) -> float:
         try:
@@ -201,7 +235,21 @@ class _Remote:
         except (NotImplementedError, FileNotFoundError):
             return 0.0
 
+    def lock(self, name: str, *, wait: bool) -> AbstractContextManager[bool]:
+        lock: AbstractContextManager[bool] = self._claims.hold(name, wait=wait)
+        return lock
+
     @contextmanager
-    def lock(self, name: str, *, wait: bool) -> Iterator[bool]:
-        # There is none: two processes at once may do the same work, and write equal files.
-        yield True
+    def _told(self, what: str) -> Iterator[None]:
+        """Say in one line why the store did not do it."""
+        try:
+            yield
+        except (NotImplementedError, DCSError):
+            raise
+        except Exception as error:
+            # File systems and the network below them raise errors of many unrelated classes.
+            reason = " ".join(str(error).split())[:300]
+            raise DCSError(
+                f"store {self.url!r}: cannot {what} ({type(error).__name__}: {reason}); check "
+                "the address, the credentials and the network"
+            ) from error

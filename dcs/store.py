@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs._claims import CLAIM
 from dcs._places import Place, open_place
 from dcs.errors import ConfigError
 
@@ -32,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 _SETTINGS = "settings.json"
 _SHARD = ".npz"
-_KEPT = frozenset({_SETTINGS})
-_STALE = 3600.0  # seconds after which a half-written file has no writer any more
+_LEFT = (".part", ".lock", CLAIM)  # what a killed process leaves behind
+_STALE = 86400.0  # seconds after which such a file has nobody any more
 
 
 def group_key(settings: Mapping[str, Any]) -> str:
@@ -133,9 +134,10 @@ class ShardGroup:
     def lock(self, hashes: Sequence[bytes], *, wait: bool) -> AbstractContextManager[bool]:
         """Hold the work on some queries, so that no other process does the same work.
 
-        Gives False if another process holds it and `wait` is off. Only local stores have locks.
+        Gives False if another process holds it and `wait` is off. Shards that begin with the same
+        query have the same lock, also those of a run that scores fewer.
         """
-        name = hashlib.sha256(b"".join(hashes)).hexdigest()[:32]
+        name = hashes[0].hex()
         lock: AbstractContextManager[bool] = self.place.lock(f"{self.key}/.{name}.lock", wait=wait)
         return lock
 
@@ -229,8 +231,8 @@ class ShardStore:
         dry_run : bool
             Only say what would go.
 
-        Always removed: what a killed process left half-written (more than an hour ago), damaged
-        shards, and shards whose rows are all in others.
+        Always removed: what a killed process left behind (more than a day ago), damaged shards,
+        and shards whose rows are all in others.
         """
         now = time.time()
         chosen = {self._find(key) for key in keys}
@@ -238,11 +240,7 @@ class ShardStore:
         for key in self._keys():
             modified = self.info(key).modified
             whole = key in chosen or (older_than is not None and now - modified > older_than)
-            names = (
-                [*self._shards(key), *(n for n in self._place.files(key) if n in _KEPT)]
-                if whole
-                else self._garbage(key, now)
-            )
+            names = sorted(self._place.files(key)) if whole else self._garbage(key, now)
             removed += [f"{key}/{name}" for name in names]
         if not dry_run:
             for name in removed:
@@ -259,7 +257,7 @@ class ShardStore:
                     content[name] = hashes
                 except ValueError:
                     names.append(name)
-            elif name.endswith(".part") and now - self._place.age(f"{key}/{name}") > _STALE:
+            elif name.endswith(_LEFT) and now - self._place.age(f"{key}/{name}") > _STALE:
                 names.append(name)
         # Largest first: a shard that larger ones cover is not needed.
         covered: set[bytes] = set()

@@ -44,8 +44,8 @@ class StoredScorer:
 
     Queries are scored in shards of consecutive ones; each is written as soon as it is done, all
     or nothing. What a run that was killed has finished is not done again, and the probabilities
-    are the same to the last bit as without the kill. Of several processes that share a local
-    store, one scores a shard and the others wait for it.
+    are the same to the last bit as without the kill. Of several processes that share a store,
+    one scores a shard and the others wait for it.
 
     Parameters
     ----------

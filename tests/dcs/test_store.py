@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dcs import _claims, _places
+from dcs._places import open_place
 from dcs.errors import ConfigError, DCSError, MissingDependencyError
 from dcs.scorers import Progress, StoredScorer, score_settings
 from dcs.store import ShardStore, group_key, query_hash
@@ -174,10 +177,11 @@ def work(place: str, start: object, answers: object) -> None:
     answers.put((clerk.asked, probs.tobytes()))  # type: ignore[attr-defined]
 
 
-def test_processes_at_once_share_the_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["", "local://"])
+def test_processes_at_once_share_the_work(tmp_path: Path, scheme: str) -> None:
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     start, answers = context.Event(), context.Queue()
-    place = str(tmp_path / "store")
+    place = scheme + str(tmp_path / "store")  # with the scheme it goes through fsspec
     workers = [context.Process(target=work, args=(place, start, answers)) for _ in range(3)]
     for worker in workers:
         worker.start()
@@ -188,7 +192,116 @@ def test_processes_at_once_share_the_work(tmp_path: Path) -> None:
     assert sorted(sum((asked for asked, _ in results), [])) == sorted(QUERIES)
     assert {probs for _, probs in results} == {Clerk().score("p ", QUERIES, WORDS).tobytes()}
     assert ShardStore(place).verify() == []
-    assert not list(Path(place).rglob("*.part"))
+    left = {path.suffix for path in (tmp_path / "store").rglob("*") if path.is_file()}
+    assert left == {".npz", ".json"}
+
+
+def test_runs_of_different_lengths_share_the_work(tmp_path: Path) -> None:
+    # The short run's shard is a part of the long run's first: one waits for the other.
+    place = str(tmp_path / "store")
+    group = ShardStore(place).group({"label_words": list(WORDS)})
+    hashes = [query_hash(query) for query in QUERIES[:8]]
+    with group.lock(hashes, wait=True) as held, group.lock(hashes[:3], wait=False) as other:
+        assert (held, other) == (True, False)
+    with group.lock(hashes[:3], wait=False) as held:
+        assert held
+
+
+class TestClaims:
+    """Locks of a store that is not local, with processes played by objects of their own."""
+
+    @pytest.fixture(autouse=True)
+    def _short_times(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_claims, "BEAT", 0.02)
+        monkeypatch.setattr(_claims, "LEASE", 0.3)
+        monkeypatch.setattr(_claims, "_POLL", 0.01)
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"local://{tmp_path}"
+
+    def test_one_holds_and_the_others_do_not(self, url: str) -> None:
+        here, there = open_place(url), open_place(url)
+        with here.lock("g/a", wait=True) as first:
+            time.sleep(0.5)  # longer than the lease: signs of life renew it
+            with there.lock("g/a", wait=False) as second, there.lock("g/b", wait=False) as other:
+                assert (first, second, other) == (True, False, True)
+        with there.lock("g/a", wait=False) as second:
+            assert second
+        assert here.files("g") == {}
+
+    def test_a_waiting_process_goes_on_when_the_other_ends(self, url: str) -> None:
+        here, there = open_place(url), open_place(url)
+        order = []
+
+        def wait() -> None:
+            with there.lock("g/a", wait=True):
+                order.append("waited")
+
+        thread = threading.Thread(target=wait)
+        with here.lock("g/a", wait=True):
+            thread.start()
+            time.sleep(0.1)
+            order.append("ended")
+        thread.join()
+        assert order == ["ended", "waited"]
+
+    def test_a_claim_without_a_holder_is_taken_over_by_one(self, url: str) -> None:
+        dead = open_place(url)
+        assert dead._claims._take("g/a") == 0  # and then it was killed
+        held = []
+
+        def take_over() -> None:
+            with open_place(url).lock("g/a", wait=True):
+                held.append(1)
+                assert len(held) == 1
+                time.sleep(0.02)
+                held.pop()
+                done.append(1)
+
+        done: list[int] = []
+        threads = [threading.Thread(target=take_over) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(done) == 4
+        assert dead.files("g") == {}
+
+    def test_one_that_comes_back_late_takes_nothing_away(self, url: str) -> None:
+        late, heir = open_place(url), open_place(url)
+        generation = late._claims._take("g/a")
+        assert generation == 0
+        assert heir._claims._take("g/a") is None
+        time.sleep(0.35)
+        assert heir._claims._take("g/a") == 1
+        late._claims._release("g/a", generation)
+        assert open_place(url)._claims._take("g/a") is None
+        heir._claims._release("g/a", 1)
+        assert heir.files("g") == {}
+
+    def test_without_exclusive_creation_everybody_works(
+        self, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(_places._Remote, "create", lambda *args: True)
+        here, there = open_place(url), open_place(url)
+        with here.lock("g/a", wait=True) as first, there.lock("g/a", wait=True) as second:
+            assert first
+            assert second
+        assert "cannot create objects exclusively" in caplog.text
+
+    def test_what_a_store_refuses_is_one_line(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from fsspec.implementations.local import LocalFileSystem
+
+        def refuse(*args: object, **kwargs: object) -> None:
+            raise PermissionError("Access\ndenied")
+
+        for name in ("pipe_file", "open"):
+            monkeypatch.setattr(LocalFileSystem, name, refuse)
+        with pytest.raises(DCSError, match=r"cannot write .*\(PermissionError: Access denied\)"):
+            ask(url, Clerk())
 
 
 class TestCare:
@@ -246,10 +359,12 @@ class TestCare:
         small = group.write(hashes[2:4], probs[2:4])
         folder = tmp_path / group.key
         (folder / f"{'0' * 32}.npz").write_bytes(b"")
-        for name in ("old.part", "new.part"):
+        old = ("old.part", "aa.lock", "aa.0.claim")
+        for name in (*old, "new.part", "bb.lock", "bb.0.claim"):
             (folder / name).touch()
-        os.utime(folder / "old.part", (0, 0))
-        expected = {f"{group.key}/{n}" for n in (small, f"{'0' * 32}.npz", "old.part")}
+        for name in old:
+            os.utime(folder / name, (0, 0))
+        expected = {f"{group.key}/{n}" for n in (small, f"{'0' * 32}.npz", *old)}
         assert set(store.collect(dry_run=True)) == expected
         assert set(store.collect()) == expected
         assert store.collect() == []
