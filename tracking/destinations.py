@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -129,9 +130,11 @@ class Destination:
                 f"sweep {self.info.experiment!r} in {self.folder.parents[1]} is being recorded "
                 f"by another process (id {owner}); wait for it or use another output folder"
             ) from None
-        held.truncate(0)
-        held.write(str(os.getpid()))
-        held.flush()
+        # For people alone, so a full disk does not matter; not through the buffer, which would
+        # fail once more when the file is closed.
+        with contextlib.suppress(OSError):
+            os.ftruncate(held.fileno(), 0)
+            os.write(held.fileno(), str(os.getpid()).encode())
         self._held = held
         self._load()
         self._mend()
