@@ -27,10 +27,12 @@ from typing import Any
 import numpy as np
 
 from dcs.fitting import Hyperparameters
-from dcs.front import cobias_at
+from dcs.front import Preference, cobias_at
+from dcs.methods import get_method
 from dcs.metrics import ClassificationMetrics
 from dcs.peers import PEER_NAMES, fit_peer
 from dcs.probabilities import ProbabilityTable
+from dcs.scheme import CorrectionScheme
 from dcs.selection import SelectionSettings, fit_scheme
 from dcs.splits import stratified_split
 
@@ -40,7 +42,6 @@ FRONT = "front"
 ROUNDING = 0.05
 REACHED = ("front is lower", "within one error")
 
-_WEIGHTS = Hyperparameters(calibration="none")
 _PAPER = Hyperparameters(
     calibration="none",
     corrections="both",
@@ -49,20 +50,42 @@ _PAPER = Hyperparameters(
     prior_rows=0.0,
     averages=0,
 )
-#: One change at a time, from the paper's corrections to the default.
-ABLATIONS: Mapping[str, tuple[Hyperparameters, ...]] = {
-    "paper's 49, 5 folds": (_PAPER,),
-    "tau 0.2": (replace(_PAPER, tau=0.2),),
-    "D_W 120": (replace(_PAPER, weight_scale=120),),
-    "log weights to 2": (replace(_PAPER, spacing="logarithmic", weight_scale=80),),
-    "log weights only": (_WEIGHTS,),
-    "batch + both": (Hyperparameters(calibration="batch", corrections="both"),),
-    "vector + weights": (Hyperparameters(calibration="vector"),),
-    "logistic + weights": (Hyperparameters(calibration="logistic"),),
-    "logistic + both": (Hyperparameters(calibration="logistic", corrections="both"),),
-    "logistic, no shrinkage": (Hyperparameters(calibration="logistic", prior_rows=0.0),),
-    "logistic, no averages": (Hyperparameters(calibration="logistic", averages=0),),
+_BALANCED = Hyperparameters(calibration="balanced")
+_AS_THEY_ARE = tuple(
+    Hyperparameters(calibration=kind, corrections="none")
+    for kind in ("batch", "prior", "vector", "logistic", "balanced")
+)
+
+
+def _only(*candidates: Hyperparameters) -> SelectionSettings:
+    return SelectionSettings(candidates=candidates)
+
+
+#: One change at a time: from the paper's corrections on, then away from the default.
+ABLATIONS: Mapping[str, SelectionSettings] = {
+    "paper's 49": _only(_PAPER),
+    "+ tau 0.2": _only(replace(_PAPER, tau=0.2)),
+    "+ D_W 120": _only(replace(_PAPER, weight_scale=120)),
+    "+ 5 memberships": _only(replace(_PAPER, memberships=5)),
+    "+ log weights to 2": _only(replace(_PAPER, spacing="logarithmic", weight_scale=80)),
+    "log weights, guards": _only(Hyperparameters(calibration="none")),
+    "batch + weights": _only(Hyperparameters(calibration="batch")),
+    "vector + weights": _only(Hyperparameters(calibration="vector")),
+    "logistic + weights": _only(Hyperparameters(calibration="logistic")),
+    "balanced + weights": _only(_BALANCED),
+    "balanced + both": _only(replace(_BALANCED, corrections="both")),
+    "balanced, no shrinkage": _only(replace(_BALANCED, prior_rows=0.0)),
+    "balanced, no averages": _only(replace(_BALANCED, averages=0)),
+    "peers, no search": _only(*_AS_THEY_ARE),
+    "10 folds": SelectionSettings(folds=10),
+    "no way back": SelectionSettings(keep_uncorrected=False),
+    "prefer knee": SelectionSettings(preference=Preference(prefer="knee")),
+    "prefer accuracy": SelectionSettings(preference=Preference(prefer="accuracy")),
+    "accuracy loss 0.5": SelectionSettings(preference=Preference(max_accuracy_loss=0.005)),
+    "COBias 5": SelectionSettings(preference=Preference(max_cobias=0.05)),
 }
+#: Settings that Optuna's study with two objectives tries, beside the default.
+STUDY, TRIALS = "30 trials", 30
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,7 @@ def run_table(
     table: ProbabilityTable,
     *,
     methods: Sequence[str],
-    ablations: Mapping[str, tuple[Hyperparameters, ...]],
+    ablations: Mapping[str, SelectionSettings],
     splits: Sequence[int],
     rows: int | None,
 ) -> list[dict[str, Any]]:
@@ -146,12 +169,23 @@ def run_table(
                     add(FRONT, point.scheme, started, k)
             else:
                 add(method, fit_peer(method, fit.probs, fit.labels, seed=seed), started)
-        for name, candidates in ablations.items():
+        for name, settings in ablations.items():
             started = time.perf_counter()
-            settings = SelectionSettings(candidates=candidates)
             fitted = fit_scheme(fit.probs, fit.labels, settings=settings, seed=seed)
             add(name, fitted.scheme, started)
+        if ablations:
+            started = time.perf_counter()
+            add(STUDY, study(fit, seed), started)
     return records
+
+
+def study(table: ProbabilityTable, seed: int) -> CorrectionScheme:
+    """Fit the default with settings that Optuna finds taking part."""
+    from workflows.config import TunerSettings
+    from workflows.front import run_front
+
+    settings = TunerSettings(protocol="front", trials=TRIALS)
+    return run_front(table, get_method(OURS), settings=settings, seed=seed).scheme
 
 
 def summarise(values: Sequence[float]) -> tuple[float, float]:

@@ -10,6 +10,8 @@ import typer
 from workflows.cli._options import Output, Seed, TrackingUri
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dcs.probabilities import ProbabilityTable
     from tracking import CellRecord
     from workflows.config import TunerSettings
@@ -58,6 +60,23 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    objective: Annotated[
+        Literal["full", "err", "err+pmi", "err+cobias"],
+        typer.Option(help="Terms of Z to search for: those named are weighed, others left out."),
+    ] = "full",
+    beta: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Fixed weight of COBias; tau is 0 unless given."),
+    ] = None,
+    tau: Annotated[
+        float | None, typer.Option(min=0.0, help="Fixed weight of PMI; beta is 0 unless given.")
+    ] = None,
+    weight_scale: Annotated[
+        int | None, typer.Option(metavar="D_W", help="Number of weights, in place of tuning it.")
+    ] = None,
+    memberships: Annotated[
+        int | None, typer.Option(help="How many membership functions are offered, coarse first.")
+    ] = None,
     prefer: Annotated[
         Literal["balance", "accuracy", "knee"],
         typer.Option(help="Point of the front: best accuracy minus COBias, best accuracy, knee."),
@@ -100,6 +119,9 @@ def tune(
     settings = checked_settings(
         protocol=protocol,
         trials=trials if trials is not None else 30 if protocol == "paper" else 0,
+        objective=_objective(objective, beta, tau),
+        weight_scale=weight_scale,
+        memberships=memberships,
         prefer=prefer,
         max_accuracy_loss=max_accuracy_loss,
         max_cobias=max_cobias,
@@ -150,6 +172,7 @@ def tune(
         f"[bold]{table.name}[/bold]: % of {held_out.n_rows} held-out rows [95 % interval]"
     )
     console.print(results_table(records, width=console.width))
+    console.print(_change(records), soft_wrap=True, highlight=False)
     console.print()
     for sentence in scheme.explain():
         console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
@@ -163,6 +186,32 @@ def tune(
         f"or [bold]dcs ui --output {output}[/bold]",
         soft_wrap=True,
     )
+
+
+def _objective(name: str, beta: float | None, tau: float | None) -> str | dict[str, float]:
+    from dcs.errors import ConfigError
+
+    if beta is None and tau is None:
+        return name
+    if name != "full":
+        raise ConfigError(
+            f"--objective {name} weighs its terms itself; leave it out to fix them by --beta "
+            "and --tau"
+        )
+    return {"beta": beta or 0.0, "tau": tau or 0.0}
+
+
+def _change(records: Sequence[CellRecord]) -> str:
+    """Say what the last record changes against the uncorrected rows, and whether by chance."""
+    figures = records[-1].metrics
+    parts = []
+    for name, title in (("accuracy", "accuracy"), ("cobias", "COBias")):
+        by = 100 * (figures[f"test/{name}"] - figures[f"uncorrected/test/{name}"])
+        chance = figures[f"test/{name}_p"]
+        parts.append(
+            f"{title} {by:+.1f} points (p {'< 0.001' if chance < 0.001 else f'= {chance:.3f}'})"
+        )
+    return f"against ICL, paired on the same rows: {', '.join(parts)}"
 
 
 def _check(

@@ -107,13 +107,27 @@ def test_tune_without_options_raises_accuracy_and_tells_its_front(dcs, table, tm
     )
     assert cell["params"]["best_trial"] in [trial["number"] for trial in cell["trials"]]
     # Two settings of Optuna's, one point per weight of COBias, and the uncorrected one.
-    assert len(cell["trials"]) == 2 + 11 + 1
+    assert len(cell["trials"]) == 2 + 12 + 1
 
 
 def test_a_limit_on_cobias_is_kept_on_the_rows_it_was_chosen_on(dcs, table, tmp_path):
     outcome = dcs("tune", table, "--max-cobias", 6, "--output", tmp_path)
     assert outcome.code == 0, outcome.err
     assert _tuned_cell(tmp_path)["metrics"]["dev/cobias"] <= 0.06
+
+
+def test_tune_takes_an_objective_and_tests_the_change(dcs, table, tmp_path):
+    outcome = dcs("tune", table, "--beta", 0.4, "--memberships", 5, "--output", tmp_path)
+    assert outcome.code == 0, outcome.err
+    cell = _tuned_cell(tmp_path)
+    assert cell["identity"]["tuner"]["objective"] == {"beta": 0.4, "tau": 0.0}
+    assert cell["identity"]["tuner"]["memberships"] == 5
+    searched = [t["params"] for t in cell["trials"] if t["params"]["corrections"] != "none"]
+    assert {(p["beta"], p["tau"]) for p in searched} <= {(0.4, 0.0)}
+    gain = 100 * (cell["metrics"]["test/accuracy"] - cell["metrics"]["uncorrected/test/accuracy"])
+    assert f"accuracy {gain:+.1f} points (p " in outcome.out
+    both = dcs("tune", table, "--beta", 0.4, "--objective", "err", "--output", tmp_path)
+    _is_one_line_error(both, ["--objective err", "--beta"])
 
 
 def test_a_peer_is_tuned_like_any_method(dcs, table, tmp_path):
