@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,10 +28,20 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     ------
     pathlib.Path
         An empty file in the same folder.
+
+    Raises
+    ------
+    OSError
+        The system refuses, or `path` is a device, a pipe or a socket.
     """
     target = Path(path)
+    _refuse_special(target)
+    made = [folder for folder in target.parents if not folder.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    # The name of the file is not repeated whole: with an addition it may be too long.
+    handle, name = tempfile.mkstemp(
+        dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part"
+    )
     os.close(handle)
     temporary = Path(name)
     try:
@@ -38,9 +50,21 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         # mkstemp makes private files; a result should be as readable as any other new file.
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
-        _flush(target.parent)
+        # A folder's entry lies in the folder above, so new folders are flushed there.
+        for folder in (target.parent, *(folder.parent for folder in made)):
+            _flush(folder)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _refuse_special(target: Path) -> None:
+    """Refuse to put a file in the place of a device: root could replace /dev/null for all."""
+    try:
+        mode = target.lstat().st_mode
+    except (OSError, ValueError):
+        return  # Not there yet, or not to be had: making the file will tell.
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "not a regular file; give the path of a file", str(target))
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -64,6 +88,10 @@ def _flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        # Some network file systems cannot flush a folder; they keep no entries back either.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
     finally:
         os.close(handle)
 
