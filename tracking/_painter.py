@@ -50,12 +50,12 @@ class Painter:
         self._process: subprocess.Popen[bytes] | None = None
         self._failed = False
 
-    def cell(self, key: str) -> dict[str, bytes]:
-        """Return the figures of a cell by file name; none if they cannot be drawn."""
+    def cell(self, key: str) -> dict[str, bytes] | None:
+        """Return the figures of a cell by file name, or None while nothing can be drawn."""
         return self._draw({"cell": key})
 
-    def sweep(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return the figures of all cells together by file name."""
+    def sweep(self, keys: Iterable[str]) -> dict[str, bytes] | None:
+        """Return the figures of all cells together by file name, or None."""
         return self._draw({"sweep": list(keys)})
 
     def close(self) -> None:
@@ -65,9 +65,9 @@ class Painter:
             process.kill()
             process.communicate()
 
-    def _draw(self, order: dict[str, Any]) -> dict[str, bytes]:
+    def _draw(self, order: dict[str, Any]) -> dict[str, bytes] | None:
         if self._failed:
-            return {}
+            return None
         with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
             try:
                 answer = self._ask(order | {"output": str(self._output), "folder": folder})
@@ -75,7 +75,7 @@ class Painter:
                 self.close()
                 self._failed = True
                 _log.warning("figures are no longer drawn (%s); dcs report draws them", error)
-                return {}
+                return None
             if answer.get("error"):
                 _log.warning("figures were not drawn (%s)", answer["error"])
             return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,24 +62,16 @@ class SweepRuns:
         # Cells tried since the listing: what the store holds of them is looked up again.
         self._tried: set[str] = set()
 
-    def write_cell(
-        self,
-        record: CellRecord,
-        digest: str,
-        *,
-        figures: Callable[[], Mapping[str, bytes]] = dict,
-    ) -> str:
+    def write_cell(self, record: CellRecord, digest: str) -> str:
         """Write a cell once, with its trials and artifacts, and return its run id.
 
         A complete run of the same record is kept; anything else found under the cell's key, such
-        as a run that a crash left half-written, is deleted first. The figures are asked for only
-        where a run is written.
+        as a run that a crash left half-written, is deleted first.
         """
         kept = self._keep(record.key, digest)
         if kept is not None:
             return kept
         self._tried.add(record.key)
-        drawn = figures()
         run = self._client.create_run(
             self.experiment_id,
             start_time=record.started_ms,
@@ -91,7 +83,7 @@ class SweepRuns:
         if inputs := _content.datasets(record):
             self._client.log_inputs(run_id, inputs)
         scheme = record.scheme if has_chosen(record) else None
-        self._log_files(run_id, {**_content.cell_files(record), **drawn}, scheme)
+        self._log_files(run_id, _content.cell_files(record), scheme)
         for trial in _content.chosen(record, self._info.trials):
             self._write_trial(trial, record, run_id)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
@@ -127,9 +119,9 @@ class SweepRuns:
             ],
         )
 
-    def write_figures(self, figures: Mapping[str, bytes]) -> None:
-        """Keep figures with the parent run, replacing earlier ones."""
-        self._log_files(self.parent_id, figures)
+    def write_figures(self, figures: Mapping[str, bytes], *, run_id: str | None = None) -> None:
+        """Keep figures with a run, by default that of the sweep, replacing earlier ones."""
+        self._log_files(run_id or self.parent_id, figures)
 
     def _log_files(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dcs.errors import TrackingError
 from tracking._painter import Painter, is_drawn
@@ -29,6 +29,7 @@ from tracking.stores import (
 
 _log = logging.getLogger("tracking")
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
+DRAWING_SECONDS = 20.0
 
 
 class Sender:
@@ -46,6 +47,9 @@ class Sender:
         Called with one line, once, when the store cannot be used.
     progress : callable, optional
         Called after each recorded cell.
+    drawing_seconds : float
+        For how long figures of cells are drawn after the end of the sweep. Before, they are drawn
+        whenever there is nothing to send.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Sender:
         *,
         warn: Callable[[str], None] | None,
         progress: Callable[[], None] | None,
+        drawing_seconds: float = DRAWING_SECONDS,
     ) -> None:
         self.tracking_uri = uri
         self.outbox = outbox
@@ -74,6 +79,8 @@ class Sender:
         self._damaged: dict[str, str] = {}
         self._trouble: str | None = None
         self._painter = Painter(outbox)
+        self._drawing_seconds = drawing_seconds
+        self._given_up: set[str] = set()
         self._warned = False
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
@@ -111,6 +118,7 @@ class Sender:
                 while (key := self._next()) is not None:
                     self._write(key)
                     pause, self._trouble = _FIRST_PAUSE, None
+                    self._draw_while_idle()
                 self._conclude()
                 return
             except StoreUnavailable as error:
@@ -139,6 +147,14 @@ class Sender:
                 if self._stop_status is not None:
                     return None
                 self._wake.wait()
+
+    def _draw_while_idle(self) -> None:
+        while self._runs is not None:
+            with self._wake:
+                if self._todo or self._stop_status is not None:
+                    return
+            if not self._draw_one(self._runs):
+                return
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -190,7 +206,8 @@ class Sender:
             self._rejected[key] = f"{type(error).__name__}: {one_line(error)}"
         else:
             self._rejected.pop(key, None)
-            self._destination.mark(key, digest, run_id=run_id, parent=parent_id)
+            to_draw = self._destination.info.figures and is_drawn(record)
+            self._destination.mark(key, digest, run_id=run_id, parent=parent_id, drawn=not to_draw)
             self._recorded += 1
             if self._progress is not None:
                 self._progress()
@@ -207,25 +224,20 @@ class Sender:
         runs = self._open()
         try:
             with quietly():
-                return self._write_with(runs, record, digest)
+                return runs.write_cell(record, digest), runs.parent_id
         except Exception:
             _log.debug("cell %s: first attempt failed", record.key, exc_info=True)
         self._runs = None
         runs = self._open()
         try:
             with quietly():
-                return self._write_with(runs, record, digest)
+                return runs.write_cell(record, digest), runs.parent_id
         except Exception:
             self._runs = None
             runs = self._open()
             with quietly():
                 runs.forget_cell(record.key)
             raise
-
-    def _write_with(self, runs: SweepRuns, record: CellRecord, digest: str) -> tuple[str, str]:
-        drawn = self._destination.info.figures and is_drawn(record)
-        figures = (lambda: self._painter.cell(record.key)) if drawn else dict
-        return runs.write_cell(record, digest, figures=figures), runs.parent_id
 
     def _conclude(self) -> None:
         runs = self._open()
@@ -239,17 +251,49 @@ class Sender:
                 # The tables can be made again; a run that seems to run for ever is worse.
                 _log.debug("the tables of the sweep were not taken", exc_info=True)
                 self._trouble = one_line(error)
-            try:
-                # Who is in a hurry comes again for the figures, or does not want them.
-                if self._destination.info.figures and self._stop_at is None:
-                    runs.write_figures(self._painter.sweep(contents.records))
-            except Exception as error:
-                # Without its pictures the sweep is recorded all the same.
-                _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
             runs.end(self._stop_status or "KILLED")
         self._ended = self._trouble is None
         if self._ended:
             self._destination.save(ended=True)
+        # Last, so that nothing is missing but figures if this is the time to be killed.
+        self._draw_the_rest(runs, contents.records)
+
+    def _draw_one(self, runs: SweepRuns) -> bool:
+        """Draw a cell that has been recorded; False if there is none left."""
+        if not self._destination.info.figures:
+            return False
+        undrawn = self._destination.undrawn()
+        key = next((key for key in undrawn if key not in self._given_up), None)
+        if key is None:
+            return False
+        figures = self._painter.cell(key)
+        if figures is None:
+            self._given_up.add(key)
+            return True
+        try:
+            with quietly():
+                runs.write_figures(figures, run_id=undrawn[key])
+            self._destination.mark_drawn(key, self._destination.digest(key) or "")
+        except Exception as error:
+            # The figures can be drawn again; the cell itself is recorded.
+            self._given_up.add(key)
+            _log.debug("the figures of %s were not taken (%s)", key, one_line(error))
+        return True
+
+    def _draw_the_rest(self, runs: SweepRuns, keys: Iterable[str]) -> None:
+        """Draw the sweep and, for a while, the cells that are left; not for who is in a hurry."""
+        if self._stop_at is not None or not self._destination.info.figures:
+            return
+        until = time.monotonic() + self._drawing_seconds
+        try:
+            figures = self._painter.sweep(keys)
+            with quietly():
+                runs.write_figures(figures or {})
+        except Exception as error:
+            # Without its pictures the sweep is recorded all the same.
+            _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
+        while self._stop_at is None and time.monotonic() < until and self._draw_one(runs):
+            continue
 
     def _remember_end(self) -> None:
         try:
@@ -281,6 +325,11 @@ class Sender:
             message += (
                 f"; {len(pending)} pending ({reason}): "
                 f"`dcs sync --output {self.outbox.output}` records them"
+            )
+        elif self._destination.info.figures and (left := len(self._destination.undrawn())):
+            message += (
+                f"; cells without figures: {left}, `dcs sync --output {self.outbox.output}` "
+                "draws them"
             )
         return RecorderReport(
             tracking_uri=uri,

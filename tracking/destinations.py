@@ -72,6 +72,8 @@ class _Entry:
     digest: str
     recorded: str | None = None
     parent: str | None = None
+    run: str | None = None
+    drawn: str | None = None
 
 
 class Destination:
@@ -176,16 +178,28 @@ class Destination:
             entry = self._entries.get(key)
             if entry is not None and entry.digest == digest:
                 return False
-            self._apply({"key": key, "digest": digest})
-            self._append({"key": key, "digest": digest})
+            self._note({"key": key, "digest": digest})
             return True
 
-    def mark(self, key: str, digest: str, *, run_id: str, parent: str) -> None:
-        """Note that a record has arrived as the run `run_id`."""
+    def mark(self, key: str, digest: str, *, run_id: str, parent: str, drawn: bool = True) -> None:
+        """Note that a record has arrived as the run `run_id`, with figures or without need."""
         line = {"key": key, "recorded": digest, "run": run_id, "parent": parent}
         with self._lock:
-            self._apply(line)
-            self._append(line)
+            self._note(line | {"drawn": digest if drawn else ""})
+
+    def mark_drawn(self, key: str, digest: str) -> None:
+        """Note that the run of a record has its figures."""
+        with self._lock:
+            self._note({"key": key, "drawn": digest})
+
+    def undrawn(self) -> dict[str, str]:
+        """Return the runs that are still to get their figures, by cell key."""
+        with self._lock:
+            return {
+                key: entry.run
+                for key, entry in self._entries.items()
+                if entry.run and entry.recorded == entry.digest != entry.drawn
+            }
 
     def pending(self, parent: str | None = None) -> list[str]:
         """Return the keys that have not arrived.
@@ -221,9 +235,17 @@ class Destination:
         if "digest" in line:
             entry = self._entries.setdefault(key, _Entry(line["digest"]))
             entry.digest = line["digest"]
-        else:
+        elif "recorded" in line:
             entry = self._entries.setdefault(key, _Entry(line["recorded"]))
             entry.recorded, entry.parent = line["recorded"], line["parent"]
+            # Earlier versions drew nothing, and what they recorded is done with.
+            entry.run, entry.drawn = line.get("run"), line.get("drawn", line["recorded"])
+        else:
+            self._entries[key].drawn = line["drawn"]
+
+    def _note(self, line: dict[str, str]) -> None:
+        self._apply(line)
+        self._append(line)
 
     def _append(self, line: dict[str, str]) -> None:
         try:

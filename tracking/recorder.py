@@ -7,6 +7,7 @@ writer of the sweep, sends it to MLflow. The outbox is the queue: in memory ther
 from __future__ import annotations
 
 import atexit
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 from dcs.errors import ConfigError, InvalidInputError, TrackingError
 from tracking._plain import plain
-from tracking._sender import Sender
+from tracking._sender import DRAWING_SECONDS, Sender
 from tracking.destinations import Destination, DestinationInfo
 from tracking.outbox import Outbox
 from tracking.records import KEY_PATTERN, CellRecord
@@ -57,7 +58,8 @@ class Recorder:
         At most so many points of an annealing trace become step metrics.
     figures : {"all", "none"}
         Whether figures are drawn, in a process of their own: the scheme and the annealing run of
-        each cell, and those of the sweep at its end.
+        each cell while there is nothing to send, and at the end those of the sweep and, for 20
+        seconds, of the cells that are left. `tracking.sync` draws what is then missing.
     warn : callable, optional
         Called with one line, from the writing thread, when the store stops answering; by default
         it is logged.
@@ -120,7 +122,7 @@ class Recorder:
     ) -> Recorder:
         """Return a recorder that sends what is pending at a known destination."""
         recorder = cls.__new__(cls)
-        recorder._start(uri, outbox, destination, None, progress)
+        recorder._start(uri, outbox, destination, None, progress, drawing_seconds=math.inf)
         return recorder
 
     def _start(
@@ -130,6 +132,8 @@ class Recorder:
         destination: Destination,
         warn: Callable[[str], None] | None,
         progress: Callable[[], None] | None,
+        *,
+        drawing_seconds: float = DRAWING_SECONDS,
     ) -> None:
         self.tracking_uri = uri
         self.outbox = outbox
@@ -145,7 +149,14 @@ class Recorder:
         except TrackingError:
             destination.release()
             raise
-        self._sender = Sender(uri, outbox, destination, warn=warn, progress=progress)
+        self._sender = Sender(
+            uri,
+            outbox,
+            destination,
+            warn=warn,
+            progress=progress,
+            drawing_seconds=drawing_seconds,
+        )
         atexit.register(self.close)
 
     def record(self, cell: CellRecord) -> None:

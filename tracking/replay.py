@@ -55,11 +55,11 @@ def sync(
     if not known:
         raise TrackingError(f"{outbox.output}: no sweep was recorded from here; check --output")
     if tracking_uri is None:
-        work = [(_store_of(d, outbox), d) for d in known if d.pending() or not d.info.ended]
+        work = [(_store_of(d, outbox), d) for d in known if _is_unfinished(d)]
     else:
         uri = resolve_tracking_uri(tracking_uri, output)
         work = [(uri, _moved(d, uri, outbox)) for d in known]
-        work = [(uri, d) for uri, d in work if d.pending() or not d.info.ended]
+        work = [(uri, d) for uri, d in work if _is_unfinished(d)]
     total = sum(len(d.pending()) for _, d in work)
     done = 0
 
@@ -75,6 +75,11 @@ def sync(
         recorder = Recorder.resume(uri, outbox, destination, progress=one_more)
         reports.append(recorder.finish(status))
     return tuple(reports)
+
+
+def _is_unfinished(destination: Destination) -> bool:
+    undrawn = destination.info.figures and destination.undrawn()
+    return bool(destination.pending() or not destination.info.ended or undrawn)
 
 
 def _store_of(destination: Destination, outbox: Outbox) -> str:

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
-from tracking import Outbox, Recorder, _painter
+from tracking import Outbox, Recorder, _painter, _sender, sync
 from tracking._painter import Painter, is_drawn
 from tracking.histograms import class_histograms
 from tracking.stored import stored_cells, sweep_run
@@ -79,8 +79,39 @@ def test_a_process_that_fails_or_hangs_costs_the_figures_only(
         recorder.record(make_cell(2))
         report = recorder.finish()
     assert (report.recorded, report.pending, report.ended) == (2, 0, True)
+    assert "cells without figures: 2, `dcs sync" in report.message
     (line,) = [record.getMessage() for record in caplog.records]
     assert "figures are no longer drawn" in line and "dcs report draws them" in line
+
+
+def test_what_was_not_drawn_in_time_is_drawn_by_sync(
+    output: Path, uri: str, drawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = {"output": output, "experiment": "demo", "sweep_key": "s1", "trials": "none"}
+    with monkeypatch.context() as broken:
+        broken.setattr(Painter, "_draw", lambda painter, order: None)
+        with Recorder(**sweep) as recorder:
+            recorder.record(make_cell(1))
+            recorder.record(failed_cell(2))
+            assert "cells without figures: 1" in recorder.finish().message
+    (report,) = sync(output)
+    assert "nothing new to record" in report.message and "figures" not in report.message
+    (cell, _) = stored_cells(uri, "demo")
+    found = {item.path for item in MlflowClient().list_artifacts(cell.run_id, "figures")}
+    assert found == _CELL
+    assert sync(output) == ()
+
+
+def test_who_is_in_a_hurry_does_not_wait_for_figures(
+    output: Path, uri: str, drawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(Painter, "sweep", lambda painter, keys: asked.append(keys))
+    monkeypatch.setattr(_sender.Sender, "_draw_while_idle", lambda sender: None)
+    recorder = Recorder(output=output, experiment="demo", sweep_key="s1", trials="none")
+    recorder.record(make_cell(1))
+    report = recorder.close(timeout=30)
+    assert (report.recorded, report.ended, asked) == (1, True, [])
 
 
 def test_what_cannot_be_drawn_is_said_and_the_rest_goes_on(

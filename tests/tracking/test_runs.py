@@ -237,19 +237,3 @@ def test_the_run_of_a_sweep_has_every_table_in_every_form(uri: str) -> None:
     }
     assert frames["main_results"]["accuracy_mean"].tolist() == pytest.approx([0.8, 0.8])
     assert frames["objective_ablation"]["objective"].tolist() == ["full", "err"]
-
-
-def test_figures_are_asked_for_only_where_a_run_is_written(uri: str) -> None:
-    client = open_client(uri)
-    cell, asked = make_cell(1), []
-
-    def figures() -> dict[str, bytes]:
-        asked.append(1)
-        return {"figures/scheme.png": b"png"}
-
-    with quietly():
-        sweep = _sweep(client, uri)
-        run_id = sweep.write_cell(cell, cell.digest, figures=figures)
-        assert _sweep(client, uri).write_cell(cell, cell.digest, figures=figures) == run_id
-        (item,) = client.list_artifacts(run_id, "figures")
-    assert (asked, item.path) == ([1], "figures/scheme.png")

@@ -174,5 +174,7 @@ def save_figure(figure: Figure, folder: Path | str, name: str) -> tuple[Path, Pa
     """Write ``name.png`` and ``name.svg`` into a folder, and return both paths."""
     paths = Path(folder) / f"{name}.png", Path(folder) / f"{name}.svg"
     atomic_write_bytes(paths[0], figure_bytes(figure, "png"))
+    # The layout stands, and takes as long as the drawing.
+    figure.set_layout_engine("none")
     atomic_write_bytes(paths[1], figure_bytes(figure, "svg"))
     return paths
