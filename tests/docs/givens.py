@@ -1,0 +1,137 @@
+"""Files that the documents take as given: what a reader brings along."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dcs.corrections import Weight
+from dcs.methods import get_method
+from dcs.probabilities import ProbabilityTable
+from dcs.prompting import get_task
+from dcs.scheme import CorrectionScheme
+from tests.tracking.paper_cells import paper_cells
+from tracking import Recorder
+from workflows.config import TunerSettings
+from workflows.tables import table_cells, tune_cells
+
+__all__ = ["names", "prepare"]
+
+CLASSES: Final = ("Terrible", "Bad", "Okay", "Good", "Great")
+
+
+def prepare(name: str, folder: Path) -> dict[str, Any]:
+    """Put the file called `name` into `folder`, or return the Python name with its value."""
+    if name in _NAMES:
+        return {name: _NAMES[name]()}
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _FILES[name](path)
+    return {}
+
+
+def names() -> tuple[str, ...]:
+    """Return what documents may take as given."""
+    return (*_FILES, *_NAMES)
+
+
+def _biased(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Return probabilities of a model that avoids the outer classes, and labels."""
+    rng = np.random.default_rng(5)
+    labels = rng.integers(len(CLASSES), size=rows)
+    logits = rng.normal(scale=0.7, size=(rows, len(CLASSES)))
+    logits[np.arange(rows), labels] += 1.6
+    logits += [-1.4, 0.3, 0.9, 0.3, -1.2]
+    probs = np.exp(logits)
+    return probs / probs.sum(axis=1, keepdims=True), labels
+
+
+def _npz(path: Path) -> None:
+    probs, labels = _biased()
+    np.savez(path, probs=probs, labels=labels, classes=np.array(CLASSES))
+
+
+def _parquet(path: Path) -> None:
+    probs, labels = _biased()
+    ProbabilityTable.from_arrays(probs, labels, classes=CLASSES).write(path)
+
+
+def _csv(path: Path) -> None:
+    probs, labels = _biased()
+    head = ",".join(["id", "label", *(f"p:{name}" for name in CLASSES)])
+    rows = [
+        ",".join([f"row{i}", CLASSES[label], *map(repr, row)])
+        for i, (row, label) in enumerate(zip(probs.tolist(), labels.tolist(), strict=True))
+    ]
+    path.write_text("\n".join([head, *rows, ""]), encoding="utf-8")
+
+
+def _jsonl(path: Path) -> None:
+    probs, labels = _biased()
+    rows = [
+        {"label": CLASSES[label], "probs": dict(zip(CLASSES, row, strict=True))}
+        for row, label in zip(probs.tolist(), labels.tolist(), strict=True)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+
+
+def _scheme(path: Path) -> None:
+    probs, labels = _biased()
+    fitted = get_method("vector").fit(probs, labels, classes=CLASSES)
+    CorrectionScheme(CLASSES, (Weight(0.5), *fitted.corrections[1:])).save(path)
+
+
+def _trec(path: Path) -> None:
+    """Write texts in the form of TREC: those of another task of six classes."""
+    names = ("NUM", "LOC", "HUM", "DESC", "ENTY", "ABBR")
+    path.mkdir()
+    for file, split, rows in (("train", "optimization", 240), ("test", "test", 120)):
+        lines = [
+            f"{names[e.label]}:some {e.text}" for e in get_task("helpdesk").examples(split)[:rows]
+        ]
+        (path / f"{file}.txt").write_text("\n".join(lines), encoding="latin-1")
+
+
+def _recorded(path: Path) -> None:
+    """Record a small sweep called quickstart, and one scheme of a table of one's own."""
+    path.mkdir(exist_ok=True)
+    with Recorder(output=path, experiment="quickstart", sweep_key="s1", trials="none") as recorder:
+        for record in paper_cells(tasks=("trec",), seeds=(0,)):
+            recorder.record(record)
+
+
+def _tuned(path: Path) -> None:
+    """Record a scheme for reviews, as `dcs tune` does, by a method that takes no time."""
+    probs, labels = _biased()
+    table = ProbabilityTable.from_arrays(probs, labels, classes=CLASSES)
+    cells = table_cells(
+        table, table, name="reviews", methods=("logistic",), tuner=TunerSettings(), seed=0
+    )
+    records = tune_cells(cells, table, table, sweep="tune", output=path.parent)
+    with Recorder(output=path.parent, experiment="tune", sweep_key="s1") as recorder:
+        for record in records:
+            recorder.record(record)
+
+
+_FILES: Final[dict[str, Callable[[Path], None]]] = {
+    "my_probabilities.npz": _npz,
+    "my.parquet": _parquet,
+    "my.jsonl": _jsonl,
+    "table.parquet": _parquet,
+    "rows.csv": _csv,
+    "scheme.json": _scheme,
+    "texts/trec": _trec,
+    "dcs-runs": _recorded,
+    "dcs-runs/reviews": _tuned,
+}
+
+_NAMES: Final[dict[str, Callable[[], Any]]] = {
+    "probs": lambda: _biased()[0],
+    "prefix": lambda: "Grade each review as bad, okay or good.\n\n",
+    "queries": lambda: ["Review: It broke at once.\nRating:", "Review: I like it.\nRating:"],
+    "label_words": lambda: ["bad", "okay", "good"],
+}
