@@ -131,10 +131,12 @@ def read_text(
     name = one_line(target)
     try:
         with target.open("rb") as file:
-            data = file.read(limit + 1)
+            # What is too large is not read at all; a file may also grow meanwhile.
+            too_large = os.fstat(file.fileno()).st_size > limit
+            data = b"" if too_large else file.read(limit + 1)
     except OSError as problem:
         raise error(f"{name}: cannot be read: {reason(problem)}") from None
-    if len(data) > limit:
+    if too_large or len(data) > limit:
         raise error(
             f"{name}: is larger than {limit / 2**20:.0f} MiB, which no file of this kind is; "
             "check the path"

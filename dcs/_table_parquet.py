@@ -65,11 +65,12 @@ def write_parquet(
         columns[PREFIX + name] = pa.array(np.ascontiguousarray(probs[:, k]), pa.float64())
     table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(header, sort_keys=True)})
     try:
-        with atomic_path(path) as temporary:
+        # Opened here, since pyarrow takes no name that is not UTF-8.
+        with atomic_path(path) as temporary, temporary.open("wb") as sink:
             # Ids and probabilities hardly repeat: a dictionary of them only costs time.
             pq.write_table(
                 table,
-                temporary,
+                sink,
                 compression="zstd",
                 use_dictionary=["label"],
                 write_page_checksum=True,
@@ -107,17 +108,20 @@ def open_parquet(path: Path) -> Iterator[Any]:
     source = one_line(path)
     try:
         _check_magic(path, source)
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
             texts = [field.name for field in file.schema_arrow if is_text(field.type)]
             metadata = file.metadata
-        with pq.ParquetFile(
-            path,
-            metadata=metadata,
-            # Written out, a few long texts that repeat may not fit in memory: `read_table` looks.
-            read_dictionary=texts,
-            # A zstd page with one flipped bit may still decompress; only the checksum tells.
-            page_checksum_verification=True,
-        ) as file:
+        with (
+            path.open("rb") as raw,
+            pq.ParquetFile(
+                _place(path, raw),
+                metadata=metadata,
+                # Written out, a few long texts that repeat may not fit in memory: `read_table` looks.
+                read_dictionary=texts,
+                # A zstd page with one flipped bit may still decompress; only the checksum tells.
+                page_checksum_verification=True,
+            ) as file,
+        ):
             yield file
     except TableError:
         raise
@@ -125,6 +129,15 @@ def open_parquet(path: Path) -> Iterator[Any]:
         raise TableError(
             f"{source}: damaged Parquet file: {reason(error)}; make it again"
         ) from error
+
+
+def _place(path: Path, raw: Any) -> Any:
+    """Return the path, which pyarrow reads faster, or the open file if its name is not UTF-8."""
+    try:
+        os.fspath(path).encode("utf-8")
+    except UnicodeEncodeError:
+        return raw
+    return path
 
 
 def read_table(file: Any, columns: list[str], source: str) -> Any:
