@@ -10,6 +10,7 @@ from rich.table import Table
 from workflows.axes import GRID
 from workflows.cells import TableRequest
 from workflows.cli._console import console, new_table
+from workflows.cli._scoring import announce_sweep
 from workflows.config import SweepConfig
 from workflows.estimate import GUESSED_GPU, Estimate, estimate
 from workflows.overview import Count, PlannedCell, by_axis, counted, planned_cells
@@ -35,6 +36,7 @@ def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
     if other:
         console.print(_axes(other))
     console.print(headline(plan))
+    announce_sweep(plan, yes=True)
     console.print(to_do(estimate(plan)), soft_wrap=True)
 
 
@@ -82,7 +84,7 @@ def _duration(seconds: float) -> str:
 
 def _columns_shown(plan: SweepPlan) -> int:
     """Return by how much of their names the tables can be told apart in so many lines."""
-    requests = plan.requests.values()
+    requests = [request for key in plan.requests for request in plan.requests_of(key)]
     for shown in range(len(_COLUMNS), 1, -1):
         if len({_place(request, shown) for request in requests}) <= _MOST_LINES:
             return shown
@@ -98,7 +100,8 @@ def _tables(plan: SweepPlan, cells: list[PlannedCell], shown: int) -> Table:
     for key, request in plan.requests.items():
         totals.setdefault(_place(request, shown), []).append(key in plan.cells)
     for place, count in counts.items():
-        scored = totals[place]
+        # None where all its requests are answered by tables of others.
+        scored = totals.get(place, [])
         table.add_row(*place, f"{len(scored):,}", f"{sum(scored):,}", *_figures(count))
     return table
 

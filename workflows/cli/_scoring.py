@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -20,17 +20,21 @@ from dcs.prompting import (
     SPLITS,
     Shots,
     Task,
+    get_task,
     prompt_hash,
     render_prefix,
     render_query,
     select_demonstrations,
 )
-from dcs.scorers import Progress, Scorer
+from dcs.scorers import Progress, Scorer, is_served
 from workflows.cells import content_key
 from workflows.cli._console import console
 from workflows.generate import scorer_facts
 
-__all__ = ["TablePair", "announce"]
+if TYPE_CHECKING:
+    from workflows.sweep import SweepPlan
+
+__all__ = ["TablePair", "announce", "announce_sweep"]
 
 Prompts = tuple[Task, Shots, int, int | None]
 
@@ -81,6 +85,20 @@ def announce(
     )
     if price and not yes and sys.stdin.isatty():
         typer.confirm("Send them?", abort=True)
+
+
+def announce_sweep(plan: SweepPlan, *, yes: bool) -> None:
+    """Say what a server will be asked for the tables that a sweep lacks; see :func:`announce`."""
+    scoring = plan.config.scoring
+    if not is_served(scoring.engine):
+        return
+    by_model: dict[str, list[Prompts]] = {}
+    for request in plan.missing_tables.values():
+        task = get_task(request.task, request.data)
+        prompts = (task, request.shots, request.seed, request.limit)
+        by_model.setdefault(request.model, []).append(prompts)
+    for model, prompts_of in by_model.items():
+        announce(scoring.load(model), prompts_of, price=scoring.price, yes=yes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,13 @@ from itertools import groupby
 from pathlib import Path
 
 from dcs._files import atomic_path
-from dcs.prompting import get_task
-from dcs.scorers import is_served
 from tracking import CellRecord, Recorder, RecorderReport
 from tracking.figures import class_accuracy_figure
 from workflows.cli._console import console
 from workflows.cli._live import sweep_view
 from workflows.cli._planning import headline
 from workflows.cli._results import results_table
-from workflows.cli._scoring import announce
+from workflows.cli._scoring import announce_sweep
 from workflows.cli._signals import STOP
 from workflows.cluster import connected
 from workflows.config import SweepConfig, objective_label
@@ -68,7 +66,7 @@ def sweep_and_show(
     with console.status("looking at what is there already"):
         plan = plan_sweep(config, output, retry_failed=retry_failed)
     console.print(headline(plan))
-    _announce(plan, yes=yes)
+    announce_sweep(plan, yes=yes)
     with Recorder(
         tracking_uri,
         output=output,
@@ -89,23 +87,6 @@ def sweep_and_show(
     _show(config.name, records, report, output=output, seconds=time.perf_counter() - clock)
     if not all(record.finished for record in records):
         raise SystemExit(1)
-
-
-def _announce(plan: SweepPlan, *, yes: bool) -> None:
-    """Say what a server will be asked, for the tables that are missing."""
-    requests = plan.missing_tables.values()
-    for model in dict.fromkeys(request.model for request in requests):
-        if is_served(plan.config.scoring.engine):
-            announce(
-                plan.config.scoring.load(model),
-                [
-                    (get_task(r.task, r.data), r.shots, r.seed, r.limit)
-                    for r in requests
-                    if r.model == model
-                ],
-                price=plan.config.scoring.price,
-                yes=yes,
-            )
 
 
 def _remarks(plan: SweepPlan, output: Path) -> list[str]:

@@ -1,0 +1,103 @@
+"""``dcs sweep`` on a served model: estimate first, numbers of the server, nothing asked twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from dcs.generation import generate_tables
+from dcs.probabilities import ProbabilityTable
+from dcs.prompting import get_task
+from dcs.scorers import load_scorer
+from tests.dcs.scorers.server import ModelServer
+from tests.workflows.conftest import run_dcs
+
+SECRET = "sk-secret"
+SWEEP = {
+    "name": "served",
+    "models": ["served-model"],
+    "tasks": ["reviews"],
+    "shots": [1],
+    "methods": ["icl"],
+    "limit": 20,
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = ModelServer()
+    with server.serving() as url:
+        yield server, url
+
+
+def sweep(folder: Path, url: str, *more: object, **scoring: object):
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump(SWEEP | {"scoring": {"engine": "openai"} | scoring}))
+    return run_dcs("sweep", path, "-o", folder / "runs", "--base-url", url, *more)
+
+
+def test_a_served_model(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    server, url = server
+    server.reset()
+    server.key = SECRET
+    # Four tokens are too few to show five labels.
+    options = {"top_logprobs": 4, "missing": "bound", "price": 2.0, "concurrency": 4}
+    plan = sweep(tmp_path, url, "--dry-run", **options)
+    assert plan.code == 0, plan.err
+    assert "at most 40 requests" in plan.out
+    assert {path for path, *_ in server.requests} == {"/tokenize"}
+
+    outcome = sweep(tmp_path, url, **options)
+    assert outcome.code == 0, outcome.err + outcome.out
+    for part in ("at most 40 requests", "counted by the server's tokenizer", "at 2.0 a million"):
+        assert part in outcome.out
+    scored = [body for path, _, body, _ in server.requests if path == "/v1/completions"]
+    assert len(scored) == 40
+    assert {body["model"] for body in scored} == {"served-model"}
+    assert server.most_active <= 4
+    assert "was missing from" in outcome.out
+
+    (folder,) = (tmp_path / "runs" / "probabilities").iterdir()
+    note = json.loads((folder / "scoring.json").read_text())
+    assert note["scorer"]["scorer"] == "openai"
+    assert note["gpus"] == 0
+    table = ProbabilityTable.read(folder / "test.parquet")
+    assert table.provenance.model == "served-model"
+
+    again = sweep(tmp_path, url, **options)
+    assert again.code == 0
+    assert "requests" not in again.out
+    assert len([1 for path, *_ in server.requests if path == "/v1/completions"]) == 40
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert SECRET.encode() not in written
+    assert SECRET not in outcome.out + outcome.err
+
+
+def test_its_numbers_are_the_models(server, tmp_path):
+    server, url = server
+    server.reset()
+    outcome = sweep(tmp_path, url, "--label-rule", "joint", "--yes")
+    assert outcome.code == 0, outcome.err + outcome.out
+    assert "at most 200 requests" in outcome.out  # one for each of the five classes
+    (folder,) = (tmp_path / "runs" / "probabilities").iterdir()
+    plain = load_scorer("tiny_lm", device="cpu", label_rule="joint")
+    expected = generate_tables(plain, get_task("reviews"), shots=1, seed=0, limit=20)
+    for split, table in expected.items():
+        read = ProbabilityTable.read(folder / f"{split}.parquet")
+        assert read.ids == table.ids
+        np.testing.assert_allclose(read.probs, table.probs, atol=1e-5)
+
+
+def test_a_wrong_option_is_one_line_before_anything_starts(tmp_path):
+    outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--label-rule", "mean")
+    assert outcome.code == 2
+    assert len(outcome.err.strip().splitlines()) == 1
+    assert "label rule 'mean'" in outcome.err
+    outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--dtype", "float16")
+    assert outcome.code == 2
+    assert "no option 'dtype'" in outcome.err
