@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs package check clean
+.PHONY: help install demo docs package check audit clean
 .PHONY: test test-slow test-browser test-faults test-vllm test-minimum
 
 help:  ## list the targets
@@ -75,11 +75,15 @@ package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and
 	$(PACKAGE)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	$(PACKAGE)/bin/python -I scripts/try_package.py
 
-check: $(INSTALLED)  ## lint, types and import contracts
+check: $(INSTALLED)  ## lint, types, import contracts and unsafe code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive dcs tracking workflows
+
+audit: $(INSTALLED)  ## ask for known vulnerabilities of the tested set (needs PyPI)
+	$(BIN)/python scripts/audit.py constraints.txt
 
 clean:  ## remove the environment and what the demo wrote
 	rm -rf $(VENV) $(VLLM) $(PACKAGE) $(MINIMUM) build dist dcs-runs docs/reference
