@@ -32,6 +32,8 @@ _DISTRIBUTION = "dcs-debias"
 _TESTED_PYTHON = (3, 11)
 #: Room on the disk: below the first nothing can be written for long, below the second a sweep not.
 _NO_ROOM, _LITTLE_ROOM = 100e6, 5e9
+#: Where the system keeps memory that processes share.
+_SHARED_MEMORY = Path("/dev/shm")  # nosec B108: nothing is written there
 _SMALL_SHARED_MEMORY = 1e9
 
 
@@ -217,7 +219,7 @@ def check_environment(variables: Mapping[str, str]) -> list[Finding]:
     return findings or [Finding("environment", "ok", "no variable that changes what happens")]
 
 
-def check_machine(shared_memory: Path = Path("/dev/shm")) -> list[Finding]:
+def check_machine(shared_memory: Path = _SHARED_MEMORY) -> list[Finding]:
     """Look at processors, memory, and the memory that Ray's processes share."""
     from dcs._reading import memory_bound
 
