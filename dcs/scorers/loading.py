@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from dcs.errors import MissingDependencyError, ScoringError
-from dcs.scorers.models import ModelReference, resolve_model
+from dcs.scorers.models import PACKAGED_MODELS, ModelReference, resolve_model
 
-__all__ = ["find_device", "load_model", "load_tokenizer", "loading", "require"]
+__all__ = [
+    "LightTokenizer",
+    "find_device",
+    "light_tokenizer",
+    "load_model",
+    "load_tokenizer",
+    "loading",
+    "require",
+]
 
 
 def require(package: str) -> Any:
@@ -55,6 +64,45 @@ def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
         return transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LightTokenizer:
+    """What is needed to look at a prompt.
+
+    Attributes
+    ----------
+    encode : callable
+        Gives the tokens of a text, with the special ones of a prompt.
+    describe : callable
+        Gives the text of a token.
+    """
+
+    encode: Callable[[str], list[int]]
+    describe: Callable[[int], str]
+
+
+def light_tokenizer(model: str | os.PathLike[str]) -> LightTokenizer:
+    """Load a model's tokenizer to look at a prompt; that of a packaged model in no time.
+
+    Raises
+    ------
+    ScoringError, MissingDependencyError
+        As :func:`load_tokenizer`.
+    """
+    reference = resolve_model(model)
+    if reference.name in PACKAGED_MODELS:
+        # Without transformers, which takes seconds to import.
+        path = os.path.join(reference.location, "tokenizer.json")
+        plain = require("tokenizers").Tokenizer.from_file(path)
+        return LightTokenizer(
+            lambda text: list(plain.encode(text).ids),
+            lambda token: str(plain.decode([token], skip_special_tokens=False)),
+        )
+    loaded = load_tokenizer(reference)
+    return LightTokenizer(
+        lambda text: list(loaded(text)["input_ids"]), lambda token: str(loaded.decode([token]))
+    )
 
 
 def load_model(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:

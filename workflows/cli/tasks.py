@@ -57,9 +57,9 @@ def show(
     data: Data = None,
     row: Annotated[int, typer.Option(min=0, help="Which test text to ask about.")] = 0,
     model: Annotated[
-        str | None,
+        str,
         typer.Option("--model", help="Count the tokens of this model; only its tokenizer loads."),
-    ] = None,
+    ] = "tiny_lm",
 ) -> None:
     """Print a prompt exactly as the model reads it, and what it is to answer."""
     from dcs.errors import ConfigError
@@ -85,29 +85,35 @@ def show(
         f"label words: {', '.join(task.label_words)}",
         f"gold label: {task.classes[example.label]}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
+        *_tokens(model, prompt, task.label_words),
     ]
-    if model is not None:
-        lines.append(_tokens(model, prompt, task.label_words))
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> str:
-    from dcs.scorers.label_tokens import read_label_words
-    from dcs.scorers.loading import load_tokenizer
+def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
+    """Return how long the prompt is for a model, and how it would read the label words."""
+    from dcs.errors import ScoringError
+    from dcs.scorers.label_tokens import label_token_ids
+    from dcs.scorers.loading import light_tokenizer
 
-    tokenizer = load_tokenizer(model)
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer(text)["input_ids"])
-
-    def describe(token: int) -> str:
-        return str(tokenizer.decode([token]))
-
-    ids, rule = read_label_words(
-        prompt, label_words, encode=encode, describe=describe, rule="auto"
-    )
-    words = ", ".join(" ".join(repr(describe(token)) for token in word) for word in ids)
-    return (
-        f"tokens of {model}: {len(encode(prompt))} in the prompt; label tokens ({rule}): {words}"
-    )
+    tokenizer = light_tokenizer(model)
+    ids = tokenizer.encode(prompt)
+    first = tokenizer.describe(ids[0]) if ids else ""
+    start = "" if not ids or prompt.startswith(first) else f", the start token {first!r} included"
+    lines = [f"tokens of {model}: {len(ids)} in the prompt{start}"]
+    for rule in ("mean", "joint"):
+        try:
+            found = label_token_ids(
+                prompt,
+                label_words,
+                encode=tokenizer.encode,
+                describe=tokenizer.describe,
+                rule="mean" if rule == "mean" else "joint",
+            )
+        except ScoringError as error:
+            lines.append(f"not by the rule {rule}: {error}")
+            continue
+        words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
+        return [*lines, f"label tokens ({rule}): {', '.join(words)}"]
+    return lines

@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dcs.probabilities import ProbabilityTable
+from dcs.scorers.loading import light_tokenizer, load_tokenizer
 from tests.dcs.scorers.server import ModelServer
 from tests.workflows.conftest import run_dcs
 
@@ -161,14 +163,42 @@ def test_errors_are_one_line(data, tmp_path, more, parts):
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_show_counts_tokens(data):
-    outcome = run_dcs(
-        "tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data, "--model", "tiny_lm"
-    )
+def test_show_counts_tokens_and_names_collisions(data):
+    outcome = run_dcs("tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data)
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("Answer Type:") == 6
+    prompt = outcome.out.partition("\n──")[0]
+    count = len(load_tokenizer("tiny_lm")(prompt)["input_ids"])
+    assert f"{count} in the prompt, the start token '<s>' included" in outcome.out
+    assert "not by the rule mean: label words 'Number' (" in outcome.out
+    assert "and 'Location' (" in outcome.out
     assert "label tokens (joint):" in outcome.out
     assert "trec-optimization-" in outcome.out
+
+
+def test_the_light_tokenizer_is_that_of_the_model():
+    light, whole = light_tokenizer("tiny_lm"), load_tokenizer("tiny_lm")
+    for text in ("Text: a\n\nLabel:", "Ünlikely wörds — 字!", "", " two  spaces "):
+        ids = whole(text)["input_ids"]
+        assert light.encode(text) == ids
+        assert [light.describe(token) for token in ids] == [whole.decode([t]) for t in ids]
+
+
+def test_show_says_when_label_words_cannot_be_told_apart(data, tmp_path):
+    (tmp_path / "texts.csv").write_text("text,mood\nfine weather,fine\nfiner weather,fine day\n")
+    task = tmp_path / "moods.yaml"
+    place = {"format": "csv", "optimization": "texts.csv", "test": "texts.csv"}
+    content = {
+        "name": "moods",
+        "classes": ["fine", "fine day"],
+        "template": "Text: {text}\nMood:",
+        "files": {**place, "fields": {"text": "text"}, "label": "mood"},
+    }
+    task.write_text(yaml.safe_dump(content))
+    outcome = run_dcs("tasks", "show", task, "--shots", 0)
+    assert outcome.code == 0, outcome.err
+    assert "not by the rule mean: label words 'fine'" in outcome.out
+    assert "not by the rule joint: label words 'fine'" in outcome.out
 
 
 def test_note_beside_the_tables(generated):
