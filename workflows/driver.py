@@ -15,7 +15,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 from dcs.errors import DCSError, ScoringError
 from dcs.probabilities import ProbabilityTable
 from tracking import CellRecord, Outbox
-from workflows.cells import Cell, TableRequest, cells_of
+from workflows.cells import Cell, TableRequest
 from workflows.cluster_placement import Placement, place
 from workflows.compute import compute_cell, failed_record
 from workflows.generate import ScoringActor
@@ -193,7 +193,7 @@ class Driver:
             self._score_again(scoring, error)
             return
         self._idle.setdefault(request.model, []).append(scoring.actor)
-        cells = cells_of(request, self._plan.config, note.digests)
+        cells = self._plan.cells_on(scoring.key, note.digests)
         # Only now are the keys known: the same numbers may have been worked on before.
         finished = self._outbox.finished([cell.key for cell in cells])
         self._enqueue(scoring.key, [cell for cell in cells if cell.key not in finished])

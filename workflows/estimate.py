@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from dcs.generation import queries_of
 from dcs.prompting import SPLITS, get_task, render_prefix, render_query, select_demonstrations
 from tracking import CellRecord
 from workflows.cells import Cell, TableRequest, Variant, content_key
@@ -84,7 +83,8 @@ def estimate(plan: SweepPlan) -> Estimate:
     ]
     cells += [
         costs.of(request.task, variant, sizes.rows(request))
-        for request in plan.missing_tables.values()
+        for key in plan.missing_tables
+        for request in plan.requests_of(key)
         for variant in plan.variants
     ]
     known = [cost for cost in scored if cost is not None]
@@ -111,6 +111,7 @@ class _Sizes:
     """How much there is to read and to search; the texts of a task are gone through once."""
 
     def __init__(self) -> None:
+        self._texts: dict[tuple[str, str | None], dict[str, list[int]]] = {}
         self._known: dict[tuple[Any, ...], tuple[int, int]] = {}
 
     def rows(self, request: TableRequest) -> int:
@@ -126,15 +127,23 @@ class _Sizes:
         if place not in self._known:
             task = get_task(request.task, request.data)
             shown = select_demonstrations(task, request.shots, seed=request.seed)
+            texts = (request.task, request.data)
+            if texts not in self._texts:
+                self._texts[texts] = {
+                    split: [len(render_query(task, e.text)) for e in task.examples(split)]
+                    for split in SPLITS
+                }
             prefix = len(render_prefix(task, shown))
-            queries = {
-                split: [len(render_query(task, e.text)) for e in texts]
-                for split in SPLITS
-                for texts in [queries_of(task, shown, split, request.limit)]
-            }
-            lengths = [length for some in queries.values() for length in some]
-            characters = sum(lengths) + prefix * len(lengths)
-            self._known[place] = (len(queries["optimization"]), characters)
+            rows, characters = 0, 0
+            for split, lengths in self._texts[texts].items():
+                # Demonstrations come from the optimization texts and are not asked about; which
+                # of the texts they are makes no difference here.
+                asked = lengths[len(shown.examples) :] if split == "optimization" else lengths
+                asked = asked[: request.limit]
+                characters += sum(asked) + prefix * len(asked)
+                if split == "optimization":
+                    rows = len(asked)
+            self._known[place] = (rows, characters)
         return self._known[place]
 
 

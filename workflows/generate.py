@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from dcs.generation import generate_tables
 from dcs.probabilities import ProbabilityTable
@@ -18,29 +19,41 @@ from workflows.threads import one_thread
 __all__ = ["ScoringActor", "request_key", "scorer_facts"]
 
 
-def request_key(request: TableRequest) -> str:
+def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
     """Return the hash of all that decides the numbers of a table.
 
     Computed without loading the model, so that a finished sweep is recognised at once.
+
+    Parameters
+    ----------
+    request : TableRequest
+        What is asked for.
+    known : dict, optional
+        Give the same one, empty at first, for many requests: what they have in common, such as
+        the texts of a task, is then looked at once.
 
     Raises
     ------
     DCSError
         The task or model is not known.
     """
+    known = {} if known is None else known
     task = get_task(request.task, request.data)
     demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
+    engine, texts = (request.model, request.scoring), (request.task, request.data)
+    if engine not in known:
+        known[engine] = request.scoring.identity(request.model)
+    if texts not in known:
+        known[texts] = {
+            split: content_key({"rows": [[e.id, e.text, e.label] for e in task.examples(split)]})
+            for split in SPLITS
+        }
     return content_key(
         {
-            **request.scoring.identity(request.model),
+            **known[engine],
             "prompt": prompt_hash(task, demonstrations),
             "limit": request.limit,
-            "examples": {
-                split: content_key(
-                    {"rows": [[e.id, e.text, e.label] for e in task.examples(split)]}
-                )
-                for split in SPLITS
-            },
+            "examples": known[texts],
         }
     )
 

@@ -55,9 +55,10 @@ class Count:
 def planned_cells(plan: SweepPlan) -> Iterator[PlannedCell]:
     """Yield every cell of a sweep in the order of the configuration."""
     variants = plan.variants
-    for key, request in plan.requests.items():
+    for key in plan.requests:
         cells: list[Cell] | None = plan.cells.get(key)
-        for i, variant in enumerate(variants):
+        pairs = [(request, variant) for request in plan.requests_of(key) for variant in variants]
+        for i, (request, variant) in enumerate(pairs):
             record = plan.ended.get(cells[i].key) if cells else None
             state: State = "to do" if record is None else "finished"
             if record is not None and not record.finished:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,6 +63,9 @@ class SweepPlan:
         failed ones unless they are to be retried.
     retry_failed : bool
         Whether cells that failed earlier are computed again.
+    also : dict of str to tuple of TableRequest
+        By key, further requests that the same table answers: without demonstrations the seed
+        changes no prompt. It is scored once; each has cells of its own.
     """
 
     config: SweepConfig
@@ -71,6 +74,19 @@ class SweepPlan:
     cells: dict[str, list[Cell]]
     ended: dict[str, CellRecord]
     retry_failed: bool
+    also: dict[str, tuple[TableRequest, ...]] = field(default_factory=dict)
+
+    def requests_of(self, key: str) -> tuple[TableRequest, ...]:
+        """Return all requests that a table answers."""
+        return (self.requests[key], *self.also.get(key, ()))
+
+    def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
+        """Return the cells that are tuned on a table with these digests."""
+        return [
+            cell
+            for request in self.requests_of(key)
+            for cell in cells_of(request, self.config, digests)
+        ]
 
     @property
     def missing_tables(self) -> dict[str, TableRequest]:
@@ -104,7 +120,8 @@ class SweepPlan:
     @property
     def n_cells(self) -> int:
         """Number of cells in the sweep."""
-        return self.n_tables * len(self.variants)
+        shared = sum(len(self.also.get(key, ())) for key in self.requests)
+        return (self.n_tables + shared) * len(self.variants)
 
     @property
     def n_failed(self) -> int:
@@ -141,23 +158,30 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
         A model or task is not known, or a file of earlier work is damaged.
     """
     store, outbox = ProbabilityStore.under(output), Outbox(output)
-    requests = {request_key(request): request for request in table_requests(config)}
-    cells = {
-        key: cells_of(request, config, digests)
-        for key, request in requests.items()
-        if (digests := store.digests(key)) is not None
-    }
-    ended: dict[str, CellRecord] = {}
-    for some in cells.values():
-        ended |= ended_cells(outbox, some, retry_failed=retry_failed)
-    return SweepPlan(
+    requests: dict[str, TableRequest] = {}
+    also: dict[str, tuple[TableRequest, ...]] = {}
+    known: dict[Any, Any] = {}
+    for request in table_requests(config):
+        key = request_key(request, known=known)
+        if key in requests:
+            also[key] = (*also.get(key, ()), request)
+        else:
+            requests[key] = request
+    plan = SweepPlan(
         config=config,
         output=output,
         requests=requests,
-        cells=cells,
-        ended=ended,
+        cells={},
+        ended={},
         retry_failed=retry_failed,
+        also=also,
     )
+    for key in requests:
+        digests = store.digests(key)
+        if digests is not None:
+            plan.cells[key] = plan.cells_on(key, digests)
+            plan.ended.update(ended_cells(outbox, plan.cells[key], retry_failed=retry_failed))
+    return plan
 
 
 def ended_cells(
