@@ -32,8 +32,8 @@ _DISTRIBUTION = "dcs-debias"
 _TESTED_PYTHON = (3, 11)
 #: Room on the disk: below the first nothing can be written for long, below the second a sweep not.
 _NO_ROOM, _LITTLE_ROOM = 100e6, 5e9
-#: Where the system keeps memory that processes share.
-_SHARED_MEMORY = Path("/dev/shm")  # nosec B108: nothing is written there
+#: Where the system keeps memory that processes share; nothing is written there.
+_SHARED_MEMORY = Path("/dev/shm")  # nosec B108
 _SMALL_SHARED_MEMORY = 1e9
 
 
