@@ -124,6 +124,16 @@ class Schedule:
         the initial temperature is 200,000 / M here. The paper does not give the temperature where
         it stops, nor lambda1 and lambda2 ("tuned"); those here make about 800 moves on 14 classes,
         as the published code was measured to make, and end at 10,000 / M: still hot.
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of optimization rows M, 1 or more.
+
+        Returns
+        -------
+        Schedule
+            The schedule.
         """
         if n_rows < 1:
             raise InvalidInputError(f"n_rows {n_rows}: at least one row is needed")
@@ -140,14 +150,31 @@ class Schedule:
         )
 
     def temperatures(self) -> NDArray[np.float64]:
-        """Return the temperatures of one cooling, falling from initial to final."""
+        """Return the temperatures of one cooling, falling from initial to final.
+
+        Returns
+        -------
+        array of float64
+            On the scale of Z.
+        """
         span = math.log(self.final_temperature / self.initial_temperature)
         steps = math.floor(span / math.log(self.cooling_rate) + 1e-9) + 1
         rates: NDArray[np.float64] = self.cooling_rate ** np.arange(steps, dtype=np.float64)
         return self.initial_temperature * rates
 
     def limits(self, n_classes: int) -> NDArray[np.int64]:
-        """Return how many accepted and how many generated moves end a temperature."""
+        """Return how many accepted and how many generated moves end a temperature.
+
+        Parameters
+        ----------
+        n_classes : int
+            Number of classes N.
+
+        Returns
+        -------
+        array of int64, shape [2]
+            Accepted and generated moves, at least 1 each.
+        """
         moves = [round(self.lambda1 * n_classes), round(self.lambda2 * n_classes)]
         return np.maximum(np.array(moves, dtype=np.int64), 1)
 

@@ -115,7 +115,13 @@ class Membership:
         return _evaluate(self.coefficients, p)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form a scheme file holds."""
+        """Return the form a scheme file holds.
+
+        Returns
+        -------
+        dict
+            ``kind``, ``a``, ``b``, ``c`` and ``name``.
+        """
         return {"kind": self.kind, "a": self.a, "b": self.b, "c": self.c, "name": self.name}
 
 
@@ -165,7 +171,13 @@ class Weight:
         return _evaluate(self.coefficients, p)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form a scheme file holds."""
+        """Return the form a scheme file holds.
+
+        Returns
+        -------
+        dict
+            ``kind`` and ``value``.
+        """
         return {"kind": self.kind, "value": self.value}
 
 
@@ -243,12 +255,34 @@ class CorrectionSet:
 
     @classmethod
     def dcs(cls, *, weight_scale: int = 30) -> CorrectionSet:
-        """Return the 19 memberships and the weights ``i / weight_scale``, in published order."""
+        """Return the 19 memberships and the weights ``i / weight_scale``, in published order.
+
+        Parameters
+        ----------
+        weight_scale : int, optional
+            Number of weights, D_W.
+
+        Returns
+        -------
+        CorrectionSet
+            ``19 + weight_scale`` corrections.
+        """
         return cls(_memberships() + _weights(weight_scale))
 
     @classmethod
     def dnip(cls, *, weight_scale: int = 30) -> CorrectionSet:
-        """Return the weights ``i / weight_scale`` only (the DNIP method)."""
+        """Return the weights ``i / weight_scale`` only (the DNIP method).
+
+        Parameters
+        ----------
+        weight_scale : int, optional
+            Number of weights, D_W; 2 or more.
+
+        Returns
+        -------
+        CorrectionSet
+            `weight_scale` corrections.
+        """
         if weight_scale == 1:
             raise InvalidInputError("weight_scale 1 leaves weights alone no choice; use 2 or more")
         return cls(_weights(weight_scale))
@@ -308,6 +342,11 @@ class CorrectionSet:
             How many are kept, 0 to 19; None keeps all. Without Don't Change a set starts from the
             weight 1.
 
+        Returns
+        -------
+        CorrectionSet
+            The smaller set.
+
         Raises
         ------
         InvalidInputError
@@ -351,6 +390,16 @@ class CorrectionSet:
 
     def index(self, correction: Correction) -> int:
         """Return the position of `correction`.
+
+        Parameters
+        ----------
+        correction : Membership or Weight
+            One of the set.
+
+        Returns
+        -------
+        int
+            Its index, from 0.
 
         Raises
         ------

@@ -157,7 +157,18 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
-        """Return corrected class probabilities, shape [M, N]."""
+        """Return corrected class probabilities, shape [M, N].
+
+        Parameters
+        ----------
+        X : array of float, shape [M, N], or what `estimator` takes
+            As for :meth:`fit`.
+
+        Returns
+        -------
+        array of float64, shape [M, N]
+            One column per class of `classes_`, rows with sum 1.
+        """
         check_is_fitted(self)
         if self.estimator is None:
             X = validate_data(self, X, dtype=np.float64, reset=False)  # noqa: N806
@@ -165,7 +176,18 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.scheme_.apply(self._aligned(self.estimator_, X))
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
-        """Return the corrected predictions, shape [M]; ties go to the first class."""
+        """Return the corrected predictions, shape [M]; ties go to the first class.
+
+        Parameters
+        ----------
+        X : array of float, shape [M, N], or what `estimator` takes
+            As for :meth:`fit`.
+
+        Returns
+        -------
+        array, shape [M]
+            Entries of `classes_`.
+        """
         check_is_fitted(self)
         chosen: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
         return chosen

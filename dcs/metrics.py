@@ -112,7 +112,18 @@ class ClassificationMetrics:
 
     @classmethod
     def from_confusion(cls, confusion: NDArray[Any]) -> ClassificationMetrics:
-        """Read every metric from one confusion matrix."""
+        """Read every metric from one confusion matrix.
+
+        Parameters
+        ----------
+        confusion : array of int, shape [N, N]
+            Row = true class, column = predicted class.
+
+        Returns
+        -------
+        ClassificationMetrics
+            All figures.
+        """
         return cls(
             accuracy=accuracy(confusion),
             cobias=cobias(confusion),
@@ -124,7 +135,20 @@ class ClassificationMetrics:
     def from_predictions(
         cls, labels: ArrayLike, predictions: ArrayLike, n_classes: int
     ) -> ClassificationMetrics:
-        """Judge `predictions` against `labels`, both class indices of shape [M]."""
+        """Judge `predictions` against `labels`, both class indices of shape [M].
+
+        Parameters
+        ----------
+        labels, predictions : array of int, shape [M]
+            Class indices in ``0 .. n_classes - 1``.
+        n_classes : int
+            Number of classes N.
+
+        Returns
+        -------
+        ClassificationMetrics
+            All figures.
+        """
         return cls.from_confusion(confusion_matrix(labels, predictions, n_classes))
 
 

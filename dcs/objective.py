@@ -92,6 +92,16 @@ class Objective:
     def terms(self, confusion: NDArray[Any]) -> ObjectiveTerms:
         """Return the terms of Z for a confusion matrix [N, N] (row = true, column = predicted).
 
+        Parameters
+        ----------
+        confusion : array of int, shape [N, N]
+            Counts.
+
+        Returns
+        -------
+        ObjectiveTerms
+            Error rate, COBias, PMI term, and their weighted sum.
+
         Raises
         ------
         InvalidInputError
@@ -104,7 +114,18 @@ class Objective:
         return ObjectiveTerms(error=error, cobias=bias, pmi=pmi, total=total)
 
     def value(self, confusion: NDArray[Any]) -> float:
-        """Return Z for a confusion matrix [N, N]."""
+        """Return Z for a confusion matrix [N, N].
+
+        Parameters
+        ----------
+        confusion : array of int, shape [N, N]
+            Counts; row = true class, column = predicted class.
+
+        Returns
+        -------
+        float
+            The weighted sum.
+        """
         return self.terms(confusion).total
 
     def _negative_pmi(self, counts: NDArray[np.float64]) -> float:

@@ -74,12 +74,28 @@ class Provenance:
                 )
 
     def to_dict(self) -> dict[str, int | str]:
-        """Return the known fields, ready for JSON."""
+        """Return the known fields, ready for JSON.
+
+        Returns
+        -------
+        dict
+            Field names and values.
+        """
         return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Provenance:
         """Rebuild what :meth:`to_dict` gave.
+
+        Parameters
+        ----------
+        fields : mapping
+            Field names and values.
+
+        Returns
+        -------
+        Provenance
+            The provenance.
 
         Raises
         ------
@@ -194,6 +210,16 @@ class ProbabilityTable:
         are ignored. A file that :meth:`write` made also holds provenance and the class order;
         without that the classes come in the order of their columns.
 
+        Parameters
+        ----------
+        path : path-like
+            The file.
+
+        Returns
+        -------
+        ProbabilityTable
+            The table.
+
         Raises
         ------
         TableError
@@ -220,6 +246,11 @@ class ProbabilityTable:
 
         Equal tables give equal bytes under the same version of pyarrow.
 
+        Parameters
+        ----------
+        path : path-like
+            The file.
+
         Raises
         ------
         TableError
@@ -245,6 +276,11 @@ class ProbabilityTable:
             Row numbers ``0 .. M-1``, each at most once, or one true/false value per row.
         split : str, optional
             What to write into the provenance as the split.
+
+        Returns
+        -------
+        ProbabilityTable
+            As many rows as were asked for.
 
         Raises
         ------
@@ -278,6 +314,16 @@ class ProbabilityTable:
 
     def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
         """Return the table with other probabilities for the same rows and classes.
+
+        Parameters
+        ----------
+        probs : array-like [M, N]
+            Rows that sum to 1.
+
+        Returns
+        -------
+        ProbabilityTable
+            With labels, classes, ids and provenance as they are.
 
         Raises
         ------

@@ -84,7 +84,18 @@ class CorrectionScheme:
 
     @classmethod
     def identity(cls, classes: Sequence[str]) -> CorrectionScheme:
-        """Return the scheme that changes nothing."""
+        """Return the scheme that changes nothing.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            N different class names.
+
+        Returns
+        -------
+        CorrectionScheme
+            Don't Change for every class.
+        """
         return cls(tuple(classes), (DONT_CHANGE,) * len(classes))
 
     def correct(self, probs: ArrayLike) -> NDArray[np.float64]:
@@ -117,18 +128,46 @@ class CorrectionScheme:
         return corrected
 
     def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
-        """Correct class probabilities and normalise every row to 1, shape [M, N]."""
+        """Correct class probabilities and normalise every row to 1, shape [M, N].
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of the classes.
+
+        Returns
+        -------
+        array of float64, shape [M, N]
+            As of :meth:`correct`, every row with sum 1.
+        """
         corrected = self.correct(probs)
         normalised: NDArray[np.float64] = corrected / corrected.sum(axis=1, keepdims=True)
         return normalised
 
     def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
-        """Return the corrected predictions, shape [M]; ties go to the lowest class index."""
+        """Return the corrected predictions, shape [M]; ties go to the lowest class index.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of the classes.
+
+        Returns
+        -------
+        array of int64, shape [M]
+            Class indices.
+        """
         predictions: NDArray[np.int64] = np.argmax(self.correct(probs), axis=1).astype(np.int64)
         return predictions
 
     def explain(self) -> list[str]:
-        """Return one plain sentence per class, after one on the calibration if there is one."""
+        """Return one plain sentence per class, after one on the calibration if there is one.
+
+        Returns
+        -------
+        list of str
+            The sentences.
+        """
         sentences = [
             f"{name}: {_sentence(correction)}"
             for name, correction in zip(self.classes, self.corrections, strict=True)
@@ -146,6 +185,11 @@ class CorrectionScheme:
             The same names, in any order.
         source : str, optional
             What error messages call the scheme: usually the file's path.
+
+        Returns
+        -------
+        CorrectionScheme
+            The same corrections in another order.
 
         Raises
         ------
@@ -166,7 +210,13 @@ class CorrectionScheme:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what :meth:`to_json` writes, as plain values."""
+        """Return what :meth:`to_json` writes, as plain values.
+
+        Returns
+        -------
+        dict
+            Format, version, corrections and provenance.
+        """
         above = any(isinstance(c, Weight) and c.value > 1.0 for c in self.corrections)
         data: dict[str, Any] = {"format": _FORMAT, "version": 2 if above else 1}
         if self.calibration is not None:
@@ -181,6 +231,11 @@ class CorrectionScheme:
 
     def to_json(self) -> str:
         """Return the scheme as JSON text.
+
+        Returns
+        -------
+        str
+            What :meth:`from_json` reads.
 
         Raises
         ------
@@ -213,7 +268,20 @@ class CorrectionScheme:
 
     @classmethod
     def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:
-        """Read a scheme from what :meth:`to_dict` gives; raises as :meth:`from_json`."""
+        """Read a scheme from what :meth:`to_dict` gives; raises as :meth:`from_json`.
+
+        Parameters
+        ----------
+        data : dict
+            The plain values.
+        source : str, optional
+            What error messages call them.
+
+        Returns
+        -------
+        CorrectionScheme
+            The scheme.
+        """
         _check_head(data, source)
         entries = data["corrections"]
         if not isinstance(entries, list):
@@ -247,12 +315,28 @@ class CorrectionScheme:
             raise SchemeError(f"{source}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the scheme to a JSON file, all or nothing."""
+        """Write the scheme to a JSON file, all or nothing.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to write.
+        """
         atomic_write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CorrectionScheme:
         """Read the scheme in a JSON file.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to read.
+
+        Returns
+        -------
+        CorrectionScheme
+            The scheme.
 
         Raises
         ------

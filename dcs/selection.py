@@ -130,11 +130,33 @@ class FittedScheme:
     seconds: float
 
     def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
-        """Return the corrected predictions of the chosen scheme, shape [M]."""
+        """Return the corrected predictions of the chosen scheme, shape [M].
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of the classes.
+
+        Returns
+        -------
+        array of int64, shape [M]
+            Class indices.
+        """
         return self.scheme.predict(probs)
 
     def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
-        """Return the corrected probabilities of the chosen scheme, shape [M, N]."""
+        """Return the corrected probabilities of the chosen scheme, shape [M, N].
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of the classes.
+
+        Returns
+        -------
+        array of float64, shape [M, N]
+            Rows with sum 1.
+        """
         return self.scheme.apply(probs)
 
 

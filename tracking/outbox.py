@@ -49,11 +49,32 @@ class Outbox:
         self.folder = self.output / "outbox"
 
     def path(self, key: str) -> Path:
-        """Return the file of a cell."""
+        """Return the file of a cell.
+
+        Parameters
+        ----------
+        key : str
+            The cell's key.
+
+        Returns
+        -------
+        pathlib.Path
+            Whether or not it is there.
+        """
         return self.cells / f"{key}.json"
 
     def write(self, record: CellRecord) -> Path:
         """Keep a record, all or nothing; it is on the disk when this returns.
+
+        Parameters
+        ----------
+        record : CellRecord
+            What to keep.
+
+        Returns
+        -------
+        pathlib.Path
+            Its file.
 
         Raises
         ------
@@ -74,6 +95,16 @@ class Outbox:
 
     def read(self, key: str) -> CellRecord:
         """Read one record.
+
+        Parameters
+        ----------
+        key : str
+            The cell's key.
+
+        Returns
+        -------
+        CellRecord
+            The record.
 
         Raises
         ------
@@ -98,6 +129,11 @@ class Outbox:
             Which cells.
         slim : bool
             Leave out trials and trace, to keep thousands of records small in memory.
+
+        Returns
+        -------
+        OutboxContents
+            Whole records, and what is damaged.
         """
         records: dict[str, CellRecord] = {}
         damaged: list[str] = []
@@ -115,16 +151,43 @@ class Outbox:
         return OutboxContents(records, tuple(damaged))
 
     def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
-        """Return the cells that need not be computed again; failed and damaged ones are not."""
+        """Return the cells that need not be computed again; failed and damaged ones are not.
+
+        Parameters
+        ----------
+        keys : iterable of str, optional
+            Which cells; all by default.
+
+        Returns
+        -------
+        dict of str to CellRecord
+            Records by key.
+        """
         records = self.load(keys).records
         return {key: record for key, record in records.items() if record.finished}
 
     def destination(self, info: DestinationInfo) -> Destination:
-        """Return the destination for `info`, new or known."""
+        """Return the destination for `info`, new or known.
+
+        Parameters
+        ----------
+        info : DestinationInfo
+            Store, experiment and sweep.
+
+        Returns
+        -------
+        Destination
+            With what is known of it.
+        """
         return Destination(self.folder / info.id, info)
 
     def destinations(self) -> list[Destination]:
         """Return all destinations that anything was ever recorded to.
+
+        Returns
+        -------
+        list of Destination
+            In the order of their folders.
 
         Raises
         ------
@@ -137,5 +200,11 @@ class Outbox:
         ]
 
     def pending(self) -> int:
-        """Return how many records still wait for their store, over all destinations."""
+        """Return how many records still wait for their store, over all destinations.
+
+        Returns
+        -------
+        int
+            Records that have not arrived.
+        """
         return sum(len(d.pending()) for d in self.destinations() if not d.info.moved)

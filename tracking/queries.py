@@ -109,6 +109,11 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
 def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
     """Return the correction schemes of an experiment, one row per cell and class.
 
+    Parameters
+    ----------
+    tracking_uri, experiment : str
+        As for `cells`.
+
     Returns
     -------
     pandas.DataFrame

@@ -120,7 +120,24 @@ class Recorder:
         *,
         progress: Callable[[], None] | None = None,
     ) -> Recorder:
-        """Return a recorder that sends what is pending at a known destination."""
+        """Return a recorder that sends what is pending at a known destination.
+
+        Parameters
+        ----------
+        uri : str
+            The store, with its password if it has one.
+        outbox : Outbox
+            Where the records are.
+        destination : Destination
+            Where they are to go.
+        progress : callable, optional
+            Called after each recorded cell.
+
+        Returns
+        -------
+        Recorder
+            At work already.
+        """
         recorder = cls.__new__(cls)
         recorder._start(uri, outbox, destination, None, progress, drawing_seconds=math.inf)
         return recorder
@@ -165,6 +182,11 @@ class Recorder:
         May be called from any thread, and for cells of an earlier run of the sweep, which are
         not written again.
 
+        Parameters
+        ----------
+        cell : CellRecord
+            What to keep.
+
         Raises
         ------
         dcs.errors.TrackingError
@@ -206,7 +228,20 @@ class Recorder:
             raise
 
     def close(self, status: SweepStatus = "KILLED", *, timeout: float = 10.0) -> RecorderReport:
-        """End the sweep soon; does nothing after `finish`. Safe in a signal handler."""
+        """End the sweep soon; does nothing after `finish`. Safe in a signal handler.
+
+        Parameters
+        ----------
+        status : {"FINISHED", "FAILED", "KILLED"}
+            How the sweep ended.
+        timeout : float
+            Stop recording cells after so many seconds.
+
+        Returns
+        -------
+        RecorderReport
+            What was recorded and what is pending.
+        """
         return self._end(status, timeout)
 
     def __enter__(self) -> Recorder:

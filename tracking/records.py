@@ -193,11 +193,23 @@ class CellRecord:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def slim(self) -> CellRecord:
-        """Return the record without trials, trace and histograms: tables need none of them."""
+        """Return the record without trials, trace and histograms: tables need none of them.
+
+        Returns
+        -------
+        CellRecord
+            With all else as it is.
+        """
         return replace(self, trials=(), trace=(), histograms={})
 
     def to_json(self) -> str:
-        """Return the canonical JSON: sorted keys, one line, no NaN literals."""
+        """Return the canonical JSON: sorted keys, one line, no NaN literals.
+
+        Returns
+        -------
+        str
+            What :meth:`from_json` reads.
+        """
         body: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
         body["trials"] = [
             {item.name: getattr(trial, item.name) for item in fields(trial)}
@@ -257,7 +269,18 @@ class _TracePoint(Protocol):
 
 
 def trace_rows(points: Iterable[_TracePoint]) -> tuple[TraceRow, ...]:
-    """Turn the trace of an annealing result into the plain rows of a `CellRecord`."""
+    """Turn the trace of an annealing result into the plain rows of a `CellRecord`.
+
+    Parameters
+    ----------
+    points : iterable of TracePoint
+        As in :attr:`dcs.AnnealingResult.trace`.
+
+    Returns
+    -------
+    tuple of tuple of float
+        One row per temperature, in the order of `TRACE_COLUMNS`.
+    """
     return tuple(
         (float(p.temperature), float(p.current), float(p.best), float(p.acceptance))
         for p in points

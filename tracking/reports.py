@@ -56,6 +56,16 @@ class RecorderReport:
 def parse_trials(text: str | int) -> str | int:
     """Read the option of which trials get runs: ``all``, ``none``, ``best:K`` or ``K``.
 
+    Parameters
+    ----------
+    text : str or int
+        What was typed.
+
+    Returns
+    -------
+    str or int
+        ``all``, ``none``, or a number of trials.
+
     Raises
     ------
     dcs.errors.ConfigError

@@ -62,7 +62,18 @@ class StoreUnavailable(TrackingError):
 
 
 def default_tracking_uri(output: Path | str) -> str:
-    """Return the URI of the SQLite file ``mlflow.db`` in the folder `output`."""
+    """Return the URI of the SQLite file ``mlflow.db`` in the folder `output`.
+
+    Parameters
+    ----------
+    output : path-like
+        The folder of a sweep's results.
+
+    Returns
+    -------
+    str
+        With an absolute path.
+    """
     return f"sqlite:///{Path(output).absolute() / 'mlflow.db'}"
 
 
@@ -121,6 +132,18 @@ def redact(uri: str) -> str:
 
 def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list[str]:
     """Return the command that opens MLflow's pages on a store that has no server of its own.
+
+    Parameters
+    ----------
+    uri : str
+        The store.
+    host, port : str, int
+        Where the pages are to be.
+
+    Returns
+    -------
+    list of str
+        The command and its arguments.
 
     Raises
     ------

@@ -87,6 +87,11 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
 def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
     """Return each class's test accuracy before and after correction, one row per cell and class.
 
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells.
+
     Returns
     -------
     pandas.DataFrame
@@ -111,6 +116,11 @@ def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
 def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
     """Return the chosen corrections, one row per cell and class.
 
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells.
+
     Returns
     -------
     pandas.DataFrame
@@ -132,7 +142,18 @@ def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
 
 
 def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
-    """Return the leaderboard in percent, as a Markdown table with ``mean ± deviation``."""
+    """Return the leaderboard in percent, as a Markdown table with ``mean ± deviation``.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells.
+
+    Returns
+    -------
+    str
+        The table; one line where no cell is finished.
+    """
     frame = leaderboard(records)
     if frame.empty:
         return "No finished cells.\n"
@@ -148,7 +169,20 @@ def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
 
 
 def to_markdown(frame: pd.DataFrame, *, digits: int = 3) -> str:
-    """Return any table as Markdown: floats with `digits` places, nothing for NaN and None."""
+    """Return any table as Markdown: floats with `digits` places, nothing for NaN and None.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The table.
+    digits : int
+        Places after the point.
+
+    Returns
+    -------
+    str
+        Lines of equal width.
+    """
     names = [str(name) for name in frame.columns]
     rows = [
         [_text(value, digits) for value in row] for row in frame.itertuples(index=False, name=None)

@@ -36,7 +36,18 @@ _UNFITTED = frozenset({"icl"})
 
 
 def content_key(content: Mapping[str, Any]) -> str:
-    """Return the hash of the canonical JSON of `content`: 32 hexadecimal digits."""
+    """Return the hash of the canonical JSON of `content`: 32 hexadecimal digits.
+
+    Parameters
+    ----------
+    content : mapping
+        Plain JSON values.
+
+    Returns
+    -------
+    str
+        The same on every machine.
+    """
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
 
@@ -119,6 +130,16 @@ class Cell:
     def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
         """Return the cell of an identity, of earlier versions too.
 
+        Parameters
+        ----------
+        identity : mapping
+            What :attr:`identity` gave.
+
+        Returns
+        -------
+        Cell
+            The cell.
+
         Raises
         ------
         ConfigError
@@ -165,7 +186,18 @@ class Variant:
 
     @classmethod
     def of(cls, cell: Cell) -> Variant:
-        """Return that of a cell."""
+        """Return that of a cell.
+
+        Parameters
+        ----------
+        cell : Cell
+            The cell.
+
+        Returns
+        -------
+        Variant
+            What it is on its table.
+        """
         return cls(cell.method, cell.tuner, cell.optimization_size)
 
     @property
@@ -224,7 +256,18 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
 
 
 def variants_of(config: SweepConfig) -> list[Variant]:
-    """Return what the cells of one table of a sweep are, each once, in their order."""
+    """Return what the cells of one table of a sweep are, each once, in their order.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Returns
+    -------
+    list of Variant
+        One per cell of a table.
+    """
     variants: dict[Variant, None] = {}
     for name in config.methods:
         method = get_method(name)
@@ -236,7 +279,18 @@ def variants_of(config: SweepConfig) -> list[Variant]:
 
 
 def table_requests(config: SweepConfig) -> list[TableRequest]:
-    """Return every table that a sweep needs, in the order of the configuration."""
+    """Return every table that a sweep needs, in the order of the configuration.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Returns
+    -------
+    list of TableRequest
+        Models, then tasks, shots and seeds.
+    """
     return [
         TableRequest(
             model=model,
@@ -264,6 +318,11 @@ def cells_of(request: TableRequest, config: SweepConfig, digests: Mapping[str, s
         The sweep.
     digests : mapping of str to str
         Content hashes of the ``optimization`` and ``test`` tables.
+
+    Returns
+    -------
+    list of Cell
+        In the order of the configuration.
     """
     return [
         Cell(

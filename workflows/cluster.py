@@ -54,7 +54,13 @@ class Software:
 
 
 def software() -> Software:
-    """Return what this process runs."""
+    """Return what this process runs.
+
+    Returns
+    -------
+    Software
+        Versions, and a hash of the sources.
+    """
     import ray
 
     return Software(
@@ -154,6 +160,11 @@ def connected(address: str | None = None) -> Iterator[None]:
     address : str, optional
         ``auto``, or ``host:port`` of a head; by default a cluster of this machine alone is
         started, and stopped again.
+
+    Yields
+    ------
+    None
+        While the block runs.
 
     Raises
     ------

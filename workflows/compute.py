@@ -136,7 +136,24 @@ def _fit(
 
 
 def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: int) -> CellRecord:
-    """Return the record of a cell that raised, with its traceback."""
+    """Return the record of a cell that raised, with its traceback.
+
+    Parameters
+    ----------
+    cell : Cell
+        The cell.
+    error : BaseException
+        What it raised.
+    sweep : str
+        The sweep the record is filed under.
+    started_ms : int
+        When it started, in milliseconds since 1970.
+
+    Returns
+    -------
+    CellRecord
+        With status FAILED.
+    """
     return CellRecord(
         key=cell.key,
         sweep=sweep,

@@ -241,6 +241,11 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
         Values from the command line, which win; None means not given. Of a mapping, such as
         `scoring`, each key wins by itself.
 
+    Returns
+    -------
+    SweepConfig
+        Checked.
+
     Raises
     ------
     ConfigError
@@ -273,6 +278,11 @@ def checked_settings(*, source: str = "command line", **values: Any) -> TunerSet
     **values
         Settings by name.
 
+    Returns
+    -------
+    TunerSettings
+        Checked.
+
     Raises
     ------
     ConfigError
@@ -286,6 +296,16 @@ def checked_settings(*, source: str = "command line", **values: Any) -> TunerSet
 
 def checked_scoring(**values: Any) -> ScoringSettings:
     """Return scoring settings given on the command line; None means not given.
+
+    Parameters
+    ----------
+    **values
+        Settings by name.
+
+    Returns
+    -------
+    ScoringSettings
+        Checked.
 
     Raises
     ------
@@ -311,6 +331,11 @@ def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
         seeds, methods, objectives, optimization_sizes and the settings under ``axes``. None is
         written as :func:`workflows.axes.value_label` does: ``weight_scale=tuned``.
 
+    Returns
+    -------
+    SweepConfig
+        The part.
+
     Raises
     ------
     ConfigError
@@ -329,6 +354,16 @@ def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
 
 def packaged_config(name: str) -> Path:
     """Return the path of a configuration that comes with the package.
+
+    Parameters
+    ----------
+    name : str
+        Its file's stem, e.g. ``quickstart``.
+
+    Returns
+    -------
+    pathlib.Path
+        The YAML file.
 
     Raises
     ------

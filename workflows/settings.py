@@ -82,6 +82,11 @@ def objective_label(value: str | FixedObjective | dict[str, float]) -> str:
     ----------
     value : str, FixedObjective or dict
         As in the configuration, or as in a record's identity.
+
+    Returns
+    -------
+    str
+        The label.
     """
     if isinstance(value, str):
         return value
@@ -149,7 +154,18 @@ class TunerSettings(Strict):
         return self
 
     def without_effect(self, *names: str) -> TunerSettings:
-        """Return the settings with those of `names`, which change nothing, as they usually are."""
+        """Return the settings with those of `names`, which change nothing, as they usually are.
+
+        Parameters
+        ----------
+        *names : str
+            Names of settings.
+
+        Returns
+        -------
+        TunerSettings
+            With these at their defaults.
+        """
         usual = {name: TunerSettings.model_fields[name].default for name in names}
         return self.model_copy(update=usual)
 

@@ -29,18 +29,44 @@ class Progress(Protocol):
     """What a sweep tells about itself while it runs."""
 
     def tables(self, done: int, total: int) -> None:
-        """`done` of `total` tables are there."""
+        """`done` of `total` tables are there.
+
+        Parameters
+        ----------
+        done, total : int
+            Tables.
+        """
 
     def cells(self, done: int, total: int, failed: int) -> None:
-        """`done` of `total` cells have ended, of which `failed` raised."""
+        """`done` of `total` cells have ended, of which `failed` raised.
+
+        Parameters
+        ----------
+        done, total, failed : int
+            Cells.
+        """
 
     def computed(self, record: CellRecord) -> None:
-        """Take note of a cell that was computed just now."""
+        """Take note of a cell that was computed just now.
+
+        Parameters
+        ----------
+        record : CellRecord
+            Its record.
+        """
 
     def machines(
         self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
     ) -> None:
-        """Take note of how many cells are handed out and how much of the cluster is at work."""
+        """Take note of how many cells are handed out and how much of the cluster is at work.
+
+        Parameters
+        ----------
+        running : int
+            Cells handed out.
+        cpus_used, cpus, gpus_used, gpus : float
+            What is at work, and what there is.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +103,35 @@ class SweepPlan:
     also: dict[str, tuple[TableRequest, ...]] = field(default_factory=dict)
 
     def requests_of(self, key: str) -> tuple[TableRequest, ...]:
-        """Return all requests that a table answers."""
+        """Return all requests that a table answers.
+
+        Parameters
+        ----------
+        key : str
+            The table's key.
+
+        Returns
+        -------
+        tuple of TableRequest
+            One or more.
+        """
         return (self.requests[key], *self.also.get(key, ()))
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
-        """Return the cells that are tuned on a table with these digests."""
+        """Return the cells that are tuned on a table with these digests.
+
+        Parameters
+        ----------
+        key : str
+            The table's key.
+        digests : mapping of str to str
+            Content hashes of the ``optimization`` and ``test`` tables.
+
+        Returns
+        -------
+        list of Cell
+            Each once.
+        """
         return [
             cell
             for request in self.requests_of(key)
@@ -130,7 +180,18 @@ class SweepPlan:
 
 
 def sweep_key(config: SweepConfig) -> str:
-    """Return the key under which reruns of a sweep find its parent run again."""
+    """Return the key under which reruns of a sweep find its parent run again.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Returns
+    -------
+    str
+        Hash of all in it that decides results.
+    """
     left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
     return content_key(config.model_dump(mode="json", exclude=left_out))
 
@@ -187,7 +248,22 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
 def ended_cells(
     outbox: Outbox, cells: Iterable[Cell], *, retry_failed: bool
 ) -> dict[str, CellRecord]:
-    """Return the records of those cells that are not to be computed (again), by key."""
+    """Return the records of those cells that are not to be computed (again), by key.
+
+    Parameters
+    ----------
+    outbox : Outbox
+        Earlier work.
+    cells : iterable of Cell
+        Which cells.
+    retry_failed : bool
+        Whether failed ones are to be computed again.
+
+    Returns
+    -------
+    dict of str to CellRecord
+        Records by key.
+    """
     records = outbox.load([cell.key for cell in cells]).records
     return {key: record for key, record in records.items() if record.finished or not retry_failed}
 

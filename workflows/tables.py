@@ -40,6 +40,11 @@ def table_cells(
     seed : int
         Root seed.
 
+    Returns
+    -------
+    list of Cell
+        In the order of `methods`.
+
     Raises
     ------
     ConfigError

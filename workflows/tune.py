@@ -88,6 +88,16 @@ def selection_score(metrics: ClassificationMetrics) -> float:
     """Return accuracy minus COBias: what a trial is chosen for on the development rows.
 
     The annealing objective cannot serve here, since trials differ in beta and tau.
+
+    Parameters
+    ----------
+    metrics : ClassificationMetrics
+        Of the development rows.
+
+    Returns
+    -------
+    float
+        Between -1 and 1.
     """
     return metrics.accuracy - metrics.cobias
 
@@ -190,7 +200,18 @@ def _chosen(records: Sequence[TrialRecord], settings: TunerSettings) -> int:
 
 
 def preference(settings: TunerSettings) -> Preference:
-    """Return which point of a trade-off the settings ask for."""
+    """Return which point of a trade-off the settings ask for.
+
+    Parameters
+    ----------
+    settings : TunerSettings
+        The settings, in points.
+
+    Returns
+    -------
+    Preference
+        The same, in shares.
+    """
 
     def share(points: float | None) -> float | None:
         return None if points is None else points / 100.0
@@ -284,6 +305,11 @@ def certify(
     settings : TunerSettings
         The cell's tuner.
 
+    Returns
+    -------
+    float
+        0 where the optimum was found.
+
     Raises
     ------
     InvalidInputError
@@ -334,7 +360,20 @@ def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> di
 
 
 def judge(scheme: CorrectionScheme, table: ProbabilityTable) -> ClassificationMetrics:
-    """Return the metrics of a scheme's predictions on a table."""
+    """Return the metrics of a scheme's predictions on a table.
+
+    Parameters
+    ----------
+    scheme : CorrectionScheme
+        The scheme.
+    table : ProbabilityTable
+        Rows with their labels.
+
+    Returns
+    -------
+    ClassificationMetrics
+        Accuracy, COBias and class accuracies.
+    """
     return ClassificationMetrics.from_predictions(
         table.labels, scheme.predict(table.probs), table.n_classes
     )
