@@ -36,7 +36,11 @@ def register(app: typer.Typer) -> None:
 
 def sweep(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.yaml", help="The sweep: models, tasks, shots, ...")
+        Path,
+        typer.Argument(
+            metavar="CONFIG.yaml",
+            help="The sweep: models, tasks, shots, ... Or the name of one that comes along.",
+        ),
     ],
     model: Annotated[
         list[str] | None,
@@ -49,6 +53,14 @@ def sweep(
             "--only",
             metavar="AXIS=VALUE,...",
             help="Leave out other cells, e.g. tasks=trec,rte or objectives=err; repeatable.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ROWS",
+            help="Use at most so many texts of each split, to try a sweep out.",
+            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
@@ -90,7 +102,7 @@ def sweep(
     """
     from workflows.cli._planning import show_plan
     from workflows.cli._sweeping import sweep_and_show
-    from workflows.config import load_config, narrowed
+    from workflows.config import load_config, narrowed, packaged_config
 
     scoring = {
         "store": store,
@@ -109,8 +121,10 @@ def sweep(
         "price": price,
     }
     whole = load_config(
-        config,
+        # A bare word that is no file names one of those in the package.
+        config if config.suffix or config.exists() else packaged_config(str(config)),
         models=model,
+        limit=limit,
         data=None if data is None else str(data.absolute()),
         scoring={name: value for name, value in scoring.items() if value is not None},
     )
