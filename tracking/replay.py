@@ -84,7 +84,7 @@ def _is_unfinished(destination: Destination) -> bool:
 
 def _store_of(destination: Destination, outbox: Outbox) -> str:
     stored = destination.info.tracking_uri
-    if stored is None or ":***@" not in stored:
+    if stored is None or "***" not in stored:
         return resolve_tracking_uri(stored, outbox.output)
     given = os.environ.get("MLFLOW_TRACKING_URI", "")
     if given and redact(resolve_tracking_uri(given, outbox.output)) == stored:

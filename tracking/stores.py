@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from dcs._files import atomic_path
+from dcs._redaction import redact as redact_text
 from dcs.errors import ConfigError, TrackingError
 
 if TYPE_CHECKING:
@@ -123,11 +124,7 @@ def stored_uri(uri: str, output: Path | str) -> str | None:
 
 def redact(uri: str) -> str:
     """Return `uri` without a password, fit for files and messages."""
-    parts = urlsplit(uri)
-    if not parts.password:
-        return uri
-    place = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{place}"))
+    return redact_text(uri)
 
 
 def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list[str]:
@@ -251,7 +248,7 @@ def check_reachable(uri: str) -> None:
 
 def one_line(error: BaseException, limit: int = 200) -> str:
     """Return an error's text on one line, without the pages that SQLAlchemy adds."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = redact_text(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

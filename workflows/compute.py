@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from dcs._redaction import redact
 from dcs.methods import get_method
 from dcs.metrics import confusion_matrix
 from dcs.probabilities import ProbabilityTable
@@ -163,7 +164,7 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
         scheme=None,
         class_accuracies={},
         status="FAILED",
-        error="".join(traceback.format_exception(error)),
+        error=redact("".join(traceback.format_exception(error))),
         started_ms=started_ms,
         finished_ms=_now_ms(),
         provenance=collect_provenance(),

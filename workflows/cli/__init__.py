@@ -26,7 +26,13 @@ from workflows.cli import (
     tune,
     ui,
 )
-from workflows.cli._failures import MENDABLE, explained, forget_output, print_anything
+from workflows.cli._failures import (
+    MENDABLE,
+    explained,
+    forget_output,
+    print_anything,
+    show_traceback,
+)
 from workflows.cli._signals import STOP
 
 __all__ = ["app", "main"]
@@ -96,6 +102,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     STOP.listen()
     print_anything()
+    sys.excepthook = show_traceback
     try:
         try:
             app(arguments)

@@ -61,9 +61,17 @@ def submit(
     Only the configuration is uploaded. Ctrl-C stops the following, not the job. With a token in
     RAY_AUTH_TOKEN. The same command again goes on where the last one ended.
     """
+    from dcs._redaction import redact
+    from dcs.errors import ConfigError
     from workflows.cluster_jobs import follow_job, open_jobs, staged, start_job
     from workflows.config import load_config, narrowed
 
+    if tracking_uri is not None and redact(tracking_uri) != tracking_uri:
+        raise ConfigError(
+            f"--tracking-uri {redact(tracking_uri)}: the password would be shown with the job; "
+            "leave it out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+            "PGPASSWORD for PostgreSQL, on the cluster"
+        )
     # Mistakes show here and not on the cluster.
     narrowed(load_config(config, models=model), only or [])
     options = ["--output", output]

@@ -28,6 +28,7 @@ def ui(
 
     from dcs.errors import TrackingError
     from tracking import resolve_tracking_uri, ui_arguments
+    from tracking.stores import redact
     from workflows.cli._console import console
 
     if tracking_uri is None and not (output / "mlflow.db").is_file():
@@ -35,7 +36,13 @@ def ui(
             f"{output / 'mlflow.db'}: no such file; nothing is recorded there yet, "
             "run dcs quickstart or dcs tune first, or give --output or --tracking-uri"
         )
-    arguments = ui_arguments(resolve_tracking_uri(tracking_uri, output), port=port)
+    uri = resolve_tracking_uri(tracking_uri, output)
+    arguments = ui_arguments(uri, port=port)
+    if redact(uri) != uri:
+        # Whoever is on this machine sees the arguments of a process, but not its environment.
+        at = arguments.index("--backend-store-uri")
+        del arguments[at : at + 2]
+        os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
     console.print(f"MLflow at [bold]http://127.0.0.1:{port}[/bold]")
     # MLflow takes this process over, so that Ctrl-C and signals reach it and nothing stays behind.
     os.execv(sys.executable, arguments)
