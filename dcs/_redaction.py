@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 __all__ = ["redact"]
@@ -26,12 +27,20 @@ _BEARER = re.compile(r"(?P<head>\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
 _KEYS = re.compile(r"\b(?P<head>sk-|hf_|ghp_|xox[bp]-|AKIA)[A-Za-z0-9_-]{16,}")
 
 
+#: Variables whose values are secrets. Short values would hide words of ordinary text.
+_SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+_SHORTEST = 8
+
+
 def redact(text: str) -> str:
     """Return `text` with what looks like a password, token or key replaced by ``***``.
 
-    A net below the code that does not print secrets in the first place: errors of drivers and
+    So are the values of environment variables that are named as secrets. A net below the code that does not print secrets in the first place: errors of drivers and
     servers repeat the addresses and headers they were given.
     """
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST and _SECRET_VARIABLE.search(name):
+            text = text.replace(value, _HIDDEN)
     for pattern in (_USER_INFO, _TOKEN_USER, _NAMED, _BEARER, _KEYS):
         text = pattern.sub(lambda match: f"{match['head']}{_HIDDEN}", text)
     return text

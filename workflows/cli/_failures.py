@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
+from types import TracebackType
 
 from dcs._reading import one_line
 from dcs._redaction import redact
 from dcs.errors import DCSError
 
-__all__ = ["MENDABLE", "explained", "forget_output", "print_anything"]
+__all__ = ["MENDABLE", "explained", "forget_output", "print_anything", "show_traceback"]
 
 #: What a user can mend: bad input, a full or read-only disk, too little memory. The rest is a bug
 #: and shows its traceback.
@@ -45,6 +47,13 @@ def explained(error: BaseException) -> str:
         text = str(error)
     line = redact(one_line(" ".join(text.split())))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def show_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print a traceback as Python does, without the secrets that its messages may quote."""
+    sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
 
 
 def print_anything() -> None:
