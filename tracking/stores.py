@@ -124,7 +124,7 @@ def stored_uri(uri: str, output: Path | str) -> str | None:
 
 def redact(uri: str) -> str:
     """Return `uri` without a password, fit for files and messages."""
-    return redact_text(uri)
+    return redact_text(uri, environment=False)
 
 
 def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list[str]:
