@@ -28,17 +28,24 @@ _KEYS = re.compile(r"\b(?P<head>sk-|hf_|ghp_|xox[bp]-|AKIA)[A-Za-z0-9_-]{16,}")
 
 
 #: Variables whose values are secrets. Short values would hide words of ordinary text.
-_SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
 _SHORTEST = 8
 
 
-def redact(text: str) -> str:
+def redact(text: str, *, environment: bool = True) -> str:
     """Return `text` with what looks like a password, token or key replaced by ``***``.
 
-    So are the values of environment variables that are named as secrets. A net below the code that does not print secrets in the first place: errors of drivers and
+    A net below the code that does not print secrets in the first place: errors of drivers and
     servers repeat the addresses and headers they were given.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+    environment : bool
+        Also replace the values of environment variables that are named as secrets.
     """
-    for name, value in os.environ.items():
+    for name, value in os.environ.items() if environment else ():
         if len(value) >= _SHORTEST and _SECRET_VARIABLE.search(name):
             text = text.replace(value, _HIDDEN)
     for pattern in (_USER_INFO, _TOKEN_USER, _NAMED, _BEARER, _KEYS):
