@@ -134,6 +134,11 @@ class Schedule:
         -------
         Schedule
             The schedule.
+
+        Raises
+        ------
+        InvalidInputError
+            When there are no rows.
         """
         if n_rows < 1:
             raise InvalidInputError(f"n_rows {n_rows}: at least one row is needed")

@@ -282,6 +282,11 @@ class CorrectionSet:
         -------
         CorrectionSet
             `weight_scale` corrections.
+
+        Raises
+        ------
+        InvalidInputError
+            When there are fewer than two weights.
         """
         if weight_scale == 1:
             raise InvalidInputError("weight_scale 1 leaves weights alone no choice; use 2 or more")

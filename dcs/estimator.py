@@ -113,6 +113,12 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         -------
         DCSClassifier
             Itself.
+
+        Raises
+        ------
+        InvalidInputError
+            When there are too few rows or classes, X is not probabilities, or y has a class that
+            `labels` has not.
         """
         settings = self._settings()
         seed = self._seed()

@@ -268,7 +268,7 @@ class CorrectionScheme:
 
     @classmethod
     def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:
-        """Read a scheme from what :meth:`to_dict` gives; raises as :meth:`from_json`.
+        """Read a scheme from what :meth:`to_dict` gives.
 
         Parameters
         ----------
@@ -281,6 +281,11 @@ class CorrectionScheme:
         -------
         CorrectionScheme
             The scheme.
+
+        Raises
+        ------
+        SchemeError
+            When they are not those of a scheme; names `source` and the key.
         """
         _check_head(data, source)
         entries = data["corrections"]

@@ -28,7 +28,15 @@ _LARGEST = 2**30
 
 @dataclass(frozen=True, slots=True)
 class OutboxContents:
-    """What the outbox holds: whole records by key, and one line for each damaged file."""
+    """What the outbox holds.
+
+    Attributes
+    ----------
+    records : dict of str to CellRecord
+        Whole records, by key.
+    damaged : tuple of str
+        One line for each damaged file.
+    """
 
     records: dict[str, CellRecord]
     damaged: tuple[str, ...]

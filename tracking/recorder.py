@@ -68,6 +68,8 @@ class Recorder:
     ------
     dcs.errors.ConfigError
         When the store or an option is not allowed.
+    dcs.errors.InvalidInputError
+        When the sweep's key cannot name a file.
     dcs.errors.TrackingError
         When another process records the same sweep.
     """

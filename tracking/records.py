@@ -112,6 +112,8 @@ class CellRecord:
     class_accuracies : mapping of str to list
         Columns of equal length on the test split: ``class``, ``before``, ``after`` and any
         others. None (or NaN) marks a class without rows.
+    started_ms, finished_ms : int
+        Start and end, milliseconds since the epoch.
     trials : tuple of TrialRecord
         The study's trials.
     trace : tuple of 4-tuples
@@ -123,8 +125,6 @@ class CellRecord:
         How it ended.
     error : str, optional
         The traceback of a failed cell.
-    started_ms, finished_ms : int
-        Start and end, milliseconds since the epoch.
     direction : {"maximize", "minimize"}
         Which trial values are good.
     provenance : mapping
