@@ -197,7 +197,7 @@ def test_a_dry_run_tells_axes_apart_and_computes_nothing(dcs, begun):
     assert ["objectives", "full", "12", "2", "0", "10"] in lines
     assert ["memberships", "all", "8", "0", "0", "8"] in lines
     assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in outcome.out
-    assert "to do: 1 tables to score" in outcome.out
+    assert "to do: 1 table to score" in outcome.out
 
 
 def test_a_dry_run_of_a_large_sweep_is_short(dcs, tmp_path):

@@ -44,8 +44,9 @@ def headline(plan: SweepPlan) -> str:
     """Return how large a sweep is and how much of it is done, on one line."""
     failed = f", {plan.n_failed} failed" if plan.n_failed else ""
     return (
-        f"[bold]{plan.config.name}[/bold]: {plan.n_tables:,} tables, {plan.n_cells:,} cells; "
-        f"{len(plan.ended) - plan.n_failed:,} cells finished earlier{failed}"
+        f"[bold]{plan.config.name}[/bold]: {_some(plan.n_tables, 'table')}, "
+        f"{_some(plan.n_cells, 'cell')}; {_some(len(plan.ended) - plan.n_failed, 'cell')} "
+        f"finished earlier{failed}"
     )
 
 
@@ -55,13 +56,13 @@ def to_do(rest: Estimate) -> str:
         return "to do: nothing"
     parts = []
     if rest.tables:
-        parts.append(f"{rest.tables:,} tables to score ({_scoring(rest)})")
+        parts.append(f"{_some(rest.tables, 'table')} to score ({_scoring(rest)})")
     if rest.cells:
         about = "about " if rest.cells_guessed else ""
         cpus = os.cpu_count() or 1
         here = f", {_duration(rest.cell_seconds / cpus)} on {cpus} CPUs" if cpus > 1 else ""
         hours = f"{about}{_duration(rest.cell_seconds)} of one CPU{here}"
-        parts.append(f"{rest.cells:,} cells to compute ({hours})")
+        parts.append(f"{_some(rest.cells, 'cell')} to compute ({hours})")
     guessed = rest.scoring_guessed or rest.cells_guessed
     note = "; guesses until the first of a kind is done" if guessed else ""
     return f"to do: {', '.join(parts)}{note}"
@@ -74,6 +75,10 @@ def _scoring(rest: Estimate) -> str:
         return f"about {rest.gpu_seconds / 3600:,.1f} GPU hours of an {GUESSED_GPU}"
     gpus = f", {rest.gpu_seconds / 3600:,.1f} GPU hours" if rest.gpu_seconds else ""
     return f"{_duration(rest.scoring_seconds)} of one worker{gpus}"
+
+
+def _some(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:
