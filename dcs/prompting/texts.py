@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dcs._hub import hub_advice
 from dcs._reading import existing_file, memory_bound, one_line, parse_json, reason, show
 from dcs.errors import ConfigError
 from dcs.prompting.descriptions import TaskFile, TextLocation
@@ -246,9 +247,9 @@ def _hub_rows(
         )
     except Exception as error:
         # The library and the network below it raise errors of many unrelated classes.
-        reason = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
+        told = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} ({split}) cannot be loaded "
-            f"({type(error).__name__}: {reason}); check the network, or give --data DIR"
+            f"({type(error).__name__}: {told}); {hub_advice(error)}, or give --data DIR"
         ) from error
     yield from enumerate(table)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from dcs._hub import hub_advice
 from dcs.errors import MissingDependencyError, ScoringError
 from dcs.scorers.models import PACKAGED_MODELS, ModelReference, resolve_model
 
@@ -18,9 +20,12 @@ __all__ = [
     "light_tokenizer",
     "load_model",
     "load_tokenizer",
+    "loaded_revision",
     "loading",
     "require",
 ]
+
+_COMMIT = re.compile(r"/snapshots/([^/]+)/")
 
 
 def require(package: str) -> Any:
@@ -105,6 +110,22 @@ def light_tokenizer(model: str | os.PathLike[str]) -> LightTokenizer:
     )
 
 
+def loaded_revision(reference: ModelReference) -> str:
+    """Return the exact version of a model that has just been loaded.
+
+    For a model of the hub it is the commit, read off the folder of its files; Transformers says
+    no more which one it took.
+    """
+    if reference.revision is not None:
+        return reference.revision
+    hub = importlib.import_module("huggingface_hub")
+    path = hub.try_to_load_from_cache(
+        reference.location, "config.json", revision=reference.version
+    )
+    found = _COMMIT.search(path.replace(os.sep, "/")) if isinstance(path, str) else None
+    return found[1] if found else "unknown"
+
+
 def load_model(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:
     """Load tokenizer and model, from what has been fetched before if it is there."""
 
@@ -143,7 +164,7 @@ def loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
         advice = (
             "give a folder as written by save_pretrained, tokenizer included"
             if reference.is_local
-            else "there is no folder of that name either; check the name and the network"
+            else f"there is no folder of that name either; {hub_advice(error)}"
         )
         where = "from its folder" if reference.is_local else "from the model hub"
         raise ScoringError(

@@ -20,7 +20,7 @@ from dcs.scorers.label_tokens import (
     class_probabilities,
     joint_probabilities,
 )
-from dcs.scorers.loading import find_device, load_model, loading, require
+from dcs.scorers.loading import find_device, load_model, loaded_revision, loading, require
 from dcs.scorers.models import ModelReference, resolve_model
 
 __all__ = ["TransformersScorer"]
@@ -79,9 +79,7 @@ class TransformersScorer:
         with loading(reference, transformers):
             tokenizer, loaded = load_model(transformers, reference, getattr(torch, precision))
         self.model = reference.name
-        self.revision = (
-            reference.revision or getattr(loaded.config, "_commit_hash", None) or "unknown"
-        )
+        self.revision = loaded_revision(reference)
         self._adopt(
             _moved(torch, loaded, place, reference.name),
             tokenizer,

@@ -28,6 +28,7 @@ from dcs.scorers.label_tokens import (
     class_probabilities,
     joint_probabilities,
 )
+from dcs.scorers.loading import loaded_revision
 from dcs.scorers.models import ModelReference, resolve_model
 
 __all__ = ["ReadPath", "VLLMScorer"]
@@ -142,9 +143,7 @@ class VLLMScorer:
             "mean" if label_rule == "auto" and not self._by_id else label_rule
         )
         self.model = reference.name
-        self.revision = (
-            reference.revision or getattr(config.hf_config, "_commit_hash", None) or "unknown"
-        )
+        self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
         self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": self._label_rule}
 
