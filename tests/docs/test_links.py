@@ -43,6 +43,15 @@ def test_web_addresses_are_whole(document: Document) -> None:
             )
 
 
+@pytest.mark.parametrize("document", _DOCUMENTS.values(), ids=lambda document: document.name)
+def test_files_that_are_named_exist(document: Document) -> None:
+    text = document.path.read_text(encoding="utf-8")
+    folders = "dcs|tracking|workflows|tests|docs|benchmarks|scripts"
+    named = set(re.findall(rf"`((?:{folders})/[\w./-]*)`", text))
+    made = ("docs/reference/", "docs/reference/index.html")
+    assert sorted(name for name in named if name not in made and not (ROOT / name).exists()) == []
+
+
 def test_every_document_can_be_reached_from_the_readme() -> None:
     reached = {ROOT / "README.md"}
     todo = [ROOT / "README.md"]
