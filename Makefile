@@ -69,7 +69,7 @@ test-minimum: $(MINIMUM)/.installed  ## pass the main tests with the lowest vers
 
 package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and try it
 	rm -rf dist build $(PACKAGE)
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --quiet --outdir dist .
 	$(BIN)/python scripts/check_package.py dist
 	$(PYTHON) -m venv $(PACKAGE)
 	$(PACKAGE)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
