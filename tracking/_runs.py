@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracking import _content, _summary, schema
+from tracking import _content, schema, summary
 from tracking._readings import has_chosen
 from tracking.destinations import DestinationInfo
 from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord
@@ -100,7 +100,7 @@ class SweepRuns:
         from mlflow.entities import Metric, RunTag
 
         cells = list(records)
-        files = _summary.table_files(cells)
+        files = summary.table_files(cells)
         text = files[schema.LEADERBOARD_TEXT]
         self._log_files(self.parent_id, files)
 

@@ -25,9 +25,11 @@ from tracking._report_parts import (
     packages,
     period,
 )
+from tracking._settings import Axis, axes_of, main_cells, setting
 from tracking.class_tables import class_accuracies_by_seed, scheme_summary
 from tracking.figures import figure_bytes, overview_figures, scheme_figure, trace_figure
-from tracking.paper_tables import ablation_table, main_results
+from tracking.figures.overview import ABLATION
+from tracking.paper_tables import ablation_tables, main_results
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable
 from tracking.stored import StoredCell
@@ -66,8 +68,8 @@ def render_report(
     store : str
         What to call the store; without a password.
     tables : callable, optional
-        Gives the probability table of a digest, or None; with it the correction functions are
-        drawn over histograms.
+        Gives the probability table of a digest, or None; for records without histograms, to draw
+        their correction functions over.
 
     Returns
     -------
@@ -85,7 +87,7 @@ def render_report(
     if not records:
         raise InvalidInputError(f"{title}: no cell is finished, so there is nothing to report")
     figures = overview_figures(records)
-    ablation = ablation_table(records)
+    axes = axes_of(records)
     environment = Environment(
         loader=PackageLoader("tracking"),
         autoescape=True,
@@ -99,18 +101,19 @@ def render_report(
         store=store,
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
-        facts=_facts(records),
-        changes=changes(records),
+        facts=_facts(records, axes),
+        changes=changes(main_cells(records, axes=axes)),
         main=main_results(records),
         result_figures=_drawn(figures, _RESULT_FIGURES),
-        ablation=ablation if len(set(ablation.frame["objective"])) > 1 else None,
-        ablation_figures=_drawn(figures, ("ablation",)),
+        ablations=ablation_tables(records),
+        ablation_figures=_drawn(figures, [name for name in figures if name.startswith(ABLATION)]),
         scheme_summary=scheme_summary(records),
-        schemes=_schemes(cells, link, tables),
+        schemes=_schemes(_main_only(cells, axes), link, tables),
         timing=timing_table(records),
         search_figures=[*_drawn(figures, _SEARCH_FIGURES), *_trace(records)],
         class_tables=class_accuracies_by_seed(records),
-        rows=[_row(cell, link(cell)) for cell in cells],
+        with_settings=bool(axes),
+        rows=[_row(cell, link(cell), axes) for cell in cells],
         failures=[_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
         packages=packages(records),
         is_number=_is_number,
@@ -118,7 +121,12 @@ def render_report(
     return page
 
 
-def _facts(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
+def _main_only(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> list[StoredCell]:
+    kept = {id(record) for record in main_cells((c.record for c in cells), axes=axes)}
+    return [cell for cell in cells if id(cell.record) in kept]
+
+
+def _facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[str, str]]:
     def different(name: str) -> list[str]:
         return list(dict.fromkeys(str(cell.identity.get(name)) for cell in records))
 
@@ -133,6 +141,9 @@ def _facts(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
     shots = [name for name in different("shots") if name != "None"]
     if shots:
         facts.insert(3, ("shots", ", ".join(shots)))
+    facts[-1:-1] = [
+        (axis.title, ", ".join(axis.short(value) for value in axis.in_order)) for axis in axes
+    ]
     return facts
 
 
@@ -164,25 +175,27 @@ def _schemes(
         picture = None
         if drawn:
             digest = cell.record.identity.get("optimization_digest")
-            table = tables(str(digest)) if tables is not None and digest is not None else None
+            wanted = tables is not None and digest is not None and not cell.record.histograms
+            table = tables(str(digest)) if tables is not None and wanted else None
             picture = _picture(scheme_figure(cell.record, table=table))
         shown.append((text, link(cell), picture))
     return shown
 
 
 def _trace(records: Sequence[CellRecord]) -> list[tuple[str, str, int]]:
+    records = main_cells(records)
     traced = [cell for cell in records if cell.trace and cell.identity.get("method") == "dcs"]
     traced = traced or [cell for cell in records if cell.trace]
     if not traced:
         return []
     caption = (
         "One annealing run, the one whose scheme was chosen for the first cell: the objective, "
-        "the temperature and the share of moves accepted"
+        "the temperature and the share of moves accepted. Light lines are restarts"
     )
     return [(caption, *_picture(trace_figure(traced[0])))]
 
 
-def _row(cell: StoredCell, link: str) -> dict[str, Any]:
+def _row(cell: StoredCell, link: str, axes: Sequence[Axis]) -> dict[str, Any]:
     record = cell.record
     model, task, shots, seed = place(record, "model", "task", "shots", "seed")
     seconds = annealing_seconds(record)
@@ -200,6 +213,7 @@ def _row(cell: StoredCell, link: str) -> dict[str, Any]:
         "status": record.status.lower(),
         "run": cell.run_id[:8],
         "link": link,
+        "setting": setting(record, axes),
     }
 
 

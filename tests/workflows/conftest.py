@@ -41,6 +41,12 @@ def run_dcs(*arguments: object) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+@pytest.fixture(autouse=True)
+def runs_without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than all else in recording, and is tested where it is written."""
+    monkeypatch.setattr("tracking._painter.Painter._draw", lambda painter, order: {})
+
+
 @pytest.fixture
 def dcs() -> Callable[..., Outcome]:
     """The command line."""

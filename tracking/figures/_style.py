@@ -62,11 +62,12 @@ def looks(methods: Iterable[object]) -> dict[Any, Look]:
     return {name: look(name, others) for name in names}
 
 
-def empty_figure(width: float, height: float) -> Figure:
-    """Return a figure of a size in inches, for panels of one's own."""
+def empty_figure(width: float, height: float, *, fitted: bool = True) -> Figure:
+    """Return a figure of a size in inches; `fitted` finds its margins out, which takes a while."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained", dpi=150)
+    layout: Literal["constrained"] | None = "constrained" if fitted else None
+    return Figure(figsize=(width, height), layout=layout, dpi=150)
 
 
 def grid_of(

@@ -105,7 +105,8 @@ def _draw_plane(
         if shots is not None:
             labels.append((x, y, str(shots)))
     axes.margins(0.12)
-    axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+    # A deviation may reach below 0, COBias does not.
+    axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
     _draw_front(axes, [points[index] for index in pareto_front(points)])
     axes.set_xlabel("COBias, % (less is fairer)")
     axes.set_ylabel("accuracy, %")

@@ -55,9 +55,8 @@ def trace_figure(record: CellRecord) -> Figure:
     """
     if not record.trace:
         raise InvalidInputError(f"cell {record.key} has no annealing trace to draw")
-    figure = empty_figure(6.4, 4.6)
     # Drawn for every cell: margins that are known need not be found out.
-    figure.set_layout_engine("none")
+    figure = empty_figure(6.4, 4.6, fitted=False)
     figure.subplots_adjust(left=0.115, right=0.975, top=0.94, bottom=0.105, hspace=0.14)
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
     upper, middle, lower = panels

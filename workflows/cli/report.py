@@ -130,15 +130,10 @@ def table_finder(runs: Path) -> Callable[[str], ProbabilityTable | None]:
 
 
 def _write_files(folder: Path, records: list[CellRecord]) -> None:
-    from tracking.class_tables import class_accuracies_by_seed, scheme_summary
     from tracking.figures import overview_figures, save_figure
-    from tracking.paper_tables import ablation_table, main_results
-    from tracking.timing import timing_table
+    from tracking.summary import all_tables
 
-    tables = [make(records) for make in (main_results, ablation_table, timing_table)]
-    tables += [scheme_summary(records), *class_accuracies_by_seed(records)]
-    for table in tables:
-        if table.rows:
-            table.write(folder)
+    for table in all_tables(records):
+        table.write(folder)
     for name, (_, figure) in overview_figures(records).items():
         save_figure(figure, folder, name)

@@ -28,6 +28,15 @@ class Which(StrEnum):
     timing = "timing"
 
 
+_MISSING = {
+    Which.main: "no cell is finished",
+    Which.ablation: "all its cells have the same settings, give a sweep objectives or axes",
+    Which.schemes: "it has no finished cells of DCS",
+    Which.classes: "no cell is finished",
+    Which.timing: "nothing was searched in it",
+}
+
+
 class Form(StrEnum):
     """How a table is written."""
 
@@ -56,17 +65,25 @@ def table(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Print a table of a sweep as the paper has it, the published figures below the measured."""
+    from dcs.errors import TrackingError
     from tracking import Outbox, resolve_tracking_uri
     from tracking.stored import stored_cells
 
     uri = resolve_tracking_uri(tracking_uri, runs)
     records = [cell.record for cell in stored_cells(uri, experiment, outbox=Outbox(runs))]
+    made = [table for table in _make(which, records, paper=paper) if table.rows]
+    if not made:
+        raise TrackingError(
+            f"experiment {experiment!r} has nothing for the table {which.value!r}: "
+            f"{_MISSING[which]}"
+        )
+    texts: list[str] = []
     texts = []
-    for made in _make(which, records, paper=paper):
+    for table in made:
         forms = {
-            Form.markdown: made.to_markdown,
-            Form.latex: made.to_latex,
-            Form.csv: made.to_csv,
+            Form.markdown: table.to_markdown,
+            Form.latex: table.to_latex,
+            Form.csv: table.to_csv,
         }
         texts.append(forms[form]())
     typer.echo("\n".join(texts).rstrip("\n"))
@@ -74,14 +91,16 @@ def table(
 
 def _make(which: Which, records: list[CellRecord], *, paper: bool) -> list[ResultTable]:
     from tracking.class_tables import class_accuracies_by_seed, scheme_summary
-    from tracking.paper_tables import ablation_table, main_results
+    from tracking.paper_tables import ablation_tables, main_results
     from tracking.timing import timing_table
 
     if which is Which.classes:
         return class_accuracies_by_seed(records, paper_too=paper)
-    if which is Which.schemes:
-        return [scheme_summary(records, paper_too=paper)]
-    if which is Which.timing:
-        return [timing_table(records)]
-    make = main_results if which is Which.main else ablation_table
+    if which is Which.ablation:
+        return ablation_tables(records, paper_too=paper)
+    make = {
+        Which.main: main_results,
+        Which.schemes: scheme_summary,
+        Which.timing: timing_table,
+    }[which]
     return [make(records, paper_too=paper)]

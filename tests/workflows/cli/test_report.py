@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,14 @@ from workflows.cli.report import table_finder
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output folder of a small sweep with cells that the paper has too."""
     folder = tmp_path_factory.mktemp("report") / "runs"
-    with Recorder(output=folder, experiment="paper", sweep_key="s1") as recorder:
-        for record in paper_cells(tasks=("trec", "ddi"), seeds=(0, 1)):
+    records = paper_cells(tasks=("trec", "ddi"), seeds=(0, 1))
+    records += paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1), objective="err")
+    with Recorder(output=folder, experiment="paper", sweep_key="s1", figures="none") as recorder:
+        for record in records:
             recorder.record(record)
+    with Recorder(output=folder, experiment="plain", sweep_key="s2", figures="none") as recorder:
+        (record,) = paper_cells(tasks=("rte",), methods=("icl",), seeds=(0,))
+        recorder.record(replace(record, key="plain"))
     return folder
 
 
@@ -38,12 +44,13 @@ def test_the_report_is_written_and_kept(dcs, runs, tmp_path, monkeypatch):
         "http://u",
     )
     assert outcome.code == 0, outcome.err
-    assert "8 cells reported" in outcome.out
+    assert "10 cells reported" in outcome.out
     text = page.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>") and "DCS, paper" in text
-    assert text.count('href="http://u/#/experiments/1/runs/') >= 8
+    assert text.count('href="http://u/#/experiments/1/runs/') >= 10
     written = {path.name for path in (tmp_path / "f").iterdir()}
-    assert {"main_results.tex", "main_results.csv", "accuracy_cobias.svg"} <= written
+    assert {"main_results.tex", "objective_ablation.csv", "accuracy_cobias.svg"} <= written
+    assert {"schemes.md", "annealing_time.json", "class_accuracies_ddi.csv"} <= written
     kept = list((runs / "mlartifacts").glob("**/report.html"))
     assert [path.read_text(encoding="utf-8") for path in kept] == [text]
 
@@ -105,3 +112,9 @@ def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
     for which in ("ablation", "schemes", "classes", "timing"):
         latex = dcs("table", "paper", which, "--format", "latex", "--runs", runs)
         assert r"\begin{tabular}" in latex.out
+
+
+def test_a_table_that_there_is_nothing_for_says_why(dcs, runs):
+    outcome = dcs("table", "plain", "ablation", "--runs", runs)
+    assert outcome.code == 2
+    assert "nothing for the table 'ablation': all its cells have the same settings" in outcome.err
