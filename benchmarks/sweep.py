@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -74,18 +75,69 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+class CpuTime:
+    """Follows the CPU time of this process and all below it, by what they do."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._kinds: dict[int, str] = {}
+        self._ended = threading.Event()
+        # A process that ends takes its figure with it: look often.
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.5):
+            self._look()
+
+    def _look(self) -> None:
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
+                try:
+                    fields = (process / "stat").read_text().rpartition(")")[2].split()
+                    title = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except OSError:
+                    continue
+                pid = int(process.name)
+                ours = pid == os.getpid() or int(fields[1]) in self._seconds
+                if ours or pid in self._seconds:
+                    ticks = int(fields[11]) + int(fields[12])
+                    self._seconds[pid] = ticks / os.sysconf("SC_CLK_TCK")
+                    self._kinds[pid] = self._kind(pid, title, self._kinds.get(pid))
+
+    @staticmethod
+    def _kind(pid: int, title: str, before: str | None) -> str:
+        if pid == os.getpid():
+            return "driver"
+        if title.startswith("ray::ScoringActor") or before == "scoring":
+            return "scoring"
+        if title.startswith("ray::_") or before == "cells":
+            return "cells"
+        return "drawing" if "_painter" in title else "Ray and idle workers"
+
+    def end(self) -> dict[str, float]:
+        """Return seconds by kind."""
+        self._ended.set()
+        self._thread.join()
+        self._look()
+        found: dict[str, float] = {}
+        for pid, kind in self._kinds.items():
+            found[kind] = found.get(kind, 0.0) + self._seconds[pid]
+        return found
+
+
 def overhead(folder: Path, *, cpus: int, trials: int) -> None:
     config = load_config(packaged_config("quickstart"))
     config = config.model_copy(
         update={"tuner": config.tuner.model_copy(update={"trials": trials})}
     )
     with local_ray(cpus):
-        clock = time.perf_counter()
+        clock, watched = time.perf_counter(), CpuTime()
         with Recorder(output=folder, experiment="overhead", sweep_key=sweep_key(config)) as to:
             records = run_sweep(plan_sweep(config, folder), to, Silent())
             computed = time.perf_counter() - clock
             report = to.finish()
-        wall = time.perf_counter() - clock
+        wall, used = time.perf_counter() - clock, watched.end()
     store = ProbabilityStore.under(folder)
     notes = [store.scoring(path.name) for path in store.root.iterdir()]
     scoring = sum(note.seconds for note in notes if note is not None)
@@ -95,6 +147,10 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
         f"overhead: {len(records)} cells, {report.recorded} recorded on {cpus} CPUs in "
         f"{wall:.1f} s (results after {computed:.1f} s); {scoring:.1f} s of scoring and "
         f"{annealing:.1f} s of annealing: {100 * share:.1f} % of the CPUs' time went elsewhere"
+    )
+    # Does not depend on what else the machine does.
+    print(
+        "overhead: CPU time: " + ", ".join(f"{kind} {used[kind]:.1f} s" for kind in sorted(used))
     )
 
 

@@ -37,8 +37,8 @@ class Placement:
         At most so many at once.
     cpus, gpus : int
         What there is now.
-    cell_cpus : int
-        For cells, now or with the nodes that autoscaling may add.
+    cell_cpus, cell_cpus_now : int
+        For cells, with the nodes that autoscaling may add and without.
     shared : bool
         Whether scoring takes CPUs that cells could use.
     """
@@ -50,6 +50,7 @@ class Placement:
     cpus: int
     gpus: int
     cell_cpus: int
+    cell_cpus_now: int
     shared: bool
 
 
@@ -75,11 +76,10 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
     declared = max_cpus > 0 or any(CELLS in node["Resources"] for node in alive)
 
     cells: dict[str, Any] = {"num_cpus": 1}
-    cell_cpus = cpus
+    now = cpus
     if declared:
         cells["resources"] = {CELLS: _CELLS_SHARE}
-        cell_cpus = int(sum(node["Resources"].get(CELLS, 0) for node in alive))
-        cell_cpus = max(cell_cpus, max_cpus)
+        now = int(sum(node["Resources"].get(CELLS, 0) for node in alive))
     else:
         with_gpu = [node["NodeID"] for node in alive if node["Resources"].get("GPU", 0) > 0]
         without = [
@@ -89,8 +89,9 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
         ]
         if with_gpu and without:
             cells["label_selector"] = {_NODE_ID: f"!in({','.join(sorted(with_gpu))})"}
-            cell_cpus = int(sum(node["Resources"]["CPU"] for node in without))
+            now = int(sum(node["Resources"]["CPU"] for node in without))
 
+    cell_cpus = max(now, max_cpus)
     scoring_gpus = max(gpus, max_gpus)
     return Placement(
         cells=cells,
@@ -103,5 +104,6 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
         cpus=cpus,
         gpus=gpus,
         cell_cpus=cell_cpus,
+        cell_cpus_now=now,
         shared=not (scoring_gpus and (declared or "label_selector" in cells)),
     )

@@ -9,9 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
+from dcs.annealing import Schedule, anneal
 from dcs.errors import DCSError, ScoringError
 from dcs.probabilities import ProbabilityTable
 from tracking import CellRecord, Outbox
@@ -29,6 +31,8 @@ __all__ = ["Driver"]
 
 #: A worker that dies (out of memory, a lost node) is tried again so often.
 _RETRIES = 3
+#: Workers that are started ahead of the first table.
+_WARM_WORKERS = 64
 #: How often the cluster is looked at again: nodes come and go.
 _LOOK_SECONDS = 2.0
 
@@ -74,6 +78,12 @@ def _run_cell(
             )
     except Exception as error:
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms)
+
+
+def _warm_up() -> None:
+    """Load on a worker what a cell takes: the imports of this module, and compiled code."""
+    table = np.full((4, 2), 0.5)
+    anneal(table, np.array([0, 1, 0, 1]), schedule=Schedule(budget=100), classes=("a", "b"))
 
 
 class Driver:
@@ -129,6 +139,7 @@ class Driver:
             The results cannot be kept, for example on a full disk.
         """
         self._report()
+        self._warm_up()
         while True:
             self._start_scoring()
             self._start_tuning()
@@ -150,6 +161,17 @@ class Driver:
             self._report()
         if self._unscored:
             raise _summary(self._unscored)
+
+    def _warm_up(self) -> None:
+        """Start workers on the CPUs that have nothing to do until the first table is there."""
+        if self._waiting or not self._requests:
+            return
+        free = self._placement.cell_cpus_now
+        if self._placement.shared:
+            free -= min(self._placement.actor_slots, len(self._requests))
+        task = ray.remote(max_retries=0)(_warm_up).options(**self._placement.cells)
+        for _ in range(min(free, _WARM_WORKERS)):
+            task.remote()
 
     def _start_scoring(self) -> None:
         _, slots = actor_pool(self._plan.config.scoring, self._placement)
