@@ -272,13 +272,16 @@ class Driver:
                 del self._tables[key]
 
     def _width(self, cell: Cell) -> int:
-        """Return how many trials of a cell run at once: its share of the CPUs without a cell."""
+        """Return how many parts of a cell run at once: its share of the CPUs without a cell."""
         if cell.tuner is None:
             return 1
         free = self._placement.cell_cpus - sum(tuning.width for tuning in self._tuning.values())
         if self._placement.shared:
             free -= len(self._scoring)
-        return max(1, min(free // len(self._waiting), cell.tuner.window, cell.tuner.trials))
+        share = free // len(self._waiting)
+        if cell.tuner.protocol == "paper":
+            share = min(share, cell.tuner.window, cell.tuner.trials)
+        return max(1, share)
 
     def _table_of(self, key: str) -> Any:
         # Put by the driver and not by the actor, whose node may leave before the cells are done.
