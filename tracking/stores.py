@@ -38,6 +38,7 @@ _ALLOWED = (
     "postgresql/mysql/mssql URI"
 )
 _CONNECT_SECONDS = 3.0
+_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 # MLflow waits minutes by default (7 retries of 120 s with backoff); the outbox makes that
 # patience needless. A user's own settings of these win.
 _REQUEST_SETTINGS = {
@@ -233,15 +234,20 @@ def check_reachable(uri: str) -> None:
     Raises
     ------
     StoreUnavailable
-        When no TCP connection to the server can be made.
+        When no TCP connection to the server or database can be made.
     """
-    parts = urlsplit(uri)
-    host = parts.hostname or ""
-    if not is_http(uri) or (parts.scheme in getproxies() and not proxy_bypass(host)):
-        return  # Behind a proxy only the request itself can tell.
     try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+        parts = urlsplit(uri)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise StoreUnavailable(f"{redact(uri)}: {one_line(error)}") from None
+    kind = parts.scheme.partition("+")[0]
+    if kind not in _PORTS or (is_http(uri) and kind in getproxies() and not proxy_bypass(host)):
+        return  # Behind a proxy only the request itself can tell.
+    if not host and not is_http(uri):
+        return  # A database on this machine, over a socket that its driver knows.
+    try:
+        socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise StoreUnavailable(one_line(error)) from error
 
