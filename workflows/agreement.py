@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from tracking import CellRecord
 from tracking.provenance import DISTRIBUTION
 
-__all__ = ["Compared", "compare_results", "compare_software", "requirements_of"]
+__all__ = ["Compared", "commit_of", "compare_results", "compare_software", "requirements_of"]
 
 #: Figures that are measured anew each time.
 _TIMES = ("seconds", "started_ms")
@@ -30,6 +31,8 @@ _SOFTWARE = {
     "platform": "platform",
     "cpu": "processor",
 }
+#: How a version that was built between releases names its commit.
+_BUILT_FROM = re.compile(r"\+g([0-9a-f]{7,40})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def requirements_of(record: CellRecord) -> str:
     about = record.provenance
     packages = _packages(about)
     own = about.get("packages", {}).get(DISTRIBUTION, "of an unknown version")
-    commit = about.get("git_commit")
+    commit = commit_of(record)
     lines = [
         f"# Cell {record.key} was computed with {DISTRIBUTION} {own}"
         + (f", commit {commit}" if commit else ""),
@@ -119,6 +122,13 @@ def requirements_of(record: CellRecord) -> str:
         public, _, local = version.partition("+")
         lines.append(f"{name}=={public}" + (f"  # build {local}" if local else ""))
     return "\n".join(lines) + "\n"
+
+
+def commit_of(record: CellRecord) -> str | None:
+    """Return the commit that a record was made with: of the checkout, or of the built package."""
+    about = record.provenance
+    built = _BUILT_FROM.search(str(about.get("packages", {}).get(DISTRIBUTION, "")))
+    return about.get("git_commit") or (built[1] if built else None)
 
 
 def _packages(about: Mapping[str, Any]) -> dict[str, str]:

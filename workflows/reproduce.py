@@ -21,6 +21,7 @@ from dcs.scorers import StoredScorer
 from dcs.store import ShardStore
 from tracking import CellRecord, Outbox, resolve_tracking_uri
 from tracking.stored import find_cell
+from workflows.agreement import commit_of
 from workflows.cells import Cell, TableRequest, table_requests
 from workflows.compute import compute_cell, failed_record
 from workflows.config import SweepConfig
@@ -114,7 +115,7 @@ def cell_of(record: CellRecord) -> Cell:
     try:
         return Cell.from_identity(record.identity)
     except ConfigError as error:
-        commit = record.provenance.get("git_commit")
+        commit = commit_of(record)
         raise ConfigError(
             f"cell {record.key}: {error}; it was recorded with "
             + (f"commit {commit}" if commit else "another version")

@@ -166,12 +166,12 @@ def _tables(
 
 def _write_requirements(record: CellRecord, path: Path) -> None:
     from dcs._files import atomic_write_text
-    from workflows.agreement import requirements_of
+    from workflows.agreement import commit_of, requirements_of
     from workflows.cli._console import console
 
     atomic_write_text(path, requirements_of(record))
     python = ".".join(str(record.provenance.get("python", "3.11")).split(".")[:2])
-    commit = record.provenance.get("git_commit")
+    commit = commit_of(record)
     console.print(f"packages of that run written to {path}", soft_wrap=True)
     console.print("next:")
     for line in (

@@ -297,10 +297,13 @@ def test_the_packages_of_a_run_become_requirements(copy, tmp_path):
 
 def test_records_without_a_lock_give_what_they_know(copy, tmp_path):
     record = record_of(copy, "dnip")
-    about = {"packages": {"dcs-debias": "0.1.0", "numpy": "2.4.6"}, "python": "3.11.7"}
+    built = "0.1.0.dev85+g17af9776a.d20261121"
+    about = {"packages": {"dcs-debias": built, "numpy": "2.4.6"}, "python": "3.11.7"}
     changed(copy, record, provenance=about)
     path = tmp_path / "requirements.txt"
-    assert run_dcs("reproduce", record.key, "--runs", copy, "--requirements", path).code == 0
+    outcome = run_dcs("reproduce", record.key, "--runs", copy, "--requirements", path)
+    assert outcome.code == 0
+    assert "git checkout 17af9776a\n" in outcome.out
     text = path.read_text()
     assert "numpy==2.4.6" in text and "only these packages" in text
     assert "dcs-debias==" not in text
