@@ -8,9 +8,9 @@ import re
 __all__ = ["redact"]
 
 _HIDDEN = "***"
-#: ``scheme://user:password@host``. Database drivers take a password with a slash in it too.
+#: ``scheme://user:password@host``; a password may hold slashes, a port and a path are none.
 _USER_INFO = re.compile(
-    r"(?P<head>\b(?:https?://[^/?#\s:@'\"]*:(?=[^/?#\s'\"]+@)|"
+    r"(?P<head>\b(?:https?://[^/?#\s:@'\"]*:(?!\d{1,5}[/?#])|"
     r"(?!https?:)[a-z][a-z0-9+.-]*://[^/?#\s:@'\"]*:))[^?#\s'\"]+(?=@)",
     re.IGNORECASE,
 )

@@ -11,9 +11,13 @@ from types import FrameType
 
 from tests.workflows.conftest import Outcome, run_dcs
 
-__all__ = ["Outcome", "checked", "leftovers", "soon"]
+__all__ = ["Hung", "Outcome", "checked", "leftovers", "soon"]
 
 _PATIENCE = 120
+
+
+class Hung(BaseException):
+    """Not an error of the block's own, which it might answer."""
 
 
 @contextmanager
@@ -21,7 +25,7 @@ def soon(seconds: int = _PATIENCE) -> Iterator[None]:
     """Fail if the block hangs."""
 
     def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"still running after {seconds} s")
+        raise Hung(f"still running after {seconds} s")
 
     earlier = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
