@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs._kernels import _candidates, _moves, _random, _table
+from dcs._kernels import _candidates, _moves, _random, _search, _table
 from dcs._kernels._table import Room, Table
+from dcs._problem import Problem
 from dcs.corrections import CorrectionSet, Membership, Weight
 from dcs.objective import Objective
 from tests.dcs.published import load_cases
@@ -111,3 +112,42 @@ def test_random_stream_is_splitmix() -> None:
 def test_random_indices_cover_their_range() -> None:
     stream = np.array([7], np.uint64)
     assert {_random.below(stream, 5) for _ in range(200)} == set(range(5))
+
+
+def test_a_descent_ends_where_rounding_makes_two_corrections_better_than_each_other() -> None:
+    # Rows of a real table that tie but for the last digit; the descent exchanged corrections of
+    # two classes for ever.
+    rows = """
+        0.32886892067091283 0.20261026616975267 0.24249273177247146 0.22602808138686295
+        0.41476255655288696 0.2828435003757477 0.12949518859386444 0.17289875447750092
+        0.27340131590662425 0.21292514781765418 0.25683676813786077 0.25683676813786077
+        0.39303889870643616 0.21037855744361877 0.16004757583141327 0.2365349680185318
+        0.30202731490135193 0.2523532509803772 0.21584917604923248 0.2297702580690384
+        0.4481300711631775 0.126400887966156 0.15366441011428833 0.2718046307563782
+        0.48182618618011475 0.19316039979457855 0.13484768569469452 0.19016572833061218
+        0.3639943247438323 0.22077372341195162 0.17464638986220377 0.2405855619820124
+        0.7767361796008302 0.11726961724129573 0.040211911195951036 0.06578229196192308
+        0.4032858550058923 0.21926271588708884 0.13092773957658205 0.24652368953043688
+        0.42295683060522127 0.19213679719175097 0.17223032075509906 0.21267605144792873
+        0.356592262438055 0.2412823998736978 0.18071216075551272 0.2214131769327346
+        0.49128955602645874 0.29107943177223206 0.08947047591209412 0.1281605362892151
+        0.26591104665266047 0.24980031326115598 0.245927516310327 0.23836112377585655
+    """
+    probs = np.array([line.split() for line in rows.strip().splitlines()], dtype=np.float64)
+    labels = np.array([2, 0, 3, 3, 1, 3, 2, 0, 0, 0, 3, 1, 0, 2])
+    weights = (
+        0.5815984557844189,
+        0.610971752406103,
+        0.7082960047659367,
+        0.821123445382999,
+        0.9519236421225575,
+        1.0505044267733954,
+    )
+    corrections = CorrectionSet((Membership(0.0, 1.0, 1.0), *map(Weight, weights)))
+    objective = Objective(beta=0.15, tau=0.0)
+    problem = Problem.from_arguments(probs, labels, corrections, objective, None)
+    choice = np.array([1, 4, 5, 0])
+    before = problem.result(choice, evaluations=0, seconds=0.0).z
+    _, judged = _search.descend(problem.table, _table.make_room(problem.table), choice)
+    assert judged < 1000
+    assert problem.result(choice, evaluations=0, seconds=0.0).z <= before
