@@ -74,6 +74,11 @@ class StudyStorage:
                 f"optuna_storage: {kind}:// is not known; allowed are the path of a journal file, "
                 f"and {', '.join(f'{name}://' for name in _DATABASES)}"
             )
+        try:
+            urlsplit(self.place).port  # noqa: B018
+        except ValueError as error:
+            if kind:
+                raise ConfigError(f"optuna_storage: not a URL ({error}); write HOST:PORT") from None
         if not self.place.strip():
             raise ConfigError("optuna_storage: is empty; leave it out to keep studies in memory")
 
