@@ -28,7 +28,7 @@ __all__ = ["Session"]
 _CHECKOUT = ("workflows", "benchmarks", "cluster.yaml", "constraints.txt")
 _NOT_COPIED = shutil.ignore_patterns("reference", "build", "*.egg-info", "__pycache__")
 _BLOCK_SECONDS = 900.0
-_START_SECONDS = 120.0
+_START_SECONDS = 600.0
 
 
 class Session:
