@@ -31,7 +31,7 @@ CONFIG = SweepConfig(
     tuner=TunerSettings(trials=4, budget=20_000),
     # The front calibrates, which is linear algebra; the paper's protocol is Optuna and annealing.
     axes={"protocol": ("paper", "front")},
-    tracked_trials="none",
+    tracking={"trials": "none", "figures": "none"},
 )
 N_CELLS = 2 * 4
 TIMES = {"seconds", "opt/seconds", "started_ms", "finished_ms", "provenance"}
@@ -67,7 +67,8 @@ def sweep(output: Path) -> None:
         experiment=CONFIG.name,
         sweep_key=sweep_key(CONFIG),
         sweep_params=CONFIG.model_dump(mode="json"),
-        trials=CONFIG.tracked_trials,
+        trials=CONFIG.tracking.trials,
+        figures=CONFIG.tracking.figures,
     ) as recorder:
         run_sweep(plan_sweep(CONFIG, output), recorder, Silent())
 
