@@ -160,9 +160,15 @@ def weakest_class(record: CellRecord) -> int | None:
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample's standard deviation, NaN where there is none."""
-    if not values:
-        return math.nan, math.nan
-    return fmean(values), stdev(values) if len(values) > 1 else math.nan
+    mean = fmean(values) if values else math.nan
+    if len(values) < 2 or not math.isfinite(mean):
+        return mean, math.nan
+    return mean, stdev(values)
+
+
+def text(value: object) -> str:
+    """Return a value as tables show it: nothing for None."""
+    return "" if value is None else str(value)
 
 
 def percent(mean: float | None, deviation: float | None = None, *, digits: int = 1) -> str:

@@ -6,15 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracking._readings import mean_and_deviation, percent, place
+from tracking._readings import mean_and_deviation, percent, place, text
 from tracking.paper import BIOMEDICAL, GENERAL, PaperResult, paper_task, task_title
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable, RowKind, difference
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracking.tables import frame_of
 
 __all__ = ["PAPER_NOTE", "Row", "averages_of", "task_grid", "tasks_of"]
 
@@ -76,7 +74,7 @@ def task_grid(
     for (model, shots), same_prompt in _grouped(cells, lambda c: place(c, "model", "shots")):
         for row, group in _grouped(same_prompt, row_of):
             figures = _figures(group, columns)
-            head = (str(model), _text(shots))
+            head = (str(model), text(shots))
             rows.append((*head, *row.titles, *_row(figures, columns)))
             kinds.append("measured")
             theirs = {
@@ -107,7 +105,7 @@ def task_grid(
     heads = [f"{_HEADS[m]} {_column_title(task)}" for m in _MEASURES for task in columns]
     stats = [f"{m}_{kind}" for m in _MEASURES for kind in ("mean", "std")]
     names = ["model", "shots", *by, "task", "seeds", *stats, "paper_accuracy", "paper_cobias"]
-    frame = _frame(tidy, names)
+    frame = frame_of(tidy, names)
     notes = [_SEEDS_NOTE, note]
     if "paper" in kinds:
         for measure in _MEASURES:
@@ -237,13 +235,3 @@ def _grouped(
     for cell in cells:
         groups.setdefault(key(cell), []).append(cell)
     return list(groups.items())
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _frame(rows: list[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=list(columns))

@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracking._readings import finished_cells, method_title, percent, place, weakest_class
+from tracking._readings import (
+    finished_cells,
+    method_title,
+    percent,
+    place,
+    text,
+    weakest_class,
+)
 from tracking._settings import main_cells
 from tracking._task_grid import PAPER_NOTE
 from tracking.paper import paper_class_accuracies, paper_schemes, paper_weakest, task_title
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable, RowKind, difference
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracking.tables import frame_of
 
 __all__ = ["class_accuracies_by_seed", "scheme_summary"]
 
@@ -52,7 +57,7 @@ def scheme_summary(
         chosen = [[c["kind"] for c in (cell.scheme or {})["corrections"]] for cell in group]
         weights = [sum(kind == "weight" for kind in each) for each in chosen]
         memberships = [len(each) - count for each, count in zip(chosen, weights, strict=True)]
-        head = (str(model), task_title(task), _text(shots))
+        head = (str(model), task_title(task), text(shots))
         mean_w, mean_m = fmean(weights), fmean(memberships)
         rows.append(
             (
@@ -89,7 +94,7 @@ def scheme_summary(
     return ResultTable(
         name="schemes",
         title=f"Correction schemes of {method_title(method)}: weights against memberships",
-        frame=_frame(tidy, columns.split()),
+        frame=frame_of(tidy, columns.split()),
         columns=(
             "model",
             "task",
@@ -148,7 +153,7 @@ def _class_table(
         model, shots, method, seed = place(cell, "model", "shots", "method", "seed")
         after = cell.class_accuracies["after"]
         total = (cell.metrics.get("test/accuracy"), cell.metrics.get("test/cobias"))
-        head = (str(model), _text(shots))
+        head = (str(model), text(shots))
         rows.append((*head, method_title(method), str(seed), *map(percent, (*total, *after))))
         kinds.append("measured")
         theirs = (
@@ -170,7 +175,7 @@ def _class_table(
             rows.append((*head, "difference", str(seed), "", "", *gaps))
             kinds += ["paper", "difference"]
     columns = "model task shots method seed class accuracy paper_accuracy"
-    frame = _frame(tidy, columns.split())
+    frame = frame_of(tidy, columns.split())
     compared = "paper" in kinds
     return ResultTable(
         name=f"class_accuracies_{_stem(task)}",
@@ -209,13 +214,3 @@ def _weakest_text(cell: CellRecord) -> str:
 
 def _stem(task: object) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "_" for c in str(task))
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _frame(rows: list[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=list(columns))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracking._readings import mean_and_deviation, percent
 from tracking._settings import Axis, axes_of, setting
 from tracking.records import CellRecord, TrialRecord
 from tracking.schema import flatten
@@ -77,11 +77,11 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
             (
                 *place,
                 len(accuracies),
-                *_mean_and_deviation(accuracies),
-                *_mean_and_deviation(biases),
+                *mean_and_deviation(accuracies),
+                *mean_and_deviation(biases),
             )
         )
-    return _frame(rows, LEADERBOARD_COLUMNS)
+    return frame_of(rows, LEADERBOARD_COLUMNS)
 
 
 def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
@@ -110,7 +110,7 @@ def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
         ):
             change = math.nan if before is None or after is None else after - before
             rows.append((*_place(record, axes), name, _or_nan(before), _or_nan(after), change))
-    return _frame(rows, CLASS_COLUMNS)
+    return frame_of(rows, CLASS_COLUMNS)
 
 
 def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
@@ -136,7 +136,7 @@ def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
         if record.scheme is not None
         for correction in record.scheme.get("corrections", [])
     ]
-    frame = _frame(rows, SCHEME_COLUMNS)
+    frame = frame_of(rows, SCHEME_COLUMNS)
     numbers = ["value", "a", "b", "c"]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
@@ -162,7 +162,7 @@ def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
     for row in frame.to_dict("records"):
         rows.append(
             [str(row[name]) for name in left]
-            + [_percent(row[f"{m}_mean"], row[f"{m}_std"]) for m in ("accuracy", "cobias")]
+            + [percent(row[f"{m}_mean"], row[f"{m}_std"]) for m in ("accuracy", "cobias")]
         )
     right = range(len(left) - 1, len(left) + 2)
     return markdown_table((*left, "accuracy %", "COBias %"), rows, right=right)
@@ -226,24 +226,11 @@ def _place(record: CellRecord, axes: Sequence[Axis]) -> tuple[Any, ...]:
     return (*(record.identity.get(name) for name in _CELL), setting(record, axes))
 
 
-def _frame(rows: list[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
+def frame_of(rows: Sequence[tuple[Any, ...]], columns: Iterable[str]) -> pd.DataFrame:
+    """Return rows as a frame that has its columns also when it has no rows."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=list(columns))
-
-
-def _mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2 or not math.isfinite(mean):
-        return mean, math.nan
-    return mean, statistics.stdev(values)
-
-
-def _percent(mean: float, deviation: float) -> str:
-    if math.isnan(mean):
-        return ""
-    spread = "" if math.isnan(deviation) else f" ± {100 * deviation:.1f}"
-    return f"{100 * mean:.1f}{spread}"
 
 
 def markdown_table(

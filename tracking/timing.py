@@ -15,12 +15,14 @@ from tracking._readings import (
     optimization_rows,
     place,
     search_space,
+    text,
     tuning_seconds,
 )
 from tracking._settings import axes_of, setting
 from tracking.paper import paper_times, task_title
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable, RowKind
+from tracking.tables import frame_of
 
 __all__ = ["timing_table"]
 
@@ -35,8 +37,6 @@ def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
     paper_too : bool
         Add what the paper says of its times where it has the model.
     """
-    import pandas as pd
-
     cells = finished_cells(records)
     axes = axes_of(cells)
     groups: dict[tuple[Any, ...], list[CellRecord]] = {}
@@ -75,7 +75,7 @@ def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
             (
                 str(model),
                 task_title(task),
-                "" if shots is None else str(shots),
+                text(shots),
                 ", ".join(filter(None, (method_title(method), settings))),
                 str(n_classes),
                 "" if optimization is None else f"{optimization:,}",
@@ -99,7 +99,7 @@ def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
     return ResultTable(
         name="annealing_time",
         title="Annealing time against the size of the search",
-        frame=pd.DataFrame(frame, columns=names.split()),
+        frame=frame_of(frame, names.split()),
         columns=(
             "model",
             "task",

@@ -62,6 +62,31 @@ def looks(methods: Iterable[object]) -> dict[Any, Look]:
     return {name: look(name, others) for name in names}
 
 
+def draw_point(
+    axes: Axes,
+    point: tuple[float, float],
+    style: Look,
+    *,
+    xerr: Any = None,
+    yerr: Any = None,
+    label: str | None = None,
+) -> None:
+    """Draw a mean as a marker over faint lines of its deviations."""
+    axes.errorbar(
+        *point, xerr=xerr, yerr=yerr, fmt="none", ecolor=style.color, elinewidth=1, alpha=0.45
+    )
+    axes.plot(
+        *point,
+        style.marker,
+        color=style.color,
+        markersize=7.5,
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        label=label,
+        zorder=4,
+    )
+
+
 def empty_figure(width: float, height: float, *, fitted: bool = True) -> Figure:
     """Return a figure of a size in inches; `fitted` finds its margins out, which takes a while."""
     from matplotlib.figure import Figure

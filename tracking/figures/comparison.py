@@ -9,7 +9,16 @@ from dcs.errors import InvalidInputError
 from tracking._readings import finished_cells, mean_and_deviation, method_title, place
 from tracking._settings import main_cells
 from tracking.figures._labels import label_points
-from tracking.figures._style import GREY, grid_of, legend, looks, panel_name, tidy, title
+from tracking.figures._style import (
+    GREY,
+    draw_point,
+    grid_of,
+    legend,
+    looks,
+    panel_name,
+    tidy,
+    title,
+)
 from tracking.records import CellRecord
 
 if TYPE_CHECKING:
@@ -87,20 +96,8 @@ def _draw_plane(
         x, dx = mean_and_deviation([100 * cell.metrics["test/cobias"] for cell in group])
         y, dy = mean_and_deviation([100 * cell.metrics["test/accuracy"] for cell in group])
         points.append((x, y))
-        axes.errorbar(
-            x, y, xerr=dx, yerr=dy, fmt="none", ecolor=style.color, elinewidth=1, alpha=0.45
-        )
-        axes.plot(
-            x,
-            y,
-            style.marker,
-            color=style.color,
-            markersize=7.5,
-            markeredgecolor="white",
-            markeredgewidth=0.8,
-            label=None if method in seen else method_title(method),
-            zorder=4,
-        )
+        label = None if method in seen else method_title(method)
+        draw_point(axes, (x, y), style, xerr=dx, yerr=dy, label=label)
         seen.add(method)
         if shots is not None:
             labels.append((x, y, str(shots)))

@@ -23,6 +23,7 @@ from tracking.figures._style import (
     GREY,
     INK,
     LIGHT,
+    draw_point,
     empty_figure,
     grid_of,
     legend,
@@ -132,20 +133,10 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
         x, _ = mean_and_deviation([float(search_space(cell) or 0) for cell in group])
         y, spread = mean_and_deviation([time_of(cell) or 0.0 for cell in group])
         style = styles[method]
-        if spread == spread:
-            bar = [[min(spread, 0.9 * y)], [spread]]
-            axes.errorbar(x, y, yerr=bar, fmt="none", ecolor=style.color, alpha=0.45, elinewidth=1)
-        axes.plot(
-            x,
-            y,
-            style.marker,
-            color=style.color,
-            markersize=7.5,
-            markeredgecolor="white",
-            markeredgewidth=0.8,
-            label=None if method in seen else method_title(method),
-            zorder=4,
-        )
+        # A logarithmic axis has no room for what reaches down to 0.
+        bar = [[min(spread, 0.9 * y)], [spread]] if spread == spread else None
+        label = None if method in seen else method_title(method)
+        draw_point(axes, (x, y), style, yerr=bar, label=label)
         seen.add(method)
         if (method, task) in named:
             unnamed.append((x, y))
