@@ -239,8 +239,12 @@ def check_reachable(uri: str) -> None:
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise StoreUnavailable(f"{redact(uri)}: {one_line(error)}") from None
+    except ValueError:
+        # The reason would quote a part of the password.
+        raise StoreUnavailable(
+            f"{redact(uri)} is no address; write HOST:PORT, and the special characters of a "
+            "password as %2F and so on"
+        ) from None
     kind = parts.scheme.partition("+")[0]
     if kind not in _PORTS or (is_http(uri) and kind in getproxies() and not proxy_bypass(host)):
         return  # Behind a proxy only the request itself can tell.

@@ -75,10 +75,13 @@ class StudyStorage:
                 f"and {', '.join(f'{name}://' for name in _DATABASES)}"
             )
         try:
-            urlsplit(self.place).port  # noqa: B018
-        except ValueError as error:
-            if kind:
-                raise ConfigError(f"optuna_storage: not a URL ({error}); write HOST:PORT") from None
+            urlsplit(self.place)
+        except ValueError:
+            # The reason would quote a part of the password.
+            raise ConfigError(
+                "optuna_storage: not a URL; write [..] around an IPv6 address, and the special "
+                "characters of a password as %2F and so on"
+            ) from None
         if not self.place.strip():
             raise ConfigError("optuna_storage: is empty; leave it out to keep studies in memory")
 
