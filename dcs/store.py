@@ -38,8 +38,12 @@ _STALE = 86400.0  # seconds after which such a file has nobody any more
 
 
 def group_key(settings: Mapping[str, Any]) -> str:
-    """Return the name of a group: the hash of the canonical JSON of its settings."""
-    text = json.dumps(settings, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    """Return the name of a group: the hash of the canonical JSON of its settings.
+
+    What begins with an underscore is for people and does not count.
+    """
+    decisive = {name: value for name, value in settings.items() if not name.startswith("_")}
+    text = json.dumps(decisive, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
 
 
@@ -121,15 +125,19 @@ class ShardGroup:
 
     def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> str:
         """Keep the probabilities of some queries as one shard; returns its name."""
-        if self.place.read(f"{self.key}/{_SETTINGS}") is None:
-            text = json.dumps(self.settings, indent=1, sort_keys=True, ensure_ascii=False)
-            self.place.write(f"{self.key}/{_SETTINGS}", text.encode("utf-8"))
+        self.write_settings()
         data = _encode(hashes, probs)
         name = f"{hashlib.sha256(data).hexdigest()[:32]}{_SHARD}"
         self.place.write(f"{self.key}/{name}", data)
         self._seen.add(name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
         return name
+
+    def write_settings(self) -> None:
+        """Write what the group's name is the hash of, unless it is there undamaged."""
+        if group_key(_read_settings(self.place, self.key)) != self.key:
+            text = json.dumps(self.settings, indent=1, sort_keys=True, ensure_ascii=False)
+            self.place.write(f"{self.key}/{_SETTINGS}", text.encode("utf-8"))
 
     def lock(self, hashes: Sequence[bytes], *, wait: bool) -> AbstractContextManager[bool]:
         """Hold the work on some queries, so that no other process does the same work.
@@ -167,6 +175,8 @@ class ShardStore:
         plain = json.loads(json.dumps(settings))
         group = ShardGroup(self._place, group_key(plain), plain)
         group.refresh()
+        if group.rows:
+            group.write_settings()
         return group
 
     def groups(self) -> list[GroupInfo]:
@@ -189,7 +199,7 @@ class ShardStore:
             If no group, or more than one, has such a name.
         """
         full = self._find(key)
-        group = ShardGroup(self._place, full, self._settings(full))
+        group = ShardGroup(self._place, full, _read_settings(self._place, full))
         group.refresh()
         sizes = self._shards(full)
         return GroupInfo(
@@ -205,9 +215,12 @@ class ShardStore:
         """Check every file against its name; returns one line for each that is damaged."""
         problems = []
         for key in self._keys():
-            settings = self._settings(key)
+            settings = _read_settings(self._place, key)
             if group_key(settings) != key:
-                problems.append(f"{key}/{_SETTINGS}: missing, or not the settings of this group")
+                problems.append(
+                    f"{key}/{_SETTINGS}: missing, or not the settings of this group; a run that "
+                    "needs the group writes them again"
+                )
             words = settings.get("label_words")
             n_classes = len(words) if isinstance(words, list) else None
             for name in self._shards(key):
@@ -248,7 +261,7 @@ class ShardStore:
         return removed
 
     def _garbage(self, key: str, now: float) -> list[str]:
-        n_classes = ShardGroup(self._place, key, self._settings(key)).n_classes
+        n_classes = ShardGroup(self._place, key, _read_settings(self._place, key)).n_classes
         names, content = [], {}
         for name in sorted(self._place.files(key)):
             if name.endswith(_SHARD):
@@ -283,12 +296,13 @@ class ShardStore:
         sizes = self._place.files(key)
         return {name: size for name, size in sorted(sizes.items()) if name.endswith(_SHARD)}
 
-    def _settings(self, key: str) -> dict[str, Any]:
-        try:
-            content = json.loads(self._place.read(f"{key}/{_SETTINGS}") or b"{}")
-        except ValueError:
-            return {}
-        return content if isinstance(content, dict) else {}
+
+def _read_settings(place: Place, key: str) -> dict[str, Any]:
+    try:
+        content = json.loads(place.read(f"{key}/{_SETTINGS}") or b"{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _encode(hashes: Sequence[bytes], probs: NDArray[np.float64]) -> bytes:

@@ -25,6 +25,7 @@ def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> d
     """Return all that decides the probabilities of a query but the query itself.
 
     A model folder goes by its content, whatever it is called; other models by name and revision.
+    ``_model`` is what it was called, for people.
     """
     is_content = _CONTENT_REVISION.fullmatch(scorer.revision)
     return {
@@ -36,6 +37,7 @@ def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> d
         "settings": dict(getattr(scorer, "settings", {})),
         "prefix": prefix,
         "label_words": list(label_words),
+        "_model": scorer.model,
     }
 
 

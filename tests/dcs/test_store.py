@@ -134,7 +134,9 @@ class TestScoring:
         here, there = Clerk(), Clerk()
         here.revision = there.revision = "sha256:00ff"  # type: ignore[misc]
         there.model = "elsewhere/abacus"  # type: ignore[misc]
-        assert score_settings(here, "", WORDS) == score_settings(there, "", WORDS)
+        keys = {group_key(score_settings(clerk, "", WORDS)) for clerk in (here, there)}
+        assert len(keys) == 1
+        assert score_settings(there, "", WORDS)["_model"] == "elsewhere/abacus"
 
 
 class TestKilled:
@@ -345,6 +347,14 @@ class TestCare:
         (path,) = tmp_path.rglob("settings.json")
         path.write_text(path.read_text().replace("abacus", "slide rule"))
         assert "not the settings of this group" in ShardStore(tmp_path).verify()[0]
+        assert ShardStore(tmp_path).collect() == []
+        clerk = Clerk()
+        ask(str(tmp_path), clerk)
+        assert clerk.asked == []
+        assert ShardStore(tmp_path).verify() == []
+        path.unlink()
+        ask(str(tmp_path), clerk)
+        assert ShardStore(tmp_path).verify() == []
 
     def test_nothing_needed_is_collected(self, place: str) -> None:
         ask(place, Clerk())

@@ -37,7 +37,7 @@ def ls(store: Place = _PLACE) -> None:
         revision = str(info.settings.get("revision") or "")
         table.add_row(
             info.key[:12],
-            " ".join(part for part in (info.settings.get("model"), revision[:16]) if part),
+            " ".join(part for part in (info.settings.get("_model"), revision[:16]) if part),
             str(info.settings.get("scorer", "")),
             str(info.rows),
             str(info.shards),
@@ -81,7 +81,9 @@ def verify(store: Place = _PLACE) -> None:
         typer.echo(line)
     typer.echo(f"{len(problems)} damaged files in {store}")
     if problems:
-        typer.echo("next: dcs store gc removes them; their prompts are scored again when needed")
+        typer.echo(
+            "next: dcs store gc removes damaged shards; their prompts are scored again when needed"
+        )
         raise typer.Exit(1)
 
 
