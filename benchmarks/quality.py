@@ -7,27 +7,27 @@ ours, also the COBias of our front at that method's mean accuracy.
     python benchmarks/quality.py FOLDER [--splits 10] [--methods icl,batch,...] [--json FILE]
     python benchmarks/quality.py FOLDER --ablations
     python benchmarks/quality.py FOLDER --rows 10,50,100,500
-    python benchmarks/quality.py RESULTS --read
+    python benchmarks/quality.py RESULTS --read [--markdown [tables|methods]]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from quality_report import FRONT, OURS, print_overall, print_saved, print_table
 
 from dcs.fitting import Hyperparameters
-from dcs.front import Preference, cobias_at
+from dcs.front import Preference
 from dcs.methods import get_method
 from dcs.metrics import ClassificationMetrics
 from dcs.peers import PEER_NAMES, fit_peer
@@ -35,12 +35,6 @@ from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
 from dcs.selection import SelectionSettings, fit_scheme
 from dcs.splits import stratified_split
-
-OURS = "dcs"
-FRONT = "front"
-#: Points; half of the last digit that is shown.
-ROUNDING = 0.05
-REACHED = ("front is lower", "within one error")
 
 _PAPER = Hyperparameters(
     calibration="none",
@@ -86,14 +80,6 @@ ABLATIONS: Mapping[str, SelectionSettings] = {
 }
 #: Settings that Optuna's study with two objectives tries, beside the default.
 STUDY, TRIALS = "30 trials", 30
-
-
-@dataclass(frozen=True)
-class Point:
-    """Mean figures of one method on one table, in points (hundredths)."""
-
-    accuracy: float
-    cobias: float
 
 
 def read_tables(folder: Path) -> Iterator[ProbabilityTable]:
@@ -188,144 +174,6 @@ def study(table: ProbabilityTable, seed: int) -> CorrectionScheme:
     return run_front(table, get_method(OURS), settings=settings, seed=seed).scheme
 
 
-def summarise(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard error."""
-    array = np.asarray(values)
-    error = float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else math.nan
-    return float(array.mean()), error
-
-
-def front_of(records: Sequence[dict[str, Any]]) -> list[Point]:
-    """Return our front, every point the mean over the splits."""
-    mine = [r for r in records if r["method"] == FRONT]
-    n_points = 1 + max((r["point"] for r in mine), default=-1)
-    by_split = [
-        [Point(r["accuracy"], r["cobias"]) for r in mine if r["split"] == s]
-        for s in sorted({r["split"] for r in mine})
-    ]
-    return [
-        Point(
-            float(np.mean([points[k].accuracy for points in by_split])),
-            float(np.mean([points[k].cobias for points in by_split])),
-        )
-        for k in range(n_points)
-    ]
-
-
-def print_table(records: Sequence[dict[str, Any]], out: Any) -> dict[str, tuple[float, ...]]:
-    """Print one table's figures; returns means per method."""
-    front = front_of(records)
-    names = list(dict.fromkeys(r["method"] for r in records if r["method"] != FRONT))
-    print(f"\n{records[0]['table']}", file=out)
-    print(
-        f"  {'method':24s}{'accuracy':>14s}{'COBias':>14s}{'acc-COBias':>14s}"
-        f"{'front COBias':>14s}  verdict",
-        file=out,
-    )
-    means: dict[str, tuple[float, ...]] = {}
-    for name in names:
-        mine = [r for r in records if r["method"] == name]
-        accuracy = summarise([r["accuracy"] for r in mine])
-        bias = summarise([r["cobias"] for r in mine])
-        score = summarise([r["accuracy"] - r["cobias"] for r in mine])
-        means[name] = (*accuracy, *bias, *score)
-        line = f"  {name:24s}" + "".join(
-            f"{mean:8.1f} ±{error:4.1f}" for mean, error in (accuracy, bias, score)
-        )
-        if front and name != OURS:
-            at, verdict = verdict_at(front, accuracy, bias)
-            means[name] += (at,)
-            line += f"{at:14.1f}  {verdict}"
-        print(line, file=out)
-    return means
-
-
-def verdict_at(
-    front: Sequence[Point], accuracy: tuple[float, float], bias: tuple[float, float]
-) -> tuple[float, str]:
-    """Compare our front with a method at the method's own mean accuracy.
-
-    Within one standard error of the method, in COBias or in accuracy; less than `ROUNDING` is no
-    difference.
-    """
-    at = cobias_at(front, accuracy[0])
-    error = max(ROUNDING, 0.0 if math.isnan(accuracy[1]) else accuracy[1])
-    if math.isnan(at):
-        at = cobias_at(front, accuracy[0] - error)
-        if math.isnan(at):
-            return at, "out of reach"
-    if at <= bias[0]:
-        return at, "front is lower"
-    slack = max(ROUNDING, 0.0 if math.isnan(bias[1]) else bias[1])
-    if at <= bias[0] + slack or cobias_at(front, accuracy[0] - error) <= bias[0] + slack:
-        return at, "within one error"
-    return at, "front is higher"
-
-
-def print_overall(tables: Mapping[str, dict[str, tuple[float, ...]]], out: Any) -> None:
-    names = list(next(iter(tables.values())))
-    print(f"\nmean of {len(tables)} tables", file=out)
-    for name in names:
-        figures = np.array([t[name][:6] for t in tables.values() if name in t])
-        mean = figures.mean(axis=0)
-        spread = np.sqrt((figures[:, 1::2] ** 2).sum(axis=0)) / len(tables)
-        print(
-            f"  {name:24s}" + "".join(f"{mean[2 * i]:8.1f} ±{spread[i]:4.1f}" for i in range(3)),
-            file=out,
-        )
-
-
-def markdown(saved: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: accuracy / COBias of every method on every table.
-
-    Bold is the highest accuracy minus COBias; an up arrow marks methods that our front misses by
-    more than one standard error at their own accuracy.
-    """
-    names = list(dict.fromkeys(r["method"] for rows in saved.values() for r in rows))
-    names = [name for name in names if name != FRONT]
-    yield "| table | " + " | ".join(names) + " |"
-    yield "|---|" + "---|" * len(names)
-    totals: dict[str, list[float]] = {}
-    for table, records in saved.items():
-        front = front_of(records)
-        cells: dict[str, str] = {}
-        scores: dict[str, float] = {}
-        for name in names:
-            mine = [r for r in records if r["method"] == name]
-            accuracy = summarise([r["accuracy"] for r in mine])
-            bias = summarise([r["cobias"] for r in mine])
-            scores[name] = accuracy[0] - bias[0]
-            totals.setdefault(name, []).append(scores[name])
-            cells[name] = f"{accuracy[0]:.1f} / {bias[0]:.1f}"
-            if name != OURS and front:
-                missed = verdict_at(front, accuracy, bias)[1] not in REACHED
-                cells[name] += " ↑" if missed else ""
-        best = max(scores, key=lambda name: scores[name])
-        cells[best] = f"**{cells[best]}**"
-        yield f"| {table} | " + " | ".join(cells[name] for name in names) + " |"
-    yield (
-        "| mean of accuracy − COBias | "
-        + " | ".join(f"{np.mean(totals[name]):.1f}" for name in names)
-        + " |"
-    )
-
-
-def print_saved(folder: Path, *, as_markdown: bool) -> None:
-    """Print results that earlier runs wrote, together."""
-    saved: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            saved.setdefault(record["table"], []).append(record)
-    if as_markdown:
-        for line in markdown({name: saved[name] for name in sorted(saved)}):
-            print(line)
-        return
-    print_overall(
-        {name: print_table(saved[name], sys.stdout) for name in sorted(saved)}, sys.stdout
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -339,10 +187,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--read", action="store_true", help="print the results in the *.jsonl files of the folder"
     )
-    parser.add_argument("--markdown", action="store_true", help="with --read: one table")
+    parser.add_argument(
+        "--markdown",
+        choices=("tables", "methods"),
+        nargs="?",
+        const="tables",
+        help="with --read: one Markdown table, a row for each table or for each method",
+    )
     options = parser.parse_args(arguments)
     if options.read:
-        print_saved(options.folder, as_markdown=options.markdown)
+        print_saved(options.folder, form=options.markdown)
         return 0
     if options.methods:
         methods = tuple(options.methods.split(","))
