@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs._kernels import _moves, _search, _table
+from dcs._numbers import finite_number, whole_number
 from dcs._problem import (
     DEFAULT_CORRECTIONS,
     DEFAULT_OBJECTIVE,
@@ -87,13 +88,8 @@ class Schedule:
             "lambda1",
             "lambda2",
         ):
-            value = getattr(self, name)
-            number = isinstance(value, int | float | np.integer | np.floating)
-            if not number or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
-                raise InvalidInputError(
-                    f"schedule {name} {value!r}: a finite number greater than 0 is needed"
-                )
-            object.__setattr__(self, name, float(value))
+            number = finite_number(getattr(self, name), f"schedule {name}", positive=True)
+            object.__setattr__(self, name, number)
         if self.final_temperature > self.initial_temperature:
             raise InvalidInputError(
                 f"schedule final_temperature {self.final_temperature} is above "
@@ -105,12 +101,7 @@ class Schedule:
                 "never ends"
             )
         for name in ("restarts", "budget"):
-            value = getattr(self, name)
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            if not whole or value < 1:
-                raise InvalidInputError(
-                    f"schedule {name} {value!r}: a whole number, 1 or more, is needed"
-                )
+            whole_number(getattr(self, name), f"schedule {name}", least=1)
         if self.moves not in get_args(Moves):
             raise InvalidInputError(
                 f"schedule moves {self.moves!r}: allowed are {', '.join(get_args(Moves))}"
@@ -287,7 +278,5 @@ def anneal(
 
 
 def _streams(seed: int, n: int) -> NDArray[np.uint64]:
-    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    if not whole or seed < 0:
-        raise InvalidInputError(f"seed {seed!r}: a whole number, 0 or more, is needed")
-    return np.random.SeedSequence(int(seed)).generate_state(n, np.uint64).astype(np.uint64)
+    sequence = np.random.SeedSequence(whole_number(seed, "seed", least=0))
+    return sequence.generate_state(n, np.uint64).astype(np.uint64)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._reading import show
+from dcs._numbers import finite_number
 from dcs.errors import InvalidInputError
 
 __all__ = [
@@ -39,17 +39,6 @@ _SLOPES: Final = (2, 4, 8)
 MEMBERSHIP_COUNT: Final = sum(slope + 1 for slope in _SLOPES) + 2
 _NARROWEST: Final = 1e-6
 _LARGEST_WEIGHT: Final = 1e6
-
-
-def _finite(value: Any, name: str) -> float:
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number):
-            return number
-    raise InvalidInputError(f"{name} {show(value)}: a finite number is needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,9 @@ class Membership:
 
     def __post_init__(self) -> None:
         for name in ("a", "b", "c"):
-            object.__setattr__(self, name, _finite(getattr(self, name), f"membership {name}"))
+            object.__setattr__(
+                self, name, finite_number(getattr(self, name), f"membership {name}")
+            )
         a, b, c = self.a, self.b, self.c
         ordered = 0.0 <= a <= b <= c <= 1.0 and a < c
         # A narrower side has a slope that overflows, or that turns rounding errors into values.
@@ -144,7 +135,7 @@ class Weight:
     value: float
 
     def __post_init__(self) -> None:
-        value = _finite(self.value, "weight value")
+        value = finite_number(self.value, "weight value")
         object.__setattr__(self, "value", value)
         if not 0.0 < value <= _LARGEST_WEIGHT:
             raise InvalidInputError(
@@ -322,7 +313,10 @@ class CorrectionSet:
         """
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 2:
             raise InvalidInputError(f"count {count!r}: a whole number of weights, 2 or more")
-        low, high = _finite(smallest, "smallest weight"), _finite(largest, "largest weight")
+        low, high = (
+            finite_number(smallest, "smallest weight"),
+            finite_number(largest, "largest weight"),
+        )
         if not 0.0 < low < 1.0 <= high <= _LARGEST_WEIGHT:
             raise InvalidInputError(
                 f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest"

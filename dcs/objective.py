@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs._numbers import finite_number
 from dcs.errors import InvalidInputError
 from dcs.metrics import accuracy, cobias
 
@@ -77,12 +77,8 @@ class Objective:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            number = isinstance(value, int | float | np.integer | np.floating)
-            if not number or isinstance(value, bool) or not math.isfinite(value) or value < 0:
-                raise InvalidInputError(
-                    f"objective {field.name} {value!r}: a finite number, 0 or more, is needed"
-                )
-            object.__setattr__(self, field.name, float(value))
+            number = finite_number(value, f"objective {field.name}", least=0.0)
+            object.__setattr__(self, field.name, number)
         if self.pseudo_count == 0.0:
             raise InvalidInputError(
                 "objective pseudo_count 0: must be greater than 0, "
