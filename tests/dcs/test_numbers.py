@@ -47,7 +47,7 @@ def test_integers_too_large_for_a_float_are_no_traceback() -> None:
     for make in (
         lambda: Objective(beta=10**400),
         lambda: Schedule(initial_temperature=10**400),
-        lambda: anneal([[0.5, 0.5]], [0], seed=-(10**400)),
+        lambda: anneal([[0.5, 0.5]] * 2, [0, 1], seed=-(10**400)),
     ):
         with pytest.raises(InvalidInputError, match="number"):
             make()
