@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -94,7 +95,8 @@ class StudyStorage:
         """The place without user and password."""
         if not self._kind:
             return self.place
-        return f"{self._kind}://{urlsplit(self.place).netloc.rpartition('@')[2]}"
+        place = self.place.partition("://")[2].rpartition("@")[2]
+        return f"{self._kind}://{re.split('[/?#]', place)[0]}"
 
     def check(self) -> None:
         """Reach the storage and make its tables, before anything is computed.
@@ -185,7 +187,9 @@ class StudyStorage:
     def _hidden(self, text: str) -> str:
         secrets = {self.place}
         if self._kind:
-            password = urlsplit(self.place).password
+            # As SQLAlchemy takes an address apart: a password may hold a slash.
+            user = self.place.partition("://")[2].rpartition("@")[0]
+            password = user.partition(":")[2]
             secrets |= {password, unquote(password)} if password else set()
             secrets.add(urlsplit(self.place).query)
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
