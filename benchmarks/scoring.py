@@ -12,10 +12,12 @@ same process; the class probabilities of both must agree.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +32,7 @@ from dcs.scorers.transformers import TransformersScorer
 SHAPES = {
     "llama2-7b": (4096, 11008, 32, 32, 32),
     "llama2-13b": (5120, 13824, 40, 40, 40),
+    "llama2-toy": (64, 172, 2, 2, 2),  # to try the rest out where there is no GPU
 }
 # Dense bfloat16 matrix peak in TFLOP/s, from the makers' data sheets.
 PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "4090": 165.0}
@@ -85,6 +88,14 @@ def published_way(
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
+def cpu_name() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def seconds(work: Callable[[], Any], repeats: int, synchronise: Callable[[], None]) -> float:
     times = []
     for _ in range(repeats):
@@ -96,8 +107,21 @@ def seconds(work: Callable[[], Any], repeats: int, synchronise: Callable[[], Non
     return statistics.median(times)
 
 
+def operations(model: Any, tokens: int, outputs: int) -> float:
+    """Return the operations of the matrix products: two per weight and token.
+
+    Embeddings are looked up, not multiplied; attention over the context comes on top.
+    """
+    embedding = model.get_input_embeddings().weight.numel()
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    output = model.get_output_embeddings().weight.numel()
+    layers = sum(p.numel() for p in model.parameters()) - embedding - (0 if tied else output)
+    return 2.0 * (layers * tokens + output * outputs)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prompts scored per second.")
+    parser.add_argument("--peak", type=float, help="matrix peak in TFLOP/s, where not known")
     parser.add_argument("--model", default="tiny_lm", help=f"a model, or {', '.join(SHAPES)}")
     parser.add_argument("--task", default="helpdesk")
     parser.add_argument("--data")
@@ -130,10 +154,11 @@ def main() -> None:
     parameters = sum(p.numel() for p in model.parameters())
     synchronise = torch.cuda.synchronize if on_gpu else (lambda: None)
     peak = None
-    where = platform.processor() or platform.machine()
+    where = cpu_name()
     if on_gpu:
         where = torch.cuda.get_device_name()
         peak = next((value for name, value in PEAKS.items() if name in where), None)
+    peak = options.peak or peak
 
     def ours() -> np.ndarray[Any, Any]:
         return scorer.score(prefix, queries, task.label_words)
@@ -143,24 +168,32 @@ def main() -> None:
 
     difference = float(np.abs(ours() - published()).max())  # and both are warm now
     run_tokens = shared + sum(length - shared for length in lengths)
-    ways: dict[str, tuple[Callable[[], Any], int]] = {
-        "published way": (published, 2 * sum(lengths)),
-        "dcs, transformers": (ours, run_tokens),
+    # The work, the tokens that run through the layers, and through the output matrix.
+    ways: dict[str, tuple[Callable[[], Any], int, int]] = {
+        "published way": (published, 2 * sum(lengths), sum(lengths) + len(prompts)),
+        "dcs, transformers": (ours, run_tokens, len(prompts)),
         "dcs, prefix not reused": (
             lambda: TransformersScorer.from_model(
                 model, tokenizer, name=options.model, reuse_prefix=False
             ).score(prefix, queries, task.label_words),
             sum(lengths),
+            len(prompts),
         ),
     }
     if options.vllm:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-        engine = load_scorer(options.model, engine="vllm")
+        name = options.model
+        if name in SHAPES:
+            name = tempfile.mkdtemp(prefix=f"{name}-")
+            model.save_pretrained(name)
+            tokenizer.save_pretrained(name)
+        engine = load_scorer(name, engine="vllm", max_length=4096)
         engine.score(prefix, queries[:8], task.label_words)
         ways["dcs, vllm"] = (
             lambda: engine.score(prefix, queries, task.label_words),
             run_tokens,
+            len(prompts),
         )
     results: dict[str, Any] = {
         "machine": f"{where}, {os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads",
@@ -174,7 +207,7 @@ def main() -> None:
     }
     print(json.dumps(results, indent=1))
     base = None
-    for name, (work, tokens) in ways.items():
+    for name, (work, tokens, outputs) in ways.items():
         taken = seconds(work, options.repeats, synchronise)
         rate = len(prompts) / taken
         base = base or rate
@@ -184,9 +217,7 @@ def main() -> None:
             "times_the_published_way": rate / base,
         }
         if peak:
-            # Two operations per weight and token; embeddings are looked up, not multiplied.
-            multiplied = parameters - model.get_input_embeddings().weight.numel()
-            figures["share_of_peak"] = 2 * multiplied * tokens / taken / (peak * 1e12)
+            figures["share_of_peak"] = operations(model, tokens, outputs) / taken / (peak * 1e12)
         results[name] = figures
         shares = f", {100 * figures['share_of_peak']:.0f} % of the matrix peak" if peak else ""
         print(
