@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,8 +127,6 @@ ODD_TEXTS = (
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Paths of every sort: good files, folders, loops, pipes, nothing."""
-    import yaml
-
     root = tmp_path_factory.mktemp("places")
     table().write(root / "good.parquet")
     scheme().save(root / "scheme.json")
@@ -167,8 +166,7 @@ def test_odd_arguments(name: str, data: st.DataObject, places: dict[str, str], w
                     data.draw(texts),
                 ]
             )
-    if name == "sweep":
-        arguments.append("--dry-run")
+    arguments += {"sweep": ["--dry-run"], "doctor": ["--quick"]}.get(name, [])
     checked(*arguments)
     assert leftovers(work) == []
 
@@ -181,3 +179,35 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(folder)
     yield folder
     os.chdir(here)
+
+
+ODD_ADDRESSES = (
+    *(
+        "",
+        " ",
+        "x",
+        "://",
+        "http://",
+        "http://[::1",
+        "http://h:port",
+        "http://h:99999",
+        "http://:0",
+    ),
+    *("sqlite:///", "sqlite:////dev/null", "sqlite:////proc/x.db", "sqlite:///:memory:"),
+    *("postgresql://[::1", "postgresql://h:port/x", "postgresql://127.0.0.1:1/x", "mysql://"),
+    *("file:///x", "./mlruns", "http://127.0.0.1:1/\x1b[2J", "http://\udcff"),
+)
+
+
+@pytest.mark.parametrize("address", ODD_ADDRESSES)
+def test_odd_addresses(address: str, work: Path) -> None:
+    (work / "s.yaml").write_text(yaml.safe_dump(SWEEP))
+    outcomes = [
+        checked("table", "s", "--runs", work, "--tracking-uri", address),
+        checked("doctor", "--quick", "-o", work, "--tracking-uri", address),
+        checked("doctor", "--quick", "-o", work, "--optuna-storage", address),
+        checked("store", "ls", "--store", address),
+        checked("submit", work / "s.yaml", "--detach", "--address", address),
+    ]
+    assert outcomes[0].code == 2
+    assert leftovers(work) == []
