@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from dcs._claims import CLAIM
 from dcs._places import Place, open_place
+from dcs._reading import memory_bound, reason
 from dcs.errors import ConfigError
 
 __all__ = ["GroupInfo", "ShardGroup", "ShardStore", "group_key", "query_hash"]
@@ -300,7 +301,7 @@ class ShardStore:
 def _read_settings(place: Place, key: str) -> dict[str, Any]:
     try:
         content = json.loads(place.read(f"{key}/{_SETTINGS}") or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -319,10 +320,19 @@ def _decode(
     if hashlib.sha256(data).hexdigest()[:32] != name.removesuffix(_SHARD):
         raise ValueError("damaged: its content does not match its name")
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as members:
+            size = sum(member.file_size for member in members.infolist())
+        if size > memory_bound():
+            raise ValueError(f"unpacks to {size} bytes")
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             queries, probs = archive["queries"], archive["probs"]
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise ValueError(f"not a shard: {error}") from None
+    except Exception as error:
+        # Archives of others fail in zipfile, zlib, struct, the header's parser or the allocator.
+        raise ValueError(f"not a shard: {reason(error)}") from None
+    if queries.dtype != np.uint8 or probs.dtype != np.float64 or probs.ndim != 2:
+        raise ValueError(f"not a shard: {queries.dtype} and {probs.dtype} {probs.shape}")
+    if not np.isfinite(probs).all() or (probs < 0).any():
+        raise ValueError("not a shard: its values are no probabilities")
     if queries.shape != (len(probs), 16) or (n_classes or probs.shape[-1]) != probs.shape[-1]:
         raise ValueError(f"not a shard of this group: shapes {queries.shape}, {probs.shape}")
     return [row.tobytes() for row in queries], probs
