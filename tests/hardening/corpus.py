@@ -30,11 +30,11 @@ from tracking.records import CellRecord, TrialRecord
 from workflows.config import load_config
 from workflows.stores import ProbabilityStore
 
-EXAMPLES = int(os.environ.get("DCS_HARDENING_EXAMPLES", "25"))
-"""Examples per property; 25 take seconds, 2000 the better part of an hour."""
+EXAMPLES = int(os.environ.get("DCS_HARDENING_EXAMPLES", "12"))
+"""Examples per property; 12 take a second or two, 2000 minutes."""
 
 thorough = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
-brief = settings(thorough, max_examples=max(5, EXAMPLES // 5))
+brief = settings(thorough, max_examples=max(3, EXAMPLES // 4))
 
 
 def table(n_rows: int = 40, classes: tuple[str, ...] = ("Anger", "Fear", "Joy")) -> Any:
