@@ -43,7 +43,10 @@ EXCLUDES = (
     "*.bin",
     "*.gguf",
 )
+_CHATTY = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 _PATIENCE_SECONDS = 120.0
+#: Ray waits for an agent itself whenever a job is handed in.
+_AGENT_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 
 
@@ -128,8 +131,9 @@ def open_jobs(address: str) -> JobSubmissionClient:
     except Exception as error:
         # Ray raises RuntimeError for refusals and version skew, requests its own for the rest.
         raise ClusterError(f"the Ray job server at {address}: {_one_line(error)}") from None
-    # What is packed and where it is put is not for the terminal.
-    logging.getLogger("ray").setLevel(logging.WARNING)
+    # What is packed and where it is put is not for the terminal; each has a level of its own.
+    for name in ("ray", *_CHATTY):
+        logging.getLogger(name).setLevel(logging.WARNING)
     return client
 
 
@@ -153,7 +157,7 @@ def start_job(client: JobSubmissionClient, config: Path, stage: Path, options: l
         The cluster does not take it.
     """
     command = ["dcs", "sweep", config.name, "--address", "auto", *options]
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + _AGENT_SECONDS
     while True:
         try:
             return client.submit_job(
@@ -164,7 +168,14 @@ def start_job(client: JobSubmissionClient, config: Path, stage: Path, options: l
             )
         except Exception as error:
             # A head that has just been started says so for some seconds.
-            if "No available agent" not in str(error) or time.monotonic() > until:
+            starting = "No available agent" in str(error)
+            if starting and time.monotonic() > until:
+                raise ClusterError(
+                    "the head has no agent that starts jobs; another Ray on that machine may hold "
+                    "its port: start the head again with `ray start --head "
+                    "--dashboard-agent-listen-port=52366 ...`"
+                ) from None
+            if not starting:
                 raise ClusterError(
                     f"the cluster does not take the job: {_one_line(error)}"
                 ) from None
