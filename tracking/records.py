@@ -220,7 +220,12 @@ class CellRecord:
         if not self.histograms:
             del body["histograms"]
         body |= {"format": RECORD_FORMAT, "version": version}
-        return json.dumps(encode(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        try:
+            return _canonical(body)
+        except ValueError:
+            # A number that JSON does not have: few records hold one, and looking takes longer
+            # than writing.
+            return _canonical(encode(body))
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "cell record") -> CellRecord:
@@ -306,6 +311,10 @@ def _build(cls: type[CellRecord], body: dict[str, Any], source: str) -> CellReco
         raise TrackingError(f"{source}: not a whole cell record (no key {error})") from error
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise TrackingError(f"{source}: not a whole cell record ({reason(error)})") from error
+
+
+def _canonical(body: Any) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _known_keys(kind: type[CellRecord | TrialRecord], body: Any, source: str) -> None:
