@@ -27,8 +27,8 @@ __all__ = ["Session"]
 #: What the documents name as lying in the checkout.
 _CHECKOUT = ("workflows", "benchmarks", "cluster.yaml", "constraints.txt")
 _NOT_COPIED = shutil.ignore_patterns("reference", "build", "*.egg-info", "__pycache__")
-_BLOCK_SECONDS = 900.0
-_START_SECONDS = 600.0
+_BLOCK_SECONDS = 1800.0
+_START_SECONDS = 1800.0
 
 
 class Session:
