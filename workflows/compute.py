@@ -167,7 +167,7 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
         error=redact("".join(traceback.format_exception(error))),
         started_ms=started_ms,
         finished_ms=_now_ms(),
-        provenance=collect_provenance(),
+        provenance=collect_provenance(seeds=_seeds(cell)),
     )
 
 
