@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -14,7 +19,9 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
-from dcs.scorers import LabelRule, Scorer, load_scorer
+from dcs.scorers import LabelRule, Scorer, load_scorer, resolve_model
+from dcs.scorers.loading import load_tokenizer
+from dcs.scorers.openai_compatible import OpenAIScorer
 from dcs.scorers.vllm import VLLMScorer
 from tests.dcs.scorers.test_contract import PREFIX, QUERIES, TASK, ScorerContract
 
@@ -137,3 +144,53 @@ class TestWholeWords:
 @pytest.mark.vllm
 def test_the_columns_are_those_of_the_task(engine: VLLMScorer) -> None:
     assert engine.score(PREFIX, QUERIES, TASK.label_words).shape == (len(QUERIES), 5)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    """Return the address of vLLM's own server with tiny_lm."""
+    pytest.importorskip("vllm")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny_lm"]
+    options += ["--dtype", "float32", "--enforce-eager", "--max-logprobs", "40"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]
+    command += ["--model", resolve_model("tiny_lm").location]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+    ) as server:
+        try:
+            for _ in range(600):
+                assert server.poll() is None, "the server ended by itself"
+                with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+                time.sleep(0.5)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("rule", ["first", "joint"])
+def test_its_server_agrees_with_transformers(served: str, rule: str) -> None:
+    queries = [query for row, query in enumerate(QUERIES) if row not in (5, 9)]  # odd ones
+    expected = load_scorer("tiny_lm", device="cpu", label_rule=rule)
+    scorer = OpenAIScorer(
+        "tiny_lm",
+        base_url=served,
+        label_rule=rule,  # type: ignore[arg-type]
+        top_logprobs=40,
+    )
+    probs = scorer.score(PREFIX, queries, TASK.label_words)
+    np.testing.assert_allclose(probs, expected.score(PREFIX, queries, TASK.label_words), atol=1e-3)
+    estimate = scorer.estimate(PREFIX, queries, TASK.label_words)
+    count = load_tokenizer("tiny_lm")
+    tokens = sum(len(count(PREFIX + query)["input_ids"]) for query in queries)
+    times = len(TASK.label_words) if rule == "joint" else 1
+    assert (estimate.requests, estimate.tokens) == (times * len(queries), times * tokens)
+    assert estimate.basis == "counted by the server's tokenizer"
