@@ -135,6 +135,17 @@ class Hyperparameters:
             raise InvalidInputError(f"averages {self.averages!r}: 0 to 1000 are allowed")
         Objective(beta=self.beta, tau=self.tau)
 
+    def follows(self, n_rows: int) -> float:
+        """Return how far the corrections follow the labels of so many rows, 0..1.
+
+        0 without a search, 1 without guards. Labels are smoothed, and weights drawn back, by the
+        same share.
+        """
+        if self.corrections == "none":
+            return 0.0
+        share = self.prior_rows / (self.prior_rows + n_rows)
+        return (1.0 - share) ** (2 if self.corrections == "weights" else 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:

@@ -221,7 +221,7 @@ def fit_scheme(
     predictions = dict(
         zip(grid, folds.predictions(grid, mapper=mapper, progress=progress), strict=True)
     )
-    judged = {setting: folds.metrics(p) for setting, p in predictions.items()}
+    judged = {setting: folds.metrics(p, setting) for setting, p in predictions.items()}
     prepared: dict[tuple[Any, float], Prepared] = {}
     points: list[FrontPoint] = []
     kept: list[NDArray[np.int64]] = []

@@ -95,13 +95,14 @@ def cross_validate(
     equality have no such advantage. Within a fold nothing cancels: its COBias is what as many new
     rows would show, noise included, and the same noise for all schemes.
 
-    Below 200 rows per class it is counted over all folds together after all: the folds would show
-    little but noise, and the guards of :class:`Hyperparameters` hold every scheme back so far
-    that it has little to cancel.
+    Below 200 rows per class the folds would show little but noise. There it is counted over all
+    of them together, and what a search cancels is added again: of the noise e of the rows, its
+    part f that follows the labels leaves (1 - f) e where other schemes show e, and new rows see
+    another f e. The squares differ by 2 f e^2.
     """
     values, indices, _ = checked_rows(probs, labels, None)
     judged = Folds(values, indices, folds, seed)
-    return judged.metrics(judged.predictions([setting])[0])
+    return judged.metrics(judged.predictions([setting])[0], setting)
 
 
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
@@ -223,15 +224,25 @@ class Folds:
                 progress(done / (self.n_folds * len(grid)))
         return found
 
-    def metrics(self, predictions: NDArray[np.int64]) -> ClassificationMetrics:
-        """Judge predictions of all rows; COBias is the mean of that of the parts."""
+    def metrics(
+        self, predictions: NDArray[np.int64], setting: Hyperparameters | None = None
+    ) -> ClassificationMetrics:
+        """Judge predictions of all rows by `setting`, None if nothing was fitted.
+
+        COBias is the mean of that of the parts. See :func:`cross_validate`.
+        """
         n_classes = self.probs.shape[1]
         whole = ClassificationMetrics.from_predictions(self.labels, predictions, n_classes)
         biases = [
             cobias(confusion_matrix(self.labels[rows], predictions[rows], n_classes))
             for rows in (self.part == part for part in range(self.n_parts))
         ]
-        return replace(whole, cobias=float(np.mean(biases)))
+        bias = float(np.mean(biases))
+        if self.few and setting is not None:
+            bias = math.sqrt(
+                bias**2 + 2.0 * setting.follows(self.labels.size) * self.noise(whole) ** 2
+            )
+        return replace(whole, cobias=bias)
 
     def noise(self, metrics: ClassificationMetrics) -> float:
         """Return the part of the COBias of these metrics that is due to the parts being small."""

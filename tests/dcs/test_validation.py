@@ -201,3 +201,34 @@ def test_few_rows_of_a_fair_model_are_left_nearly_as_they_are(n_classes: int) ->
         before = ClassificationMetrics.from_predictions(true, rest.argmax(axis=1), n_classes)
         changes.append(after.accuracy - before.accuracy)
     assert np.mean(changes) > -0.03
+
+
+def test_with_few_rows_what_a_search_cancels_is_added_again() -> None:
+    counted, corrected, true = [], [], []
+    for seed in range(6):
+        probs, labels, many, truth = _split_table(4, 60, seed)
+        folds = Folds(probs, labels, 5, seed)
+        assert folds.few
+        predicted = folds.predictions([_EQUALISER])[0]
+        counted.append(folds.metrics(predicted).cobias)
+        corrected.append(folds.metrics(predicted, _EQUALISER).cobias)
+        scheme = fit_setting(probs, labels, _EQUALISER, seed=seed)
+        # What as many new rows show: the lasting bias and their noise.
+        fresh = np.random.default_rng(seed).choice(truth.size, labels.size, replace=False)
+        shown = scheme.predict(many[fresh])
+        true.append(ClassificationMetrics.from_predictions(truth[fresh], shown, 4).cobias)
+    assert np.mean(counted) < 0.7 * np.mean(true)
+    assert np.mean(corrected) == pytest.approx(np.mean(true), rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "share"),
+    [
+        (Hyperparameters(corrections="none"), 0.0),
+        (_EQUALISER, 1.0),
+        (Hyperparameters(prior_rows=100.0), 0.25),
+        (Hyperparameters(prior_rows=100.0, corrections="memberships"), 0.5),
+    ],
+)
+def test_how_far_a_search_follows_the_labels(setting: Hyperparameters, share: float) -> None:
+    assert setting.follows(100) == pytest.approx(share)
