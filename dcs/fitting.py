@@ -140,6 +140,16 @@ class Hyperparameters:
 
         0 without a search, 1 without guards. Labels are smoothed, and weights drawn back, by the
         same share.
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of labelled rows.
+
+        Returns
+        -------
+        float
+            The share.
         """
         if self.corrections == "none":
             return 0.0
