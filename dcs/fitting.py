@@ -16,6 +16,7 @@ from dcs._arrays import (
     checked_probabilities,
     warn_of_absent_classes,
 )
+from dcs._guards import logarithms, smoothed, weights_of
 from dcs.annealing import AnnealingResult, Schedule, anneal
 from dcs.calibration import Calibration, CalibrationKind, fit_calibration
 from dcs.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
@@ -53,7 +54,6 @@ _LIKELY: Final = ("temperature", "vector", "logistic")
 #: From so many rows on, the likelihood may speak louder than the ridge.
 _RIDGE_ROWS: Final = 500
 
-_MOST_COPIES: Final = 64
 _COPIED_ROWS: Final = 4000
 #: Averaging smooths as well: each of its searches needs fewer copies.
 _SHARED_COPIES: Final = 8
@@ -217,14 +217,14 @@ class Prepared:
             generator = np.random.default_rng(seed)
             halves = [generator.permutation(n_rows)[: n_rows // 2] for _ in range(averages)]
             found = [
-                _logarithms(self._search(half, corrections, setting, share, seed + i))
+                logarithms(self._search(half, corrections, setting, share, seed + i))
                 for i, half in enumerate(halves)
             ]
-            chosen = _weights(np.mean(found, axis=0))
+            chosen = weights_of(np.mean(found, axis=0))
         if setting.corrections == "weights" and share > 0.0:
             target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
             target -= target.mean()
-            chosen = _weights((1.0 - share) * _logarithms(chosen) + share * target)
+            chosen = weights_of((1.0 - share) * logarithms(chosen) + share * target)
         return chosen
 
     def _search(
@@ -237,7 +237,7 @@ class Prepared:
     ) -> tuple[Correction, ...]:
         whole = rows.size == self.labels.size
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
-        probs, labels = _smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
+        probs, labels = smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
         with warnings.catch_warnings():
             # Reported once by fit_setting, not by each of a hundred searches.
             warnings.simplefilter("ignore", UserWarning)
@@ -335,42 +335,3 @@ def _family(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionS
         largest=2.0 if both else 1.0,
         memberships=both,
     )
-
-
-def _smoothed(
-    probs: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    share: float,
-    seed: int,
-    copied_rows: int,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Copy the rows so that a share of the labels follows the probabilities themselves.
-
-    A search over labels alone fits their noise; what the calibrated probabilities expect has none.
-    The labels of the copies are spread evenly over every row's distribution.
-    """
-    n_rows, n_classes = probs.shape
-    copies = min(_MOST_COPIES, max(4, round(copied_rows / n_rows)))
-    expected = round(share * copies)
-    if expected == 0:
-        return probs, labels
-    below = probs.cumsum(axis=1)
-    first = np.random.default_rng(seed).random(n_rows)
-    targets = [
-        np.minimum((((i + first) / expected)[:, None] > below).sum(axis=1), n_classes - 1)
-        for i in range(expected)
-    ]
-    targets += [labels] * (copies - expected)
-    return np.tile(probs, (copies, 1)), np.concatenate(targets)
-
-
-def _logarithms(corrections: tuple[Correction, ...]) -> NDArray[np.float64]:
-    """Return the logarithms of weights, with mean 0: only their ratios matter."""
-    logs = np.log([c.value for c in corrections if isinstance(c, Weight)])
-    centred: NDArray[np.float64] = logs - logs.mean()
-    return centred
-
-
-def _weights(logs: NDArray[np.float64]) -> tuple[Correction, ...]:
-    """Return weights of these logarithms, the largest 1; a range above 30 has no use."""
-    return tuple(Weight(float(w)) for w in np.exp(np.maximum(logs - logs.max(), -30.0)))
