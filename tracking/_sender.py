@@ -286,9 +286,12 @@ class Sender:
             return
         until = time.monotonic() + self._drawing_seconds
         try:
-            figures = self._painter.sweep(keys)
-            with quietly():
-                runs.write_figures(figures or {})
+            if not self._destination.is_pictured(runs.parent_id):
+                figures = self._painter.sweep(keys)
+                with quietly():
+                    runs.write_figures(figures or {})
+                if figures is not None:
+                    self._destination.mark_pictured(runs.parent_id)
         except Exception as error:
             # Without its pictures the sweep is recorded all the same.
             _log.warning("the figures of the sweep were not taken (%s)", one_line(error))

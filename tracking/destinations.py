@@ -201,6 +201,24 @@ class Destination:
                 if entry.run and entry.recorded == entry.digest != entry.drawn
             }
 
+    def is_pictured(self, parent: str) -> bool:
+        """Whether the sweep's run `parent` has figures of all that is recorded now."""
+        try:
+            return (self.folder / "pictured").read_text("utf-8") == self._picture_of(parent)
+        except (OSError, ValueError):
+            return False
+
+    def mark_pictured(self, parent: str) -> None:
+        """Note that the sweep's run `parent` has figures of all that is recorded now."""
+        with contextlib.suppress(OSError):
+            # Else they are drawn once more.
+            atomic_write_text(self.folder / "pictured", self._picture_of(parent))
+
+    def _picture_of(self, parent: str) -> str:
+        with self._lock:
+            cells = sorted((key, entry.digest) for key, entry in self._entries.items())
+        return hashlib.sha256(json.dumps([parent, cells]).encode()).hexdigest()
+
     def pending(self, parent: str | None = None) -> list[str]:
         """Return the keys that have not arrived.
 

@@ -151,3 +151,21 @@ def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
     sports, world = (np.flatnonzero(of_class).tolist() for of_class in counts["own"])
     assert sports == [16, 32], "0.4 and 0.8 in 40 bins"
     assert world == [36, 39], "1 lies in the last bin"
+
+
+def test_a_sweep_without_news_is_not_drawn_again(
+    output: Path, uri: str, drawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def sweep(painter: Painter, keys: list[str]) -> dict[str, bytes]:
+        asked.append(list(keys))
+        return {}
+
+    monkeypatch.setattr(Painter, "sweep", sweep)
+    monkeypatch.setattr(_sender.Sender, "_draw_one", lambda sender, runs: False)
+    for cells in ([1], [1], [1, 2], [1, 2]):
+        with Recorder(output=output, experiment="demo", sweep_key="s1", trials="none") as recorder:
+            for number in cells:
+                recorder.record(make_cell(number))
+    assert asked == [["cell0001"], ["cell0001", "cell0002"]]
