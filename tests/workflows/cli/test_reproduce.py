@@ -117,6 +117,16 @@ def test_tables_that_are_gone_are_scored_again(copy, gone, noted):
     assert not (copy / "probabilities").exists()
 
 
+def test_how_many_rows_there_were_is_not_guessed(copy):
+    record = record_of(copy, "batch")
+    changed(copy, record, identity={**record.identity, "optimization_size": 40})
+    for name in ("probabilities", "outbox"):
+        shutil.rmtree(copy / name)
+    outcome = run_dcs("reproduce", record.key, "--runs", copy)
+    assert outcome.code == 2
+    assert "the record does not say how to score them" in outcome.err
+
+
 def test_a_table_that_was_changed_is_named_and_not_used(copy):
     (path,) = copy.glob("probabilities/*/test.parquet")
     table = ProbabilityTable.read(path)
