@@ -119,8 +119,11 @@ def _show(
     by_task = sorted(finished, key=lambda record: _group(record))
     for (model, task), group in groupby(by_task, key=_group):
         console.print()
-        console.print(f"[bold]{task}[/bold] ({model}): % of test rows, mean ± sd over seeds")
-        console.print(results_table(list(group), width=console.width))
+        cells = list(group)
+        several = len({record.identity["seed"] for record in cells}) > 1
+        figures = "mean ± sd over seeds" if several else "[95 % interval]"
+        console.print(f"[bold]{task}[/bold] ({model}): % of test rows, {figures}")
+        console.print(results_table(cells, width=console.width))
     for record in records:
         if record.status == "FAILED":
             last = (record.error or "").strip().splitlines()[-1]
