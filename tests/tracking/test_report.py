@@ -107,6 +107,7 @@ def test_the_page_shows_tables_figures_schemes_and_failures(report: str) -> None
     assert "ValueError: <b>bad</b> & worse" in page.text
     assert "accuracy 60.0 → 80.0" in page.text
     assert "Ablation of the objective" in page.text
+    assert "objective full objective, Z_err" in page.text, "the axis is not among the facts"
     assert len([source for source in page.sources if source.startswith("data:image")]) >= 8
     runs = {link for link in page.links if "/#/runs/" in link}
     assert len(runs) == len(_cells())
