@@ -7,7 +7,7 @@ ours, also the COBias of our front at that method's mean accuracy.
     python benchmarks/quality.py FOLDER [--splits 10] [--methods icl,batch,...] [--json FILE]
     python benchmarks/quality.py FOLDER --ablations
     python benchmarks/quality.py FOLDER --rows 10,50,100,500
-    python benchmarks/quality.py RESULTS --read [--markdown [tables|methods]]
+    python benchmarks/quality.py RESULTS --read [--markdown [tables|scores|methods]]
 """
 
 from __future__ import annotations
@@ -189,10 +189,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--markdown",
-        choices=("tables", "methods"),
+        choices=("tables", "scores", "methods"),
         nargs="?",
         const="tables",
-        help="with --read: one Markdown table, a row for each table or for each method",
+        help="with --read: one Markdown table; accuracy / COBias by table, or accuracy minus "
+        "COBias by table (scores) or by method",
     )
     options = parser.parse_args(arguments)
     if options.read:

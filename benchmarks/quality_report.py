@@ -151,21 +151,33 @@ def markdown(saved: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
     )
 
 
-def by_method(saved: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table with methods as rows: accuracy minus COBias."""
-    yield "| method | " + " | ".join(saved) + " | mean |"
-    yield "|---|" + "---|" * (len(saved) + 1)
-    names = dict.fromkeys(r["method"] for rows in saved.values() for r in rows)
-    for name in names:
-        if name == FRONT:
-            continue
-        scores = [
-            summarise([r["accuracy"] - r["cobias"] for r in rows if r["method"] == name])
-            for rows in saved.values()
-        ]
-        mean = np.mean([score for score, _ in scores])
-        cells = " | ".join(f"{score:.1f} ± {error:.1f}" for score, error in scores)
-        yield f"| {name} | {cells} | {mean:.1f} |"
+def scores(
+    saved: Mapping[str, Sequence[dict[str, Any]]], *, methods_as_rows: bool
+) -> Iterator[str]:
+    """Yield the lines of a Markdown table of accuracy minus COBias, with the mean over tables."""
+    found = dict.fromkeys(r["method"] for rows in saved.values() for r in rows)
+    names = [name for name in found if name != FRONT]
+    figures = {
+        (table, name): summarise(
+            [r["accuracy"] - r["cobias"] for r in rows if r["method"] == name]
+        )
+        for table, rows in saved.items()
+        for name in names
+    }
+    cells = {key: f"{mean:.1f} ± {error:.1f}" for key, (mean, error) in figures.items()}
+    means = {name: f"{np.mean([figures[t, name][0] for t in saved]):.1f}" for name in names}
+    if methods_as_rows:
+        yield "| method | " + " | ".join(saved) + " | mean |"
+        yield "|---|" + "---|" * (len(saved) + 1)
+        for name in names:
+            row = " | ".join(cells[table, name] for table in saved)
+            yield f"| {name} | {row} | {means[name]} |"
+        return
+    yield "| table | " + " | ".join(names) + " |"
+    yield "|---|" + "---|" * len(names)
+    for table in saved:
+        yield f"| {table} | " + " | ".join(cells[table, name] for name in names) + " |"
+    yield "| mean | " + " | ".join(means.values()) + " |"
 
 
 def read_results(folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -193,7 +205,12 @@ def print_saved(folder: Path, *, form: str | None) -> None:
     """Print results that earlier runs wrote, together."""
     saved = read_results(folder)
     if form is not None:
-        for line in markdown(saved) if form == "tables" else by_method(saved):
+        lines = (
+            markdown(saved)
+            if form == "tables"
+            else scores(saved, methods_as_rows=form == "methods")
+        )
+        for line in lines:
             print(line)
         return
     print_overall(
