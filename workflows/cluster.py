@@ -179,8 +179,7 @@ def connected(address: str | None = None) -> Iterator[None]:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     with _without_greeting():
         if address is None:
-            # Always a new one: after a crash the file with the last one's address is stale.
-            ray.init(address="local", include_dashboard=False, **options)
+            _start(options)
         else:
             _join(address, options)
     try:
@@ -216,6 +215,21 @@ def _without_greeting() -> Iterator[None]:
     finally:
         os.dup2(terminal, 2)
         os.close(terminal)
+
+
+def _start(options: Mapping[str, Any]) -> None:
+    import ray
+
+    try:
+        # Always a new one: after a crash the file with the last one's address is stale.
+        ray.init(address="local", include_dashboard=False, **options)
+    except Exception as error:
+        # Ray has no type of its own for this, and leaves behind what it has started.
+        ray.shutdown()
+        raise ClusterError(
+            f"Ray did not start on this machine ({_one_line(error)}); it may be short of "
+            "memory or overloaded: run the same command again, or join a cluster by --address"
+        ) from error
 
 
 def _join(address: str, options: Mapping[str, Any]) -> None:
