@@ -19,6 +19,9 @@ _NODE_ID = "ray.io/node-id"
 #: it runs. A cell that waits for trials gives back its CPU but not this, so it must be little:
 #: otherwise cells could hold all of it while the trials that they wait for find none.
 _CELLS_SHARE = 0.001
+#: Machines with no more CPUs than this have an actor for each of them: one that waits costs
+#: nothing, while with fewer a CPU would be idle whenever cells take less time than tables.
+_SMALL = 4
 #: Cells handed to Ray per CPU: enough to keep it busy, little enough to stop soon.
 _IN_FLIGHT_PER_CPU = 3
 
@@ -93,14 +96,16 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
 
     cell_cpus = max(now, max_cpus)
     scoring_gpus = max(gpus, max_gpus)
+    # Without GPUs half of the CPUs score, so that annealing can start beside them.
+    small = not scoring_gpus and cell_cpus <= _SMALL
+    cpu_slots = cell_cpus if small else cell_cpus // 2
     return Placement(
         cells=cells,
-        actors={"num_cpus": 1, "num_gpus": 1 if scoring_gpus else 0}
+        actors={"num_cpus": 0.5 if small else 1, "num_gpus": 1 if scoring_gpus else 0}
         # Without GPUs scoring is work for CPUs and goes where the cells go.
         | ({"resources": cells["resources"]} if declared and not scoring_gpus else {}),
         cells_in_flight=_IN_FLIGHT_PER_CPU * max(1, cell_cpus),
-        # Without GPUs half of the CPUs score, so that annealing can start beside them.
-        actor_slots=scoring_gpus or max(1, cell_cpus // 2),
+        actor_slots=scoring_gpus or max(1, cpu_slots),
         cpus=cpus,
         gpus=gpus,
         cell_cpus=cell_cpus,

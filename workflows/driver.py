@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -168,7 +169,8 @@ class Driver:
             return
         free = self._placement.cell_cpus_now
         if self._placement.shared:
-            free -= min(self._placement.actor_slots, len(self._requests))
+            actors = min(self._placement.actor_slots, len(self._requests))
+            free -= math.ceil(actors * self._placement.actors["num_cpus"])
         task = ray.remote(max_retries=0)(_warm_up).options(**self._placement.cells)
         for _ in range(min(free, _WARM_WORKERS)):
             task.remote()

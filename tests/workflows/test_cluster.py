@@ -30,6 +30,10 @@ def test_one_machine_does_everything():
     plain = place([_node("a", CPU=8), _node("gone", alive=False, CPU=8)])
     assert plain.actors == {"num_cpus": 1, "num_gpus": 0}
     assert (plain.actor_slots, plain.cells_in_flight) == (4, 24)
+    # With two CPUs an actor for each, and room for a cell beside them.
+    two = place([_node("a", CPU=2)])
+    assert (two.actor_slots, two.actors["num_cpus"]) == (2, 0.5)
+    assert place([_node("a", CPU=1)]).actor_slots == 1
 
 
 def test_cells_stay_off_gpu_nodes_where_there_are_others():
