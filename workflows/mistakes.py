@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -47,7 +49,11 @@ def _describe(detail: ErrorDetails, model: type[BaseModel]) -> str:
         message = f"{_CONTAINERS[detail['type']]} is needed"
     if detail["type"] == "value_error":
         return f"key {path!r}: {message}" if path else message
-    return f"key {path!r}: {message}, got {show(detail['input'])}"
+    near = ""
+    if detail["type"] == "literal_error":
+        names = re.findall(r"'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
+        near = suggest(detail["input"], names) if isinstance(detail["input"], str) else ""
+    return f"key {path!r}: {message}, got {show(detail['input'])}{near}"
 
 
 def _fields_at(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
