@@ -102,10 +102,7 @@ def run_front(
         progress=lambda part: tell(share + (1.0 - share) * part),
         mapper=mapper,
     )
-    points = [
-        _record(len(trials) + i, point.setting, point.estimate)
-        for i, point in enumerate(fitted.points)
-    ]
+    points = [_record(len(trials) + i, point) for i, point in enumerate(fitted.points)]
     best = points[_index(fitted.points, fitted.chosen)]
     return Fitted(scheme=fitted.scheme, trials=(*trials, *points), best=best)
 
@@ -250,15 +247,15 @@ def _figures(estimate: ClassificationMetrics) -> dict[str, float]:
     }
 
 
-def _record(
-    number: int, setting: Hyperparameters | None, estimate: ClassificationMetrics
-) -> TrialRecord:
+def _record(number: int, point: FrontPoint) -> TrialRecord:
+    setting, estimate = point.setting, point.estimate
     return TrialRecord(
         number=number,
         params={"calibration": "none", "corrections": "none"}
         if setting is None
         else _flat(setting),
-        metrics=_figures(estimate),
+        # What --max-cobias is held against.
+        metrics=_figures(estimate) | {"dev/lasting_cobias": point.lasting_cobias},
         state="COMPLETE",
         seconds=0.0,
         started_ms=time.time_ns() // 1_000_000,
