@@ -92,3 +92,23 @@ def test_ci_runs_the_two_commands_of_the_readme() -> None:
     ]
     assert len(made) >= 2
     assert [command for command in made if not re.search(rf"^{command}$", ci, re.MULTILINE)] == []
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    lines = [line for line in results.splitlines() if line.startswith("|")]
+    mean = next(
+        i for i, line in enumerate(lines) if line.startswith("| mean of accuracy − COBias")
+    )
+    head = next(line for line in reversed(lines[:mean]) if line.startswith("| table |"))
+    figures = dict(zip(_entries(head), _entries(lines[mean]), strict=True))
+    methods = ("icl", "batch", "logistic-balanced", "published", "dcs")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = next(
+        line for line in readme.splitlines() if re.fullmatch(r"\|( \**[\d.]+\** \|)+", line)
+    )
+    assert [entry.strip("*") for entry in _entries(shown)] == [figures[name] for name in methods]
+
+
+def _entries(row: str) -> list[str]:
+    return [entry.strip() for entry in row.strip().strip("|").split("|")]
