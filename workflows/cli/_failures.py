@@ -12,7 +12,14 @@ from dcs._reading import one_line
 from dcs._redaction import redact
 from dcs.errors import DCSError
 
-__all__ = ["MENDABLE", "explained", "forget_output", "print_anything", "show_traceback"]
+__all__ = [
+    "MENDABLE",
+    "explained",
+    "forget_output",
+    "plain_warning",
+    "print_anything",
+    "show_traceback",
+]
 
 #: What a user can mend: bad input, a full or read-only disk, too little memory. The rest is a bug
 #: and shows its traceback.
@@ -54,6 +61,17 @@ def show_traceback(
 ) -> None:
     """Print a traceback as Python does, without the secrets that its messages may quote."""
     sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+
+
+def plain_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Return a warning as a person reads it: without the line of code that gave it."""
+    return f"dcs: warning: {redact(one_line(message))}\n"
 
 
 def print_anything() -> None:
