@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import typer
 
@@ -30,6 +31,7 @@ from workflows.cli._failures import (
     MENDABLE,
     explained,
     forget_output,
+    plain_warning,
     print_anything,
     show_traceback,
 )
@@ -103,6 +105,7 @@ def main() -> None:
     STOP.listen()
     print_anything()
     sys.excepthook = show_traceback
+    warnings.formatwarning = plain_warning
     try:
         try:
             app(arguments)
