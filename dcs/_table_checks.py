@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs._reading import reason
-from dcs._reading import show as show
+from dcs._reading import show
 from dcs.errors import TableError
 
 SUM_TOLERANCE = 1e-6

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from numpy.typing import ArrayLike
 
 from dcs._files import suggest
-from dcs._table_checks import show
+from dcs._reading import show
 from dcs.corrections import CorrectionSet
 from dcs.errors import ConfigError
 from dcs.objective import Objective
