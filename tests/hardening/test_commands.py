@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,10 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcs.probabilities import ProbabilityTable
+from dcs.scheme import CorrectionScheme
 from tests.hardening.commands import Outcome, checked, leftovers
 from tests.hardening.corpus import KINDS, SWEEP, brief, damaged, scheme, spoiled, table, thorough
 from workflows.cli import app
 
+_ROOT = Path(__file__).parents[2]
 KIND = {kind.name: kind for kind in KINDS}
 
 
@@ -211,3 +215,43 @@ def test_odd_addresses(address: str, work: Path) -> None:
     ]
     assert outcomes[0].code == 2
     assert leftovers(work) == []
+
+
+def test_warnings_are_worded_for_people() -> None:
+    code = (
+        "import sys, warnings\n"
+        "from workflows import cli\n"
+        "cli.app = lambda arguments: warnings.warn('no rows are\\nlabelled x')\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=_ROOT
+    )
+    assert done.stderr == "dcs: warning: no rows are\\nlabelled x\n"
+
+
+DEGENERATE = {
+    "two rows": ([[0.5, 0.5], [0.2, 0.8]], [0, 1]),
+    "one label": ([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]], [1, 1, 1]),
+    "all alike": ([[1 / 3] * 3] * 6, [0, 1, 2, 0, 1, 2]),
+    "certain and right": ([[1, 0], [0, 1]] * 3, [0, 1] * 3),
+    "certain and wrong": ([[0, 1], [1, 0]] * 3, [0, 1] * 3),
+    "next to nothing": ([[1e-300, 1.0]] * 4, [0, 1, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_tables_at_the_edge(name: str, tmp_path: Path) -> None:
+    values, labels = DEGENERATE[name]
+    made = ProbabilityTable.from_arrays(values, labels, normalise=True)
+    made.write(tmp_path / "t.parquet")
+    schemes = {"identity": CorrectionScheme.identity(made.classes), "mixed": scheme(made.classes)}
+    for each in schemes.values():
+        each.save(tmp_path / "s.json")
+        evaluated = checked("evaluate", tmp_path / "t.parquet", "--scheme", tmp_path / "s.json")
+        assert evaluated.code == 0, evaluated
+        applied = checked(
+            *("apply", tmp_path / "s.json", tmp_path / "t.parquet"), "-o", tmp_path / "x.parquet"
+        )
+        assert applied.code == 0, applied
+        assert ProbabilityTable.read(tmp_path / "x.parquet").n_rows == len(labels)
