@@ -14,10 +14,9 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 
 from dcs._files import suggest
 from dcs._reading import read_yaml
-from dcs.errors import ConfigError, DCSError, InvalidInputError
+from dcs.errors import ConfigError, InvalidInputError
 from dcs.methods import get_method, method_names
 from dcs.prompting import get_task, parse_shots
-from tracking import parse_trials
 from workflows.axes import (
     GRID,
     AxisValues,
@@ -27,12 +26,13 @@ from workflows.axes import (
     kept_values,
     settings_of,
 )
-from workflows.mistakes import one_line
+from workflows.mistakes import as_value_error, one_line
 from workflows.scoring import ScoringSettings
 from workflows.settings import (
     FixedObjective,
     ObjectiveChoice,
     Strict,
+    TrackingSettings,
     TunerSettings,
     objective_label,
 )
@@ -49,27 +49,6 @@ __all__ = [
     "objective_label",
     "packaged_config",
 ]
-
-
-class TrackingSettings(Strict):
-    """What a sweep leaves in MLflow; the results are the same in any case.
-
-    Attributes
-    ----------
-    trials : "all", "none", "best:K" or int
-        Trials that become runs: all, none, or the best so many of each cell.
-    figures : "all" or "none"
-        Whether the scheme and the search of each cell, and the sweep, are drawn.
-    """
-
-    trials: str | int = "all"
-    figures: Literal["all", "none"] = "all"
-
-    @field_validator("trials")
-    @classmethod
-    def _readable(cls, value: str | int) -> str | int:
-        chosen: str | int = _as_value_error(parse_trials, value)
-        return chosen
 
 
 class SweepConfig(Strict):
@@ -148,14 +127,14 @@ class SweepConfig(Strict):
     @classmethod
     def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         for value in values:
-            _as_value_error(get_task, value)
+            as_value_error(get_task, value)
         return values
 
     @field_validator("methods")
     @classmethod
     def _known_methods(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         for value in values:
-            _as_value_error(get_method, value)
+            as_value_error(get_method, value)
         if "contextual" in values:
             raise ValueError(
                 "'contextual' needs the probabilities of content-free inputs, which sweeps do "
@@ -168,7 +147,7 @@ class SweepConfig(Strict):
     def _parse_shots(cls, values: Any) -> Any:
         if not isinstance(values, (list, tuple)):
             return values
-        return tuple(_as_value_error(parse_shots, str(value)) for value in values)
+        return tuple(as_value_error(parse_shots, str(value)) for value in values)
 
     @field_validator("optuna_storage")
     @classmethod
@@ -379,10 +358,3 @@ def packaged_config(name: str) -> Path:
             f"there are {', '.join(names)}"
         )
     return path
-
-
-def _as_value_error(function: Any, value: Any) -> Any:
-    try:
-        return function(value)
-    except DCSError as error:
-        raise ValueError(str(error)) from None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dcs._files import suggest
 from dcs._reading import show
-from workflows.axes import ABLATED
-from workflows.settings import FixedObjective
+from dcs.errors import DCSError
 
-__all__ = ["one_line"]
+__all__ = ["as_value_error", "one_line"]
 
 #: What YAML calls the types that pydantic asks for.
 _CONTAINERS = {
@@ -21,6 +22,14 @@ _CONTAINERS = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
 }
+
+
+def as_value_error(function: Callable[[Any], Any], value: Any) -> Any:
+    """Call a function of ours so that pydantic names the place of what it refuses."""
+    try:
+        return function(value)
+    except DCSError as error:
+        raise ValueError(str(error)) from None
 
 
 def one_line(error: ValidationError, model: type[BaseModel]) -> str:
@@ -57,6 +66,9 @@ def _describe(detail: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _fields_at(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    from workflows.axes import ABLATED
+    from workflows.settings import FixedObjective
+
     for part in location:
         if part == "axes":
             return list(ABLATED)

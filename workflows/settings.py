@@ -1,19 +1,30 @@
-"""How the scheme of one cell is found: the part of a sweep's configuration that a study reads."""
+"""The parts of a sweep's configuration that say how a cell is tuned and what is recorded."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 
 from dcs._files import suggest
 from dcs.corrections import MEMBERSHIP_COUNT
+from tracking import parse_trials
+from workflows.mistakes import as_value_error
 
 __all__ = [
     "OBJECTIVE_NAMES",
     "FixedObjective",
     "ObjectiveChoice",
     "Strict",
+    "TrackingSettings",
     "TunerSettings",
     "objective_label",
 ]
@@ -190,3 +201,24 @@ class TunerSettings(Strict):
             weight: float = getattr(self.objective, name)
             return (weight, weight)
         return (0.0, highest if name in _TERMS[self.objective] else 0.0)
+
+
+class TrackingSettings(Strict):
+    """What a sweep leaves in MLflow; the results are the same in any case.
+
+    Attributes
+    ----------
+    trials : "all", "none", "best:K" or int
+        Trials that become runs: all, none, or the best so many of each cell.
+    figures : "all" or "none"
+        Whether the scheme and the search of each cell, and the sweep, are drawn.
+    """
+
+    trials: str | int = "all"
+    figures: Literal["all", "none"] = "all"
+
+    @field_validator("trials")
+    @classmethod
+    def _readable(cls, value: str | int) -> str | int:
+        chosen: str | int = as_value_error(parse_trials, value)
+        return chosen
