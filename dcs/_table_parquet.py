@@ -116,7 +116,7 @@ def open_parquet(path: Path) -> Iterator[Any]:
             pq.ParquetFile(
                 _place(path, raw),
                 metadata=metadata,
-                # Written out, a few long texts that repeat may not fit in memory: `read_table` looks.
+                # A few long texts that repeat may not fit in memory when written out.
                 read_dictionary=texts,
                 # A zstd page with one flipped bit may still decompress; only the checksum tells.
                 page_checksum_verification=True,
