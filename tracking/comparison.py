@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dcs.scheme import CorrectionScheme
@@ -82,11 +82,28 @@ def _results(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
     ranked = sorted(
         names, key=lambda name: next((i for i, p in enumerate(order) if name.startswith(p)), 9)
     )
-    rows = [_figure(name, first.metrics.get(name), second.metrics.get(name)) for name in ranked]
+    ends = {f"{name}_{end}" for name in names for end in ("low", "high")}
+    rows = []
+    for name in ranked:
+        if name not in ends:
+            row = _figure(name, first.metrics.get(name), second.metrics.get(name))
+            rows.append(_with_intervals(name, row, (first, second)))
     seconds = annealing_seconds(first), annealing_seconds(second)
     if "opt/seconds" not in names and any(value is not None for value in seconds):
         rows.append(_figure("annealing seconds", *seconds))
     return rows
+
+
+def _with_intervals(
+    name: str, row: ComparedRow, cells: tuple[CellRecord, CellRecord]
+) -> ComparedRow:
+    """Put the 95 % interval of a share behind it, where it is known."""
+    texts = []
+    for cell, text in zip(cells, (row.first, row.second), strict=True):
+        ends = [cell.metrics.get(f"{name}_{end}") for end in ("low", "high")]
+        known = [_number(100.0 * value, 1) for value in ends if value is not None]
+        texts.append(f"{text} [{', '.join(known)}]" if len(known) == len(ends) else text)
+    return replace(row, first=texts[0], second=texts[1])
 
 
 def _classes(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
@@ -141,7 +158,8 @@ def _figure(
 
 def _number(value: float, digits: int, sign: str = "") -> str:
     if value == int(value) and abs(value) >= 1000:
-        return f"{int(value):{sign},}"
+        text = f"{int(value):{sign},}"
+        return text.replace("-", "−") if sign else text
     text = f"{value:{sign}.{digits}f}"
     if sign and float(text) == 0:
         return "="

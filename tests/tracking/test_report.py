@@ -204,10 +204,17 @@ def test_cells_are_read_back_with_their_runs(output: Path, uri: str) -> None:
 
 
 def test_two_cells_side_by_side() -> None:
-    first = make_cell(1, metrics={"test/accuracy": 0.5, "test/cobias": 0.2, "opt/z": 0.3})
+    interval = {"test/accuracy_low": 0.45, "test/accuracy_high": 0.55}
+    figures = {"test/accuracy": 0.5, "test/cobias": 0.2, "opt/z": 0.3, "opt/evaluations": 3000}
+    first = make_cell(1, metrics=figures | interval)
     second = make_cell(
         2,
-        metrics={"test/accuracy": 0.6, "test/cobias": 0.3, "opt/z": 0.2},
+        metrics={
+            "test/accuracy": 0.6,
+            "test/cobias": 0.3,
+            "opt/z": 0.2,
+            "opt/evaluations": 2000,
+        },
         class_accuracies={"class": ["Sports"], "before": [0.5], "after": [0.75]},
     )
     found = compare_records(first, second)
@@ -215,6 +222,10 @@ def test_two_cells_side_by_side() -> None:
     results = {row.name: row for row in found.results}
     assert results["test/accuracy, %"].difference == "+10.0"
     assert results["test/accuracy, %"].better is True
+    assert results["test/accuracy, %"].first == "50.0 [45.0, 55.0]"
+    assert results["test/accuracy, %"].second == "60.0"
+    assert not [name for name in results if name.endswith(("_low", "_high"))]
+    assert results["opt/evaluations"].difference == "−1,000"
     assert results["test/cobias, %"].better is False
     assert results["opt/z"].better is None, "another beta gives another Z"
     classes = {row.name: (row.first, row.second, row.difference) for row in found.classes}
