@@ -41,7 +41,8 @@ def running(command: list[str], health: str) -> Iterator[None]:
 
 
 def wait_for(address: str) -> None:
-    for _ in range(600):
+    until = time.monotonic() + 180
+    while time.monotonic() < until:
         try:
             with urllib.request.urlopen(address, timeout=1):
                 return

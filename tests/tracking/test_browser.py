@@ -11,12 +11,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 
-from tracking import Outbox, Recorder
+from tracking import Outbox, Recorder, sync
 from tracking.report import render_report
 from tracking.stored import StoredCell, run_link, stored_cells, sweep_run
 from tracking.stores import default_tracking_uri
@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 EXPERIMENT = os.environ.get("DCS_EXPERIMENT", "quickstart")
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+#: How long MLflow's pages may take, in milliseconds: they are slow where much else runs.
+_PATIENCE = 120_000
 # MLflow asks for a user that a server without accounts does not know, and its charts settle in
 # more than one frame.
 _EXPECTED = ("users/current", "ResizeObserver loop")
@@ -46,6 +48,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Recorder(output=folder, experiment=EXPERIMENT, sweep_key="s1", trials="none") as recorder:
         for record in paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), methods=methods):
             recorder.record(record)
+        for record in paper_cells(tasks=("trec",), methods=("dcs",), objective="err"):
+            recorder.record(record)
+    # Draws what the end of a sweep leaves no time for.
+    sync(folder)
     return folder
 
 
@@ -147,10 +153,48 @@ def test_the_report_draws_sorts_and_filters(
     assert not page.evaluate(too_wide), "too wide for a telephone"
 
 
+_CONTRASTS = """
+() => {
+  const channel = (v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = (color) => {
+    const [r, g, b] = color.match(/[0-9.]+/g).map(Number);
+    return .2126 * channel(r) + .7152 * channel(g) + .0722 * channel(b);
+  };
+  const behind = (node) => {
+    const color = getComputedStyle(node).backgroundColor;
+    return color.startsWith("rgba(0, 0, 0, 0") && node.parentElement
+      ? behind(node.parentElement) : color;
+  };
+  const chosen = "h1, h2, a, td, th button, .note, .kind, figcaption, summary, li, input, dt, dd";
+  return [...document.querySelectorAll(chosen)].map((node) => {
+    const [a, b] = [light(getComputedStyle(node).color), light(behind(node))];
+    return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  });
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_is_legible_by_day_and_by_night(
+    page: Page, report: Path, scheme: Any, photograph: Callable[[str], None]
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.goto(report.as_uri())
+    contrasts = page.evaluate(_CONTRASTS)
+    assert len(contrasts) > 50
+    assert min(contrasts) >= 4.5, "less than WCAG asks for"
+    page_is_dark = page.evaluate(
+        "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g)[0] < 100"
+    )
+    assert page_is_dark == (scheme == "dark")
+    if scheme == "dark":
+        photograph("report_dark")
+
+
 def test_a_link_of_the_report_opens_its_run(page: Page, report: Path) -> None:
     page.goto(report.as_uri())
     page.locator("#all-cells tbody a").first.click()
-    page.get_by_text("Run ID", exact=False).first.wait_for(timeout=20_000)
+    page.get_by_text("Run ID", exact=False).first.wait_for(timeout=_PATIENCE)
     assert page.get_by_text("dcs.cell_key").count() > 0
 
 
@@ -170,8 +214,8 @@ def test_mlflow_compares_both_methods(
         f"{server}/#/compare-runs?runs={quote(json.dumps(ids))}"
         f"&experiments={quote(json.dumps(experiments))}"
     )
-    page.get_by_text("Comparing 2 Runs").first.wait_for(timeout=30_000)
-    page.locator(".js-plotly-plot svg").first.wait_for(timeout=20_000)
+    page.get_by_text("Comparing 2 Runs").first.wait_for(timeout=_PATIENCE)
+    page.locator(".js-plotly-plot svg").first.wait_for(timeout=_PATIENCE)
     for cell in pair:
         assert page.get_by_text(cell.run_id).count() > 0
     for metric in ("test/accuracy", "test/cobias"):
@@ -184,10 +228,22 @@ def test_mlflow_draws_the_annealing_run(
 ) -> None:
     cell = next(cell for cell in reversed(cells) if cell.record.trace)
     page.goto(f"{server}/#/experiments/{cell.experiment_id}/runs/{cell.run_id}/model-metrics")
-    page.get_by_text("temperature", exact=True).first.wait_for(timeout=30_000)
-    page.locator(".js-plotly-plot svg").first.wait_for(timeout=20_000)
+    page.get_by_text("temperature", exact=True).first.wait_for(timeout=_PATIENCE)
+    page.locator(".js-plotly-plot svg").first.wait_for(timeout=_PATIENCE)
     assert page.get_by_text("best", exact=True).count() > 0
     photograph("mlflow_annealing")
+
+
+def test_mlflow_shows_the_pictures_of_a_cell(
+    page: Page, server: str, cells: list[StoredCell], photograph: Callable[[str], None]
+) -> None:
+    cell = next(cell for cell in reversed(cells) if cell.record.trace)
+    place = f"{server}/#/experiments/{cell.experiment_id}/runs/{cell.run_id}/artifacts"
+    page.goto(f"{place}/figures/scheme.png")
+    page.wait_for_function(
+        "[...document.images].some((image) => image.naturalWidth > 400)", timeout=_PATIENCE
+    )
+    photograph("mlflow_scheme")
 
 
 def test_mlflow_shows_the_picture_of_the_sweep(
@@ -197,8 +253,8 @@ def test_mlflow_shows_the_picture_of_the_sweep(
     assert run is not None
     place = f"{server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/artifacts"
     page.goto(f"{place}/leaderboard.md")
-    page.get_by_text("leaderboard.md").first.wait_for(timeout=30_000)
+    page.get_by_text("leaderboard.md").first.wait_for(timeout=_PATIENCE)
     for name in ("figures", "tables", "class_accuracies.json"):
         assert page.get_by_text(name, exact=True).count() == 1
-    page.get_by_text("COBias %").wait_for(timeout=20_000)
+    page.get_by_text("COBias %").wait_for(timeout=_PATIENCE)
     photograph("mlflow_sweep")
