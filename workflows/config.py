@@ -27,7 +27,7 @@ from workflows.axes import (
     settings_of,
 )
 from workflows.mistakes import as_value_error, one_line
-from workflows.scoring import ScoringSettings
+from workflows.scoring import ScoringSettings, merged_options
 from workflows.settings import (
     FixedObjective,
     ObjectiveChoice,
@@ -238,7 +238,7 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
         )
     for key, value in overrides.items():
         if isinstance(value, dict) and isinstance(content.get(key), dict):
-            content[key] = content[key] | value
+            content[key] = merged_options(content[key], value)
         elif value not in (None, {}):
             content[key] = value
     try:

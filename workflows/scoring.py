@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from dcs.scorers import (
 from dcs.scorers.base import SCORING_VERSION
 from workflows.cluster_placement import Placement
 
-__all__ = ["INDECISIVE", "ScoringSettings", "actor_pool", "check_gpus"]
+__all__ = ["INDECISIVE", "ScoringSettings", "actor_pool", "check_gpus", "merged_options"]
 
 #: What is not passed on to the engine.
 _OURS = ("engine", "store", "price")
@@ -145,6 +146,18 @@ class ScoringSettings(BaseModel):
             "scoring": SCORING_VERSION,
             "options": {"label_rule": self.label_rule} | decisive,
         }
+
+
+def merged_options(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scoring options of a file with those of the command line, which win key by key.
+
+    Where the command line names another engine, what only the file's engine knows is left out.
+    """
+    kept = dict(file)
+    engine = given.get("engine")
+    if engine in engine_names() and engine != file.get("engine", "transformers"):
+        kept = {k: v for k, v in kept.items() if k == "store" or k in engine_options(engine)}
+    return kept | dict(given)
 
 
 def _installed(package: str) -> str:

@@ -126,6 +126,10 @@ class TestSettings:
         assert config.scoring == ScoringSettings(**scoring | {"base_url": "http://b/v1"})
         assert load_config(path, scoring={}).scoring == ScoringSettings(**scoring)
         assert {r.scoring for r in table_requests(config)} == {config.scoring}
+        other = load_config(path, scoring={"engine": "transformers", "device": "cpu"})
+        assert other.scoring == ScoringSettings(device="cpu")  # of the server nothing is left
+        with pytest.raises(ConfigError, match="unknown engine 'vlm'"):
+            load_config(path, scoring={"engine": "vlm"})
         path.write_text(yaml.safe_dump(content))
         assert load_config(path).scoring == ScoringSettings()
         path.write_text(yaml.safe_dump(content | {"scoring": {"enigne": "vllm"}}))
