@@ -30,8 +30,8 @@ from tracking.records import CellRecord, TrialRecord
 from workflows.config import load_config
 from workflows.stores import ProbabilityStore
 
-EXAMPLES = int(os.environ.get("DCS_HARDENING_EXAMPLES", "12"))
-"""Examples per property; 12 take a second or two, 2000 minutes."""
+EXAMPLES = int(os.environ.get("DCS_HARDENING_EXAMPLES", "8"))
+"""Examples per property; 8 take a second or two, 2000 minutes."""
 
 thorough = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 brief = settings(thorough, max_examples=max(3, EXAMPLES // 4))
