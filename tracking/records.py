@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -18,7 +17,17 @@ from dcs._files import suggest
 from dcs._reading import reason, show
 from dcs.errors import InvalidInputError, TrackingError
 from dcs.scheme import CorrectionScheme
-from tracking._plain import decode, decode_numbers, encode, plain
+from tracking._plain import (
+    class_columns,
+    decode,
+    decode_numbers,
+    encode,
+    integer,
+    number,
+    numbers,
+    one_of,
+    plain,
+)
 
 __all__ = [
     "RECORD_FORMAT",
@@ -77,14 +86,14 @@ class TrialRecord:
 
     def __post_init__(self) -> None:
         name = f"trial {self.number}"
-        _one_of(f"{name}: state", self.state, ("COMPLETE", "PRUNED", "FAIL"))
-        _set(self, "number", _integer("trial number", self.number))
+        one_of(f"{name}: state", self.state, ("COMPLETE", "PRUNED", "FAIL"))
+        _set(self, "number", integer("trial number", self.number))
         _set(self, "params", plain(self.params, f"{name}: params"))
-        _set(self, "metrics", _numbers(self.metrics, f"{name}: metrics"))
-        _set(self, "seconds", _number(f"{name}: seconds", self.seconds))
-        _set(self, "started_ms", _integer(f"{name}: started_ms", self.started_ms))
+        _set(self, "metrics", numbers(self.metrics, f"{name}: metrics"))
+        _set(self, "seconds", number(f"{name}: seconds", self.seconds))
+        _set(self, "started_ms", integer(f"{name}: started_ms", self.started_ms))
         if self.value is not None:
-            _set(self, "value", _number(f"{name}: value", self.value))
+            _set(self, "value", number(f"{name}: value", self.value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +168,8 @@ class CellRecord:
                 f"cell key {self.key!r} cannot name a file: letters, digits, '.', '_' and '-' "
                 "are allowed, at most 128"
             )
-        _one_of("cell status", self.status, ("FINISHED", "FAILED"))
-        _one_of("cell direction", self.direction, ("maximize", "minimize"))
+        one_of("cell status", self.status, ("FINISHED", "FAILED"))
+        one_of("cell direction", self.direction, ("maximize", "minimize"))
         for name in ("sweep", "error"):
             value = getattr(self, name)
             if not isinstance(value, str) and (name == "sweep" or value is not None):
@@ -175,12 +184,12 @@ class CellRecord:
         if self.scheme is not None:
             # What cannot be read as a scheme could never be recorded as a model.
             CorrectionScheme.from_dict(self.scheme, source=f"scheme of cell {self.key}")
-        _set(self, "metrics", _numbers(self.metrics, "metrics"))
-        _set(self, "class_accuracies", _columns(self.class_accuracies))
+        _set(self, "metrics", numbers(self.metrics, "metrics"))
+        _set(self, "class_accuracies", class_columns(self.class_accuracies))
         _set(self, "trials", tuple(self.trials))
         _set(self, "trace", tuple(_trace_row(row) for row in self.trace))
         for name in ("started_ms", "finished_ms"):
-            _set(self, name, _integer(name, getattr(self, name)))
+            _set(self, name, integer(name, getattr(self, name)))
 
     @property
     def finished(self) -> bool:
@@ -331,52 +340,10 @@ def _set(record: object, name: str, value: Any) -> None:
     object.__setattr__(record, name, value)
 
 
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidInputError(f"{name} is {show(value)}; allowed: {', '.join(allowed)}")
-
-
-def _integer(name: str, value: Any) -> int:
-    try:
-        if int(value) == value:
-            return int(value)
-    except (TypeError, ValueError, OverflowError):
-        pass  # Said below, together with every other value that is not a whole number.
-    raise InvalidInputError(f"{name} is {show(value)}; a whole number is needed")
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInputError(f"{name} is {show(value)}; a number is needed") from None
-
-
-def _numbers(values: Mapping[str, Any], name: str) -> dict[str, float]:
-    return {str(key): _number(f"{name}[{key!r}]", value) for key, value in values.items()}
-
-
 def _trace_row(row: Iterable[Any]) -> TraceRow:
-    values = tuple(_number("trace value", value) for value in row)
+    values = tuple(number("trace value", value) for value in row)
     if len(values) != len(TRACE_COLUMNS):
         raise InvalidInputError(
             f"a trace row has {len(values)} values; it needs {', '.join(TRACE_COLUMNS)}"
         )
     return values[0], values[1], values[2], values[3]
-
-
-def _columns(table: Mapping[str, Any]) -> dict[str, list[Any]]:
-    columns = {str(name): plain(list(values), str(name)) for name, values in table.items()}
-    for name, values in columns.items():
-        columns[name] = [
-            None if isinstance(value, float) and math.isnan(value) else value for value in values
-        ]
-    if columns and not {"class", "before", "after"} <= set(columns):
-        raise InvalidInputError(
-            f"class_accuracies has the columns {', '.join(columns)}; class, before and after "
-            "are needed"
-        )
-    if len({len(values) for values in columns.values()}) > 1:
-        sizes = ", ".join(f"{name}: {len(values)}" for name, values in columns.items())
-        raise InvalidInputError(f"class_accuracies has columns of unequal length ({sizes})")
-    return columns
