@@ -6,7 +6,7 @@ Three parts, each printed as it ends::
     python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs
     python benchmarks/sweep.py recording            # cells/s into SQLite and into a server
 
-The virtual CPUs of `scheduling` are real Ray workers that sleep: some 60 MB of memory each.
+The virtual CPUs of `scheduling` are real Ray workers that sleep: some 80 MB of memory each.
 """
 
 from __future__ import annotations

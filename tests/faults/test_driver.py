@@ -7,7 +7,9 @@ import signal
 
 import pytest
 
+import workflows.cluster
 from tracking import queries
+from workflows.cluster import ClusterError, check_software
 
 from .processes import descendants, end, find_worker, start_dcs, title, wait_for
 from .sweeps import CONFIG, check_complete, kept, write_config
@@ -41,8 +43,18 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored, tmp
 
     code, out, err = end(start_dcs(*arguments))
     assert code == 0, err
-    assert "cells finished earlier" in out
+    assert "finished earlier" in out
     check_complete(scored, undisturbed[1])
+
+
+def test_nodes_that_run_something_else_are_named_at_the_start(cluster, monkeypatch):
+    check_software()
+    # Of the driver alone: the nodes have processes of their own.
+    monkeypatch.setattr(workflows.cluster, "source_digest", lambda: "another")
+    with pytest.raises(ClusterError, match="git pull && pip install") as caught:
+        check_software()
+    assert "(another)" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_local_ray_ends_with_its_driver(undisturbed, scored, tmp_path):
