@@ -50,6 +50,11 @@ _FRUGAL: Final = ("none", "batch")
 #: A full matrix needs a number of rows per entry that tables with many classes do not have.
 _MOST_LOGISTIC_CLASSES: Final = 12
 
+#: Rows in all, and per class, below which calibrations fitted to labels are not told apart from
+#: their noise.
+_CALIBRATED_ROWS: Final = 1000
+_CALIBRATED_CLASS_ROWS: Final = 100
+
 #: Rows per class below which memberships, which nothing draws back, are not tried.
 _MEMBERSHIP_ROWS: Final = 400
 
@@ -63,8 +68,8 @@ class SelectionSettings:
     candidates : tuple of Hyperparameters
         Settings to compare; those that search are tried with every beta. Those that would
         overfit are left out when others remain: a logistic calibration above 12 classes,
-        membership functions below 400 rows per class, and below 200 rows per class all
-        calibrations that are fitted to labels.
+        membership functions below 400 rows per class, and all calibrations that are fitted to
+        labels below 1,000 rows or 100 per class.
     betas : tuple of float
         Weights of COBias: the points of the front.
     fixed : tuple of Hyperparameters
@@ -283,6 +288,7 @@ def _no_better(
 def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hyperparameters, ...]:
     """Leave out what would overfit, unless nothing else is left."""
     n_rows, n_classes = folds.probs.shape
+    fewest = max(_CALIBRATED_ROWS, _CALIBRATED_CLASS_ROWS * n_classes)
     kept = tuple(
         c
         for c in candidates
@@ -290,7 +296,7 @@ def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hype
         and not (
             c.corrections in ("memberships", "both") and n_rows < _MEMBERSHIP_ROWS * n_classes
         )
-        and not (folds.few and c.calibration not in _FRUGAL)
+        and (c.calibration in _FRUGAL or n_rows >= fewest)
     )
     return kept or candidates
 
