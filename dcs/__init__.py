@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dcs.annealing import AnnealingResult, Schedule, anneal
-    from dcs.corrections import CorrectionSet, Membership, Weight
+    from dcs.correction_sets import CorrectionSet
+    from dcs.corrections import Membership, Weight
     from dcs.errors import DCSError
     from dcs.estimator import DCSClassifier
     from dcs.exact import exact_search
@@ -51,7 +52,7 @@ _HOME = {
     "AnnealingResult": "dcs.annealing",
     "ClassificationMetrics": "dcs.metrics",
     "CorrectionScheme": "dcs.scheme",
-    "CorrectionSet": "dcs.corrections",
+    "CorrectionSet": "dcs.correction_sets",
     "DCSClassifier": "dcs.estimator",
     "DCSError": "dcs.errors",
     "FittedScheme": "dcs.selection",

@@ -16,7 +16,7 @@ from dcs._arrays import (
     warn_of_absent_classes,
 )
 from dcs._kernels._table import MOST_CLASSES, Table, make_table
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import InvalidInputError
 from dcs.metrics import confusion_matrix
 from dcs.objective import Objective

@@ -20,7 +20,7 @@ from dcs._problem import (
     Problem,
     TracePoint,
 )
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import InvalidInputError
 from dcs.objective import Objective
 

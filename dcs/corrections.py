@@ -1,4 +1,4 @@
-"""Correction functions and the ordered set of them that a search chooses from.
+"""Correction functions: what can be done to the probability of one class.
 
 Every correction, membership or weight, is computed by the one formula ::
 
@@ -14,7 +14,7 @@ has ``left = 0``, ``rise = w`` and no right side, which leaves exactly ``p * w``
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -26,19 +26,16 @@ from dcs.errors import InvalidInputError
 
 __all__ = [
     "DONT_CHANGE",
-    "MEMBERSHIP_COUNT",
+    "LARGEST_WEIGHT",
     "Correction",
-    "CorrectionSet",
     "Membership",
     "Weight",
     "correction_from_dict",
 ]
 
-_SLOPES: Final = (2, 4, 8)
-#: How many membership functions there are: D_F in the paper.
-MEMBERSHIP_COUNT: Final = sum(slope + 1 for slope in _SLOPES) + 2
 _NARROWEST: Final = 1e-6
-_LARGEST_WEIGHT: Final = 1e6
+#: The largest factor that a weight may be.
+LARGEST_WEIGHT: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +134,9 @@ class Weight:
     def __post_init__(self) -> None:
         value = finite_number(self.value, "weight value")
         object.__setattr__(self, "value", value)
-        if not 0.0 < value <= _LARGEST_WEIGHT:
+        if not 0.0 < value <= LARGEST_WEIGHT:
             raise InvalidInputError(
-                f"weight value {value}: needs 0 < value <= {_LARGEST_WEIGHT:.0f}"
+                f"weight value {value}: needs 0 < value <= {LARGEST_WEIGHT:.0f}"
             )
 
     @property
@@ -206,217 +203,6 @@ def correction_from_dict(data: Mapping[str, Any]) -> Correction:
     return Membership(data["a"], data["b"], data["c"])
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionSet:
-    """The ordered set of corrections that a search chooses from (Psi in the paper).
-
-    Parameters
-    ----------
-    corrections : tuple of Membership or Weight
-        At least two different ones, among them one that changes nothing: the membership
-        ``(0, 1, 1)`` or the weight 1.
-
-    Raises
-    ------
-    InvalidInputError
-        When a correction occurs twice, fewer than two are given, or none changes nothing.
-    """
-
-    corrections: tuple[Correction, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "corrections", tuple(self.corrections))
-        for k, correction in enumerate(self.corrections):
-            if not isinstance(correction, Membership | Weight):
-                raise InvalidInputError(
-                    f"corrections[{k}] is {correction!r}; a Membership or a Weight is needed"
-                )
-        if len(set(self.corrections)) != len(self.corrections):
-            twice = next(c for c in self.corrections if self.corrections.count(c) > 1)
-            raise InvalidInputError(f"corrections holds {twice.name} twice; each may occur once")
-        if len(self.corrections) < 2:
-            raise InvalidInputError(
-                f"corrections holds {len(self.corrections)} function; a search needs at least two"
-            )
-        if DONT_CHANGE not in self.corrections and Weight(1.0) not in self.corrections:
-            raise InvalidInputError(
-                "corrections holds no function that changes nothing, where a search starts; "
-                "add Membership(0, 1, 1) or Weight(1.0)"
-            )
-
-    @classmethod
-    def dcs(cls, *, weight_scale: int = 30) -> CorrectionSet:
-        """Return the 19 memberships and the weights ``i / weight_scale``, in published order.
-
-        Parameters
-        ----------
-        weight_scale : int, optional
-            Number of weights, D_W.
-
-        Returns
-        -------
-        CorrectionSet
-            ``19 + weight_scale`` corrections.
-        """
-        return cls(_memberships() + _weights(weight_scale))
-
-    @classmethod
-    def dnip(cls, *, weight_scale: int = 30) -> CorrectionSet:
-        """Return the weights ``i / weight_scale`` only (the DNIP method).
-
-        Parameters
-        ----------
-        weight_scale : int, optional
-            Number of weights, D_W; 2 or more.
-
-        Returns
-        -------
-        CorrectionSet
-            `weight_scale` corrections.
-
-        Raises
-        ------
-        InvalidInputError
-            When there are fewer than two weights.
-        """
-        if weight_scale == 1:
-            raise InvalidInputError("weight_scale 1 leaves weights alone no choice; use 2 or more")
-        return cls(_weights(weight_scale))
-
-    @classmethod
-    def furud(cls) -> CorrectionSet:
-        """Return the 19 memberships only (the FuRud method)."""
-        return cls(_memberships())
-
-    @classmethod
-    def logarithmic(
-        cls, *, count: int, smallest: float, largest: float = 1.0, memberships: bool = False
-    ) -> CorrectionSet:
-        """Return weights in equal steps of their logarithm, always with the weight 1.
-
-        Equal steps of the weight itself are coarse where it is small: from 1/30 to 2/30 it
-        doubles.
-
-        Parameters
-        ----------
-        count : int
-            Number of weights, 2 or more.
-        smallest, largest : float
-            The ends, ``0 < smallest < 1 <= largest``.
-        memberships : bool, optional
-            Whether the 19 membership functions come first.
-
-        Raises
-        ------
-        InvalidInputError
-            When an argument is not allowed.
-        """
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 2:
-            raise InvalidInputError(f"count {count!r}: a whole number of weights, 2 or more")
-        low, high = (
-            finite_number(smallest, "smallest weight"),
-            finite_number(largest, "largest weight"),
-        )
-        if not 0.0 < low < 1.0 <= high <= _LARGEST_WEIGHT:
-            raise InvalidInputError(
-                f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest"
-            )
-        step = (math.log(high) - math.log(low)) / (int(count) - 1)
-        # A whole number of steps below 1, so that the weight 1 is exactly among them.
-        below = max(1, min(int(count) - 1, round(-math.log(low) / step)))
-        weights = tuple(Weight(math.exp((i - below) * step)) for i in range(int(count)))
-        return cls((_memberships() if memberships else ()) + weights)
-
-    def limited(self, memberships: int | None) -> CorrectionSet:
-        """Return the set with fewer of the membership functions of :meth:`furud`.
-
-        They come from coarse to fine, so that a smaller choice is always part of a larger one:
-        Don't Change, its mirror, then the three of slope 2, the five of slope 4 and the nine of
-        slope 8. With 2, 5, 10 and 19 of them every slope is there as a whole. All else stays in
-        its place.
-
-        Parameters
-        ----------
-        memberships : int or None
-            How many are kept, 0 to 19; None keeps all. Without Don't Change a set starts from the
-            weight 1.
-
-        Returns
-        -------
-        CorrectionSet
-            The smaller set.
-
-        Raises
-        ------
-        InvalidInputError
-            When the number is not allowed, or leaves fewer than two corrections.
-        """
-        if memberships is None:
-            return self
-        whole = isinstance(memberships, int | np.integer) and not isinstance(memberships, bool)
-        if not whole or not 0 <= memberships <= MEMBERSHIP_COUNT:
-            raise InvalidInputError(
-                f"memberships {memberships!r}: a whole number from 0 to {MEMBERSHIP_COUNT}, or "
-                "None for all"
-            )
-        published = _memberships()
-        nested = (published[-2], published[-1], *published[:-2])
-        left_out = set(nested[int(memberships) :])
-        kept = tuple(c for c in self.corrections if c not in left_out)
-        if len(kept) < 2:
-            raise InvalidInputError(
-                f"memberships {memberships} leaves {len(kept)} of {len(self)} corrections; a "
-                "search needs at least two"
-            )
-        return CorrectionSet(kept)
-
-    def __len__(self) -> int:
-        return len(self.corrections)
-
-    def __getitem__(self, k: int) -> Correction:
-        return self.corrections[k]
-
-    def __iter__(self) -> Iterator[Correction]:
-        return iter(self.corrections)
-
-    @property
-    def identity(self) -> int:
-        """The index of the correction that changes nothing: where every search starts."""
-        for correction in (DONT_CHANGE, Weight(1.0)):
-            if correction in self.corrections:
-                return self.corrections.index(correction)
-        raise InvalidInputError("corrections holds no function that changes nothing")
-
-    def index(self, correction: Correction) -> int:
-        """Return the position of `correction`.
-
-        Parameters
-        ----------
-        correction : Membership or Weight
-            One of the set.
-
-        Returns
-        -------
-        int
-            Its index, from 0.
-
-        Raises
-        ------
-        InvalidInputError
-            When the set does not hold it.
-        """
-        if correction not in self.corrections:
-            raise InvalidInputError(
-                f"{correction.name} is not among these {len(self)} corrections"
-            )
-        return self.corrections.index(correction)
-
-    @property
-    def coefficients(self) -> NDArray[np.float64]:
-        """The four numbers of every correction, float64 [D, 4], as the kernels take them."""
-        return np.array([c.coefficients for c in self.corrections], dtype=np.float64)
-
-
 def _evaluate(
     coefficients: tuple[float, float, float, float], p: ArrayLike
 ) -> NDArray[np.float64]:
@@ -424,21 +210,3 @@ def _evaluate(
     values = np.asarray(p, dtype=np.float64)
     corrected = np.minimum((values - left) * rise, (right - values) * fall)
     return np.asarray(np.maximum(0.0, corrected), dtype=np.float64)
-
-
-def _memberships() -> tuple[Correction, ...]:
-    functions: list[Correction] = []
-    for slope in _SLOPES:
-        for peak in range(slope + 1):
-            low, high = max(peak - 1, 0), min(peak + 1, slope)
-            functions.append(Membership(low / slope, peak / slope, high / slope))
-    return (*functions, DONT_CHANGE, Membership(0.0, 0.0, 1.0))
-
-
-def _weights(weight_scale: int) -> tuple[Correction, ...]:
-    whole = isinstance(weight_scale, int | np.integer) and not isinstance(weight_scale, bool)
-    if not whole or weight_scale < 1:
-        raise InvalidInputError(
-            f"weight_scale {weight_scale!r}: a whole number of weights, 1 or more, is needed"
-        )
-    return tuple(Weight(i / weight_scale) for i in range(1, int(weight_scale) + 1))

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs._kernels import _confusion, _table
 from dcs._problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import InvalidInputError
 from dcs.objective import Objective
 from dcs.scheme import CorrectionScheme

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from dcs._kernels import _exhaustive, _table
 from dcs._problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import InvalidInputError
 from dcs.objective import Objective
 

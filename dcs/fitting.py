@@ -19,7 +19,8 @@ from dcs._arrays import (
 from dcs._guards import logarithms, smoothed, weights_of
 from dcs.annealing import AnnealingResult, Schedule, anneal
 from dcs.calibration import Calibration, CalibrationKind, fit_calibration
-from dcs.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
+from dcs.correction_sets import CorrectionSet
+from dcs.corrections import DONT_CHANGE, Correction, Weight
 from dcs.errors import InvalidInputError
 from dcs.objective import Objective
 from dcs.scheme import CorrectionScheme

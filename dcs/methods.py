@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from dcs._files import suggest
 from dcs._reading import show
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import ConfigError
 from dcs.objective import Objective
 from dcs.plugins import find_plugin, plugin_names

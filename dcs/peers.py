@@ -27,7 +27,8 @@ from dcs.calibration import (
     from_offset,
     prior_reweighting,
 )
-from dcs.corrections import DONT_CHANGE, CorrectionSet
+from dcs.correction_sets import CorrectionSet
+from dcs.corrections import DONT_CHANGE
 from dcs.errors import ConfigError, InvalidInputError
 from dcs.fitting import CorrectionFamily, Hyperparameters
 from dcs.metrics import ClassificationMetrics

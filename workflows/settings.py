@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from dcs._files import suggest
-from dcs.corrections import MEMBERSHIP_COUNT
+from dcs.correction_sets import MEMBERSHIP_COUNT
 from tracking import parse_trials
 from workflows.mistakes import as_value_error
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._kernels._compile import compiled
-from dcs.corrections import CorrectionSet, Weight
+from dcs.correction_sets import CorrectionSet
+from dcs.corrections import Weight
 from dcs.objective import Objective
 
 __all__ = ["BLOCK", "LANES", "MOST_CLASSES", "Room", "Table", "make_room", "make_table", "z_of"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.metrics import confusion_matrix
 from dcs.objective import Objective
 from dcs.scheme import CorrectionScheme

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import dcs
 from dcs.annealing import AnnealingResult, Schedule, anneal
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import InvalidInputError
 from dcs.exact import exact_search
 from dcs.objective import Objective

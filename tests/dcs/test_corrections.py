@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcs.corrections import (
-    DONT_CHANGE,
-    Correction,
-    CorrectionSet,
-    Membership,
-    Weight,
-    correction_from_dict,
-)
+from dcs.correction_sets import CorrectionSet
+from dcs.corrections import DONT_CHANGE, Correction, Membership, Weight, correction_from_dict
 from dcs.errors import InvalidInputError
 from tests.dcs.published import load_rules
 

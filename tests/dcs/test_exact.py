@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import InvalidInputError
 from dcs.exact import exact_search
 from dcs.objective import Objective

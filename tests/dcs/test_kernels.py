@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from dcs._kernels import _candidates, _moves, _random, _search, _table
 from dcs._kernels._table import Room, Table
 from dcs._problem import Problem
-from dcs.corrections import CorrectionSet, Membership, Weight
+from dcs.correction_sets import CorrectionSet
+from dcs.corrections import Membership, Weight
 from dcs.objective import Objective
 from tests.dcs.published import load_cases
 from tests.dcs.solutions import SETS, coarse_problem, judge

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import ConfigError
 from dcs.methods import METHODS, OBJECTIVES, PEERS, get_method, method_names
 from dcs.objective import Objective

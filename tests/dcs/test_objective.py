@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import InvalidInputError
 from dcs.metrics import confusion_matrix
 from dcs.objective import Objective

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcs.corrections import CorrectionSet, Membership, Weight
+from dcs.correction_sets import CorrectionSet
+from dcs.corrections import Membership, Weight
 from dcs.errors import InvalidInputError, SchemeError
 from dcs.scheme import CorrectionScheme
 

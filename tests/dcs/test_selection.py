@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.annealing import Schedule
-from dcs.corrections import CorrectionSet, Membership, Weight
+from dcs.correction_sets import CorrectionSet
+from dcs.corrections import Membership, Weight
 from dcs.errors import InvalidInputError
 from dcs.exact import exact_search
 from dcs.fitting import Hyperparameters, fit_setting

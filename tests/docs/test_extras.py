@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import ScoringError, TableError
 from dcs.exact import exact_search
 from dcs.importers import import_file

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dcs.calibration import from_arrays
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.scheme import CorrectionScheme
 from tracking import Recorder, schema
 

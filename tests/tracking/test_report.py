@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from dcs.corrections import CorrectionSet, Membership, Weight
+from dcs.correction_sets import CorrectionSet
+from dcs.corrections import Membership, Weight
 from dcs.errors import InvalidInputError, TrackingError
 from dcs.probabilities import ProbabilityTable
 from tracking import Outbox, Recorder

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
 
 from dcs.calibration import Calibration
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.errors import SchemeError, TrackingError
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.corrections import CorrectionSet
+from dcs.correction_sets import CorrectionSet
 from dcs.methods import get_method
 from dcs.scheme import CorrectionScheme
 from tracking import CellRecord
