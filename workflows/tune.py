@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 import optuna
 
 from dcs.annealing import AnnealingResult, Schedule, anneal
-from dcs.errors import InvalidInputError
-from dcs.exact import exact_search
 from dcs.front import Preference, choose
 from dcs.methods import Method
 from dcs.metrics import ClassificationMetrics
@@ -19,7 +17,7 @@ from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.splits import stratified_split
-from tracking import CellRecord, TrialRecord
+from tracking import TrialRecord
 from workflows.config import TunerSettings
 from workflows.mapping import Mapper, in_process
 from workflows.studies import SAMPLER_SEEDS, Asked, Ledger, Outcome, Verdict, run_trials
@@ -27,11 +25,11 @@ from workflows.studies import SAMPLER_SEEDS, Asked, Ledger, Outcome, Verdict, ru
 __all__ = [
     "SAMPLER_SEEDS",
     "Fitted",
-    "certify",
     "judge",
     "preference",
     "run_study",
     "selection_score",
+    "study_rows",
 ]
 
 _DEFAULTS: dict[str, Any] = {
@@ -136,7 +134,7 @@ def run_study(
     Fitted
         Ties go to the earliest trial.
     """
-    rows, held_out = _study_rows(table, settings=settings, seed=seed)
+    rows, held_out = study_rows(table, settings=settings, seed=seed)
     anneal_trial = _Annealer(rows, held_out, seed, accurate=settings.prefer == "accuracy")
     outcomes = run_trials(
         lambda trial: _suggest(trial, method, settings),
@@ -277,57 +275,31 @@ def _record(outcome: _Trial) -> TrialRecord:
     )
 
 
-def _study_rows(
+def study_rows(
     table: ProbabilityTable, *, settings: TunerSettings, seed: int
 ) -> tuple[ProbabilityTable, ProbabilityTable]:
-    """Return the rows that a study anneals on and those that it judges trials on."""
+    """Split the optimization rows as a study does.
+
+    Parameters
+    ----------
+    table : ProbabilityTable
+        The optimization rows.
+    settings : TunerSettings
+        The share of development rows.
+    seed : int
+        Root seed.
+
+    Returns
+    -------
+    optimization, development : ProbabilityTable
+        The rows that are annealed on, and those that trials are judged on.
+    """
     parts = stratified_split(
         table.labels,
         {"optimization": 1.0 - settings.development, "development": settings.development},
         seed=derive_seed(seed, "split"),
     )
     return table.subset(parts["optimization"]), table.subset(parts["development"])
-
-
-def certify(
-    table: ProbabilityTable, method: Method, record: CellRecord, *, settings: TunerSettings
-) -> float:
-    """Return how far the chosen scheme's Z is above the proven optimum of its own search.
-
-    Parameters
-    ----------
-    table : ProbabilityTable
-        The optimization rows that the cell was tuned on.
-    method : Method
-        The cell's method.
-    record : CellRecord
-        The finished cell.
-    settings : TunerSettings
-        The cell's tuner.
-
-    Returns
-    -------
-    float
-        0 where the optimum was found.
-
-    Raises
-    ------
-    InvalidInputError
-        There are too many classes for an exhaustive search.
-    """
-    corrections = method.correction_set(
-        record.params.get("weight_scale", 30), memberships=settings.memberships
-    )
-    if corrections is None:
-        raise InvalidInputError(f"method {method.name!r} searches nothing that could be certified")
-    rows, _ = _study_rows(table, settings=settings, seed=record.identity["seed"])
-    optimum = exact_search(
-        rows.probs,
-        rows.labels,
-        corrections=corrections,
-        objective=Objective(beta=record.params["beta"], tau=record.params["tau"]),
-    )
-    return record.metrics["opt/z"] - optimum.z
 
 
 def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> dict[str, Any]:

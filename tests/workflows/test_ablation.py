@@ -13,9 +13,10 @@ from dcs.methods import get_method
 from dcs.scheme import CorrectionScheme
 from tracking import CellRecord
 from workflows.cells import Cell
+from workflows.certify import certify
 from workflows.compute import compute_cell
 from workflows.config import TunerSettings
-from workflows.tune import certify, run_study
+from workflows.tune import run_study
 
 from .conftest import biased_table
 

@@ -240,7 +240,7 @@ def _proof(
     optimization: ProbabilityTable, record: CellRecord, *, method: str, settings: TunerSettings
 ) -> str:
     from dcs.methods import get_method
-    from workflows.tune import certify
+    from workflows.certify import certify
 
     gap = certify(optimization, get_method(method), record, settings=settings)
     return f"Z {record.metrics['opt/z']:.6f} on its rows: {gap:.2e} above the proven optimum"
