@@ -10,27 +10,9 @@ import pytest
 
 from workflows.generate import ScoringActor
 
+from .nodes import add_node, remove_node
 from .processes import kill_worker, wait_for
 from .sweeps import CONFIG, check_complete, sweep
-
-
-def _add_gpu_node(cluster: object) -> object:
-    import ray
-
-    before = ray.cluster_resources().get("GPU", 0)
-    node = cluster.add_node(num_cpus=2, num_gpus=1)
-    wait_for(lambda: ray.cluster_resources().get("GPU", 0) == before + 1, "the new node")
-    return node
-
-
-def _remove(cluster: object, node: object) -> None:
-    import ray
-
-    cluster.remove_node(node, allow_graceful=False)
-    wait_for(
-        lambda: not any(n["Alive"] and n["NodeID"] == node.node_id for n in ray.nodes()),
-        "the node to be gone",
-    )
 
 
 def _raylet(node: object) -> int:
@@ -39,9 +21,9 @@ def _raylet(node: object) -> int:
 
 @pytest.fixture
 def gpu_node(cluster) -> Iterator[object]:
-    node = _add_gpu_node(cluster)
+    node = add_node(cluster, num_cpus=2, num_gpus=1)
     yield node
-    _remove(cluster, node)
+    remove_node(cluster, node)
 
 
 def _node_id() -> str:
@@ -113,11 +95,11 @@ def test_an_actor_killed_on_its_gpu_in_mid_shard(cluster, undisturbed, gpu_node,
 
 
 def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, gpu_node, tmp_path):
-    other = _add_gpu_node(cluster)
+    other = add_node(cluster, num_cpus=2, num_gpus=1)
 
     def lose_it() -> int:
         pid = kill_worker(_raylet(other), "ScoringActor.generate", after=0.1)
-        _remove(cluster, other)
+        remove_node(cluster, other)
         return pid
 
     with ThreadPoolExecutor(1) as threads:

@@ -12,6 +12,7 @@ import pytest
 from tracking import queries
 from workflows.config import TunerSettings
 
+from .nodes import add_node
 from .processes import kill_worker, wait_for
 from .sweeps import CONFIG, check_complete, kept, results, sweep
 
@@ -34,10 +35,7 @@ def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, tmp_path):
 
 
 def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, tmp_path):
-    import ray
-
-    node = cluster.add_node(num_cpus=3)
-    wait_for(lambda: ray.cluster_resources().get("CPU") == 5, "the new node")
+    node = add_node(cluster, num_cpus=3)
 
     def lose_it() -> int:
         raylet = node.all_processes["raylet"][0].process.pid
