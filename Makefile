@@ -27,8 +27,10 @@ demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 test: $(INSTALLED)  ## pass the tests
 	$(BIN)/python -m pytest
 
+# The documents set what holds for a process, such as MLflow's address: they have one of their own.
 test-slow: $(INSTALLED)  ## pass the tests that take more than a few seconds each
-	$(BIN)/python -m pytest -m 'slow and not browser'
+	$(BIN)/python -m pytest -m slow tests/docs
+	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs
 
 test-browser: $(INSTALLED)  ## look at the report and at MLflow in Chromium (chromium installed)
 	$(BIN)/python -m pytest -m browser
