@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,8 +16,6 @@ from .sweeps import results, sweep
 
 #: Ray reads these when it is imported, and every process of a cluster inherits them.
 _ENVIRONMENT = {
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_task_oom_retries": "2",

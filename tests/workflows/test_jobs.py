@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -41,11 +40,9 @@ def _free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """``ray start --head`` with a token and its pages on loopback; the address of its jobs."""
+    """``ray start --head`` with the token of these tests and its pages on loopback; the address of its jobs."""
     port, dashboard, agent = _free_ports(3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed.
         folder = Path(f"/tmp/ray-dcs-{os.getpid()}")
