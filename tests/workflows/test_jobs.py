@@ -40,7 +40,7 @@ def _free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """``ray start --head`` with the token of these tests and its pages on loopback; the address of its jobs."""
+    """The jobs' address of ``ray start --head``, with these tests' token, all on loopback."""
     port, dashboard, agent = _free_ports(3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
