@@ -8,15 +8,15 @@ cells.pivot_table(index="task", columns="method", values="test/accuracy")
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs.errors import TrackingError
 from tracking import schema
 from tracking.records import KEY_PATTERN
 from tracking.stores import open_client, quietly, resolve_tracking_uri
-from tracking.tables import CORRECTION_COLUMNS
+from tracking.tables import CORRECTION_COLUMNS, CORRECTION_NUMBERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 __all__ = ["cells", "schemes", "trials"]
+
+_IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
+_TIMES = ("started", "seconds")
+# The figures that a notebook asks for by name, also where no cell has finished.
+_FIGURES = ("test/accuracy", "test/cobias")
+CELL_COLUMNS = ("run_id", "cell_key", "status", *_IDENTITY, *_TIMES, *_FIGURES)
+TRIAL_COLUMNS = ("run_id", "cell_key", "status", "trial", "state", *_TIMES)
+SCHEME_COLUMNS = ("run_id", "cell_key", *_IDENTITY, *CORRECTION_COLUMNS)
+_TYPES = {"started": "datetime64[ms, UTC]", "trial": "int64"} | dict.fromkeys(
+    ("seconds", *_FIGURES, *CORRECTION_NUMBERS), "float64"
+)
 
 
 def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
@@ -40,9 +51,11 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``run_id``, ``cell_key``, ``status``, ``model``, ``task``, ``shots``, ``seed``,
-        ``method``, ``objective``, ``optimization_size``, ``started``, ``seconds``, then the
-        metrics under their own names and the parameters as ``params.<name>``. The last values of
-        annealing traces are left out.
+        ``method``, ``objective``, ``optimization_size``, ``started``, ``seconds``,
+        ``test/accuracy``, ``test/cobias``, also where there are no cells; then whatever the cells
+        have of other metrics, such as the ends of 95 % intervals ``test/accuracy_low`` and
+        ``test/accuracy_high`` and the chance ``test/accuracy_p`` of no difference to ICL, and of
+        parameters as ``params.<name>``. The last values of annealing traces are left out.
 
     Raises
     ------
@@ -60,7 +73,8 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
                 **_values(run),
             }
             for run in search_runs(client, experiment_id, where)
-        ]
+        ],
+        CELL_COLUMNS,
     )
 
 
@@ -78,8 +92,8 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
     -------
     pandas.DataFrame
         ``run_id``, ``cell_key``, ``status``, ``trial``, ``state``, ``started``, ``seconds``,
-        then metrics and ``params.<name>``. Where a sweep gave no runs to its trials, the
-        artifact ``trials.json`` of each cell has them all.
+        also where there are no trials; then metrics and ``params.<name>``. Where a sweep gave no
+        runs to its trials, the artifact ``trials.json`` of each cell has them all.
 
     Raises
     ------
@@ -102,7 +116,8 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
                 **_values(run),
             }
             for run in search_runs(client, experiment_id, where)
-        ]
+        ],
+        TRIAL_COLUMNS,
     )
 
 
@@ -142,7 +157,7 @@ def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
         for correction in json.loads(text)["corrections"]:
             values = {name: correction.get(name) for name in CORRECTION_COLUMNS}
             rows.append({**head, **_identity(run), **values})
-    return _frame(rows)
+    return _frame(rows, SCHEME_COLUMNS)
 
 
 def open_experiment(tracking_uri: str, experiment: str) -> tuple[MlflowClient, str]:
@@ -186,8 +201,7 @@ def _head(run: Run) -> dict[str, Any]:
 
 
 def _identity(run: Run) -> dict[str, str | None]:
-    names = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
-    return {name: run.data.tags.get(f"dcs.{name}") for name in names}
+    return {name: run.data.tags.get(f"dcs.{name}") for name in _IDENTITY}
 
 
 def _times(run: Run) -> dict[str, Any]:
@@ -209,7 +223,10 @@ def _values(run: Run) -> dict[str, Any]:
     return metrics | {f"params.{name}": value for name, value in run.data.params.items()}
 
 
-def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Return rows with at least `columns`, of the types that they have where there are rows."""
     import pandas as pd
 
-    return pd.DataFrame(rows)
+    others = dict.fromkeys(name for row in rows for name in row if name not in columns)
+    frame = pd.DataFrame(rows, columns=[*columns, *others])
+    return frame.astype({name: kind for name, kind in _TYPES.items() if name in columns})

@@ -37,7 +37,8 @@ LEADERBOARD_COLUMNS = (
     "cobias_std",
 )
 CLASS_COLUMNS = (*_CELL, _SETTING, "class", "before", "after", "change")
-CORRECTION_COLUMNS = ("class", "kind", "value", "a", "b", "c", "name")
+CORRECTION_NUMBERS = ("value", "a", "b", "c")
+CORRECTION_COLUMNS = ("class", "kind", *CORRECTION_NUMBERS, "name")
 SCHEME_COLUMNS = (*_CELL, _SETTING, *CORRECTION_COLUMNS)
 
 
@@ -137,8 +138,7 @@ def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
         for correction in record.scheme.get("corrections", [])
     ]
     frame = frame_of(rows, SCHEME_COLUMNS)
-    numbers = ["value", "a", "b", "c"]
-    return frame.astype(dict.fromkeys(numbers, "float64"))
+    return frame.astype(dict.fromkeys(CORRECTION_NUMBERS, "float64"))
 
 
 def leaderboard_markdown(records: Iterable[CellRecord]) -> str:

@@ -403,27 +403,6 @@ def test_sync_needs_a_sweep_and_its_password(
     assert [report.pending for report in sync(output)] == [1]
 
 
-def test_queries_give_tidy_frames(output: Path, uri: str) -> None:
-    with Recorder(output=output, **SWEEP) as rec:
-        rec.record(make_cell(1))
-        rec.record(failed_cell(2))
-    cells = queries.cells(uri, "demo")
-    assert cells["seconds"].tolist() == [0.9, 0.9]
-    assert cells["status"].tolist() == ["FINISHED", "FAILED"]
-    assert cells.loc[0, "test/cobias"] == pytest.approx(0.19)
-    assert not [name for name in cells.columns if name.startswith("anneal/")]
-    trials = queries.trials(uri, "demo", cell_key="cell0001")
-    assert trials["params.weight_scale"].tolist() == ["10", "20"]
-    assert queries.trials(uri, "demo", cell_key="cell0002").empty
-    schemes = queries.schemes(uri, "demo")
-    assert schemes[["class", "kind"]].to_numpy().tolist() == [
-        ["Sports", "weight"],
-        ["World", "membership"],
-    ]
-    with pytest.raises(TrackingError, match=r"no experiment 'dem' \(did you mean 'demo'\?\)"):
-        queries.cells(uri, "dem")
-
-
 DRIVER = """
 import os, signal, sys
 from tracking import Recorder, _runs
