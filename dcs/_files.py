@@ -1,13 +1,12 @@
-"""Writing files so that a reader never sees half of one, and naming what was meant."""
+"""Writing files so that a reader never sees half of one."""
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,12 +75,6 @@ def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `path` as UTF-8, all or nothing."""
     atomic_write_bytes(path, text.encode("utf-8"))
-
-
-def suggest(name: object, allowed: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the allowed name nearest to `name`, or nothing."""
-    nearest = difflib.get_close_matches(str(name), list(allowed), n=1)
-    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
 def _flush(path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dcs._reading import show
+from dcs._messages import show
 from dcs.errors import InvalidInputError
 
 __all__ = ["finite_number", "whole_number"]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from dcs._claims import Claims
 from dcs._files import atomic_write_bytes
+from dcs._messages import named
 from dcs.errors import ConfigError, DCSError, MissingDependencyError
 
 __all__ = ["Place", "open_place"]
@@ -248,8 +249,7 @@ class _Remote:
             raise
         except Exception as error:
             # File systems and the network below them raise errors of many unrelated classes.
-            reason = " ".join(str(error).split())[:300]
             raise DCSError(
-                f"store {self.url!r}: cannot {what} ({type(error).__name__}: {reason}); check "
-                "the address, the credentials and the network"
+                f"store {self.url!r}: cannot {what} ({named(error)}); check the "
+                "address, the credentials and the network"
             ) from error

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dcs._messages import escaped, reason, show
 from dcs.errors import DCSError
 
 if TYPE_CHECKING:
@@ -24,14 +25,11 @@ __all__ = [
     "decoded",
     "existing_file",
     "memory_bound",
-    "one_line",
     "parse_json",
     "parse_yaml",
     "read_json",
     "read_text",
     "read_yaml",
-    "reason",
-    "show",
     "text_file",
 ]
 
@@ -49,34 +47,6 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-
-
-def show(value: object, limit: int = 80) -> str:
-    """Quote a value for a one-line message: escaped, and cut when long."""
-    item = getattr(value, "item", None)
-    try:
-        # The scalars of NumPy say what they are; what they hold is wanted.
-        text = repr(item() if callable(item) and getattr(value, "shape", None) == () else value)
-    except (RecursionError, ValueError):
-        # Too deep, or an integer of thousands of digits.
-        text = f"a {type(value).__name__} too large to show"
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
-def one_line(text: object) -> str:
-    """Escape what would break a message into several lines or hide part of it."""
-    plain = str(text)
-    if plain.isprintable():
-        return plain
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
-
-
-def reason(error: BaseException) -> str:
-    """Say in one short line why the system or a library refused."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    lines = str(error).strip().splitlines()
-    return one_line(lines[0])[:160] if lines else type(error).__name__
 
 
 @cache
@@ -103,7 +73,7 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
         wait for ever), or has a name that the system refuses.
     """
     target = Path(path)
-    name = one_line(target)
+    name = escaped(target)
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
@@ -128,7 +98,7 @@ def read_text(
         The class given; if it is not such a file.
     """
     target = existing_file(path, error=error)
-    name = one_line(target)
+    name = escaped(target)
     try:
         with target.open("rb") as file:
             # What is too large is not read at all; a file may also grow meanwhile.
@@ -156,7 +126,7 @@ def text_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Path:
         large. Bytes further on are not looked at.
     """
     target = existing_file(path, error=error)
-    name = one_line(target)
+    name = escaped(target)
     try:
         size = target.stat().st_size
         with target.open("rb") as file:
@@ -193,7 +163,7 @@ def _refuse_marked(data: bytes, name: str, *, error: type[DCSError]) -> None:
 
 def read_json(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:
     """Return the content of a JSON file; see :func:`read_text` and :func:`parse_json`."""
-    return parse_json(read_text(path, error=error), source=one_line(path), error=error)
+    return parse_json(read_text(path, error=error), source=escaped(path), error=error)
 
 
 def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = True) -> Any:
@@ -235,7 +205,7 @@ def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = 
 def read_yaml(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:
     """Return the content of a YAML file; see :func:`read_text` and :func:`parse_yaml`."""
     text = read_text(path, error=error, limit=YAML_BYTES)
-    return parse_yaml(text, source=one_line(path), error=error)
+    return parse_yaml(text, source=escaped(path), error=error)
 
 
 def parse_yaml(text: str, *, source: str, error: type[DCSError]) -> Any:
@@ -265,7 +235,7 @@ def parse_yaml(text: str, *, source: str, error: type[DCSError]) -> Any:
         raise error(f"{source}: nested too deeply; is it the right file?") from None
     except yaml.YAMLError as problem:
         raise error(
-            f"{source}: not valid YAML: {one_line(' '.join(str(problem).split()))}"
+            f"{source}: not valid YAML: {escaped(' '.join(str(problem).split()))}"
         ) from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as problem:
         # What PyYAML raises for a value that does not fit its tag, such as the date 2026-13-41.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._reading import reason, show
+from dcs._messages import reason, show
 from dcs.errors import TableError
 
 SUM_TOLERANCE = 1e-6

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dcs._files import atomic_path
-from dcs._reading import existing_file, memory_bound, one_line, reason, show
+from dcs._messages import escaped, reason, show
+from dcs._reading import existing_file, memory_bound
 from dcs._table_checks import listing
 from dcs.errors import TableError
 
@@ -76,13 +77,13 @@ def write_parquet(
                 write_page_checksum=True,
             )
     except (OSError, ValueError) as error:
-        raise TableError(f"{one_line(path)}: cannot be written: {reason(error)}") from error
+        raise TableError(f"{escaped(path)}: cannot be written: {reason(error)}") from error
 
 
 def read_parquet(path: str | os.PathLike[str]) -> RawTable:
     """Read the columns of a probability table, refusing what is not one."""
     target = existing_file(path, error=TableError)
-    source = one_line(target)
+    source = escaped(target)
     with open_parquet(target) as file:
         schema = file.schema_arrow
         header = _header(schema.metadata, source)
@@ -105,7 +106,7 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
     What pyarrow raises inside the block is told as damage to the file.
     """
-    source = one_line(path)
+    source = escaped(path)
     try:
         _check_magic(path, source)
         with path.open("rb") as raw, pq.ParquetFile(raw) as file:

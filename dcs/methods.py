@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from numpy.typing import ArrayLike
 
-from dcs._files import suggest
-from dcs._reading import show
+from dcs._messages import show, suggest
 from dcs.correction_sets import CorrectionSet
 from dcs.errors import ConfigError
 from dcs.objective import Objective

@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Literal, TypeAlias, TypeVar
 
+from dcs._messages import named
 from dcs.errors import ConfigError
 
 __all__ = ["GROUPS", "Group", "find_plugin", "plugin_names"]
@@ -79,8 +80,8 @@ def find_plugin(group: Group, name: str, kind: type[_T]) -> _T | None:
     except Exception as error:
         # Somebody else's code, which may fail in any way.
         raise ConfigError(
-            f"{name!r} of {_origin(point)} cannot be imported ({type(error).__name__}: "
-            f"{' '.join(str(error).split())}); mend or uninstall that package"
+            f"{name!r} of {_origin(point)} cannot be imported ({named(error)}); "
+            "mend or uninstall that package"
         ) from error
     if not isinstance(found, kind):
         raise ConfigError(

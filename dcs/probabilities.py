@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs import _table_checks as checks
-from dcs._reading import one_line, show
+from dcs._messages import escaped, show
 from dcs._table_checks import SUM_TOLERANCE
 from dcs.errors import TableError
 
@@ -198,7 +198,7 @@ class ProbabilityTable:
             ids=ids,
             provenance=provenance or Provenance(),
             normalise=normalise,
-            source=_TABLE if source is None else one_line(os.fspath(source)),
+            source=_TABLE if source is None else escaped(os.fspath(source)),
         )
         return table
 
@@ -231,7 +231,7 @@ class ProbabilityTable:
         try:
             provenance = Provenance.from_dict(raw.provenance)
         except TableError as error:
-            raise TableError(f"{one_line(path)}: {error}") from None
+            raise TableError(f"{escaped(path)}: {error}") from None
         return cls.from_arrays(
             raw.probs,
             raw.labels,

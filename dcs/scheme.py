@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs._arrays import checked_classes, checked_probabilities
-from dcs._files import atomic_write_text, suggest
-from dcs._reading import one_line, parse_json, read_text, show
+from dcs._files import atomic_write_text
+from dcs._messages import escaped, show, suggest
+from dcs._reading import parse_json, read_text
 from dcs.calibration import Calibration
 from dcs.corrections import DONT_CHANGE, Correction, Membership, Weight, correction_from_dict
 from dcs.errors import InvalidInputError, SchemeError
@@ -349,7 +350,7 @@ class CorrectionScheme:
             When the file is missing or is not a scheme.
         """
         text = read_text(path, error=SchemeError)
-        return cls.from_json(text, source=one_line(os.fspath(path)))
+        return cls.from_json(text, source=escaped(os.fspath(path)))
 
 
 def _check_head(data: Any, source: str) -> None:

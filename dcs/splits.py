@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._reading import show
+from dcs._messages import show
 from dcs.errors import InvalidInputError
 from dcs.seeds import derive_generator
 

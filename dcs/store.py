@@ -24,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._claims import CLAIM
+from dcs._keys import content_key
+from dcs._messages import reason
 from dcs._places import Place, open_place
-from dcs._reading import memory_bound, reason
+from dcs._reading import memory_bound
 from dcs.errors import ConfigError
 
 __all__ = ["GroupInfo", "ShardGroup", "ShardStore", "group_key", "query_hash"]
@@ -43,9 +45,7 @@ def group_key(settings: Mapping[str, Any]) -> str:
 
     What begins with an underscore is for people and does not count.
     """
-    decisive = {name: value for name, value in settings.items() if not name.startswith("_")}
-    text = json.dumps(decisive, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
+    return content_key({k: v for k, v in settings.items() if not k.startswith("_")})
 
 
 def query_hash(query: str) -> bytes:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dcs._reading import show
+from dcs._messages import show
 from dcs.errors import InvalidInputError
 
 # JSON has no such numbers; Python would write them bare, which other readers refuse.

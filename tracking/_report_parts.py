@@ -20,7 +20,6 @@ __all__ = [
     "changes",
     "chosen_schemes",
     "correction_words",
-    "last_line",
     "packages",
     "period",
 ]
@@ -119,12 +118,6 @@ def correction_words(correction: Correction) -> str:
     if correction.b == correction.c:
         return f"rising from 0 at probability {a} to 1 at 1"
     return f"triangle rising from {a} to {b}, falling to {c}"
-
-
-def last_line(record: CellRecord) -> str:
-    """Return the last line of a failed cell's traceback."""
-    lines = (record.error or "").strip().splitlines()
-    return lines[-1] if lines else "no traceback was kept"
 
 
 def packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:

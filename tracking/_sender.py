@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from dcs._messages import named, one_line
 from dcs.errors import TrackingError
 from tracking._painter import Painter, is_drawn
 from tracking._runs import SweepRuns
@@ -21,7 +22,6 @@ from tracking.reports import RecorderReport, SweepStatus
 from tracking.stores import (
     StoreUnavailable,
     artifact_location,
-    one_line,
     open_client,
     quietly,
     redact,
@@ -203,7 +203,7 @@ class Sender:
             raise
         except Exception as error:
             _log.debug("cell %s was not taken", key, exc_info=True)
-            self._rejected[key] = f"{type(error).__name__}: {one_line(error)}"
+            self._rejected[key] = named(error)
         else:
             self._rejected.pop(key, None)
             to_draw = self._destination.info.figures and is_drawn(record)

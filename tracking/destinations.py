@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from dcs._files import atomic_write_text
-from dcs._reading import read_json, show
+from dcs._messages import show
+from dcs._reading import read_json
 from dcs.errors import TrackingError
 from tracking.records import KEY_PATTERN
 

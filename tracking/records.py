@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
-from dcs._files import suggest
-from dcs._reading import reason, show
+from dcs._messages import reason, show, suggest
 from dcs.errors import InvalidInputError, TrackingError
 from dcs.scheme import CorrectionScheme
 from tracking._plain import (

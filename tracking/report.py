@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from dcs._messages import last_line
 from dcs.errors import InvalidInputError
 from dcs.probabilities import ProbabilityTable
 from tracking._readings import (
@@ -21,7 +22,6 @@ from tracking._report_parts import (
     SchemeText,
     changes,
     chosen_schemes,
-    last_line,
     packages,
     period,
 )
@@ -222,7 +222,7 @@ def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
     name = " ".join(
         filter(None, (method_title(method), str(task), shots_text(shots), f"seed {seed}"))
     )
-    return name, last_line(cell.record), link
+    return name, last_line(cell.record.error or "") or "no traceback was kept", link
 
 
 def _is_number(table: ResultTable, column: int) -> bool:

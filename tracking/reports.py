@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs.errors import ConfigError
 
 __all__ = ["RecorderReport", "SweepStatus", "check_figures", "check_trials", "parse_trials"]

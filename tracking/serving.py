@@ -11,10 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dcs._messages import one_line
 from dcs.errors import TrackingError
 from dcs.scheme import CorrectionScheme
 from tracking import schema
-from tracking.stores import one_line, open_client, quietly, resolve_tracking_uri
+from tracking.stores import open_client, quietly, resolve_tracking_uri
 
 if TYPE_CHECKING:
     import pandas as pd

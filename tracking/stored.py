@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dcs._messages import one_line
 from dcs.errors import TrackingError
 from tracking import schema
 from tracking._readings import ordered
 from tracking.outbox import Outbox
 from tracking.queries import open_experiment, search_runs
 from tracking.records import CellRecord
-from tracking.stores import is_http, one_line, open_client, quietly, resolve_tracking_uri
+from tracking.stores import is_http, open_client, quietly, resolve_tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

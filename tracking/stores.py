@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from dcs._files import atomic_path
+from dcs._messages import one_line
 from dcs._redaction import redact as redact_text
 from dcs.errors import ConfigError, TrackingError
 
@@ -254,12 +255,6 @@ def check_reachable(uri: str) -> None:
         socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise StoreUnavailable(one_line(error)) from error
-
-
-def one_line(error: BaseException, limit: int = 200) -> str:
-    """Return an error's text on one line, without the pages that SQLAlchemy adds."""
-    text = redact_text(" ".join(str(error).split())) or type(error).__name__
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 _patch_lock = threading.Lock()

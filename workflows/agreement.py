@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dcs._messages import last_line
 from tracking import CellRecord
 from tracking.provenance import DISTRIBUTION
 
@@ -156,15 +157,12 @@ def _without_times(values: Mapping[str, Any]) -> dict[str, Any]:
 def _ending(recorded: CellRecord, now: CellRecord) -> Compared:
     # The traceback tells of places in files; its last line tells what happened.
     then, again = (
-        "finished" if record.finished else f"failed: {_last_line(record.error or '')}"
+        "finished"
+        if record.finished
+        else f"failed: {last_line(record.error or '') or 'no reason recorded'}"
         for record in (recorded, now)
     )
     return Compared("ending", then, again, then == again)
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else "no reason recorded"
 
 
 def _short(value: Any) -> str:

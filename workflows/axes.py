@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, create_model
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs.errors import ConfigError
 from workflows.settings import FixedObjective, Strict, TunerSettings, objective_label
 

@@ -6,14 +6,13 @@ machine and never done twice.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dcs._keys import content_key
 from dcs.errors import ConfigError
 from dcs.methods import Method, get_method
 from dcs.prompting import Shots
@@ -25,7 +24,6 @@ __all__ = [
     "TableRequest",
     "Variant",
     "cells_of",
-    "content_key",
     "effective_settings",
     "table_requests",
     "variants_of",
@@ -33,23 +31,6 @@ __all__ = [
 
 #: Methods that take nothing from the optimization rows.
 _UNFITTED = frozenset({"icl"})
-
-
-def content_key(content: Mapping[str, Any]) -> str:
-    """Return the hash of the canonical JSON of `content`: 32 hexadecimal digits.
-
-    Parameters
-    ----------
-    content : mapping
-        Plain JSON values.
-
-    Returns
-    -------
-    str
-        The same on every machine.
-    """
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from dcs._messages import last_line, one_line
 from dcs.errors import DCSError
 from tracking.provenance import DISTRIBUTION, installed_version, source_digest
 
@@ -141,10 +142,9 @@ def check_software() -> None:
         except ray.exceptions.TaskUnschedulableError:
             continue
         except RayError as error:
-            last = str(error).strip().splitlines()[-1]
             raise ClusterError(
-                f"node {name} cannot run this installation of {DISTRIBUTION}: {last}; on the "
-                f"node run: pip install '{DISTRIBUTION}=={installed_version()}'"
+                f"node {name} cannot run this installation of {DISTRIBUTION}: {last_line(error)}; "
+                f"on the node run: pip install '{DISTRIBUTION}=={installed_version()}'"
             ) from error
     mismatch = software_mismatch(software(), found)
     if mismatch is not None:
@@ -227,7 +227,7 @@ def _start(options: Mapping[str, Any]) -> None:
         # Ray has no type of its own for this, and leaves behind what it has started.
         ray.shutdown()
         raise ClusterError(
-            f"Ray did not start on this machine ({_one_line(error)}); it may be short of "
+            f"Ray did not start on this machine ({one_line(error)}); it may be short of "
             "memory or overloaded: run the same command again, or join a cluster by --address"
         ) from error
 
@@ -240,11 +240,11 @@ def _join(address: str, options: Mapping[str, Any]) -> None:
         ray.init(address=address, **options)
     except ConnectionError as error:
         raise ClusterError(
-            f"no Ray cluster at {address!r} ({_one_line(error)}); start one with `ray start "
+            f"no Ray cluster at {address!r} ({one_line(error)}); start one with `ray start "
             "--head`, or leave --address out to use this machine"
         ) from None
     except RuntimeError as error:
-        text = _one_line(error)
+        text = one_line(error)
         if "Version mismatch" in text or "version mismatch" in text:
             raise ClusterError(
                 f"the cluster at {address!r} runs other versions: {text}; here, run: "
@@ -254,7 +254,7 @@ def _join(address: str, options: Mapping[str, Any]) -> None:
         raise ClusterError(f"the Ray cluster at {address!r} cannot be joined: {text}") from None
     except ray.exceptions.AuthenticationError as error:
         raise ClusterError(
-            f"the Ray cluster at {address!r} does not let us in ({_one_line(error)}); set "
+            f"the Ray cluster at {address!r} does not let us in ({one_line(error)}); set "
             "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the token of the cluster"
         ) from None
 
@@ -271,10 +271,6 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
         raise ClusterError(
-            f"no Ray cluster at {place} ({_one_line(error)}); start one with `ray start --head`, "
+            f"no Ray cluster at {place} ({one_line(error)}); start one with `ray start --head`, "
             "or leave --address out to use this machine"
         ) from None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

@@ -16,6 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dcs._messages import one_line
 from dcs.errors import ConfigError
 from workflows.cluster import ClusterError
 
@@ -125,12 +126,12 @@ def open_jobs(address: str) -> JobSubmissionClient:
         client = JobSubmissionClient(address)
     except ConnectionError as error:
         raise ClusterError(
-            f"no Ray job server at {address} ({_one_line(error)}); is the tunnel to the head open "
+            f"no Ray job server at {address} ({one_line(error)}); is the tunnel to the head open "
             "and was ray[default] installed there?"
         ) from None
     except Exception as error:
         # Ray raises RuntimeError for refusals and version skew, requests its own for the rest.
-        raise ClusterError(f"the Ray job server at {address}: {_one_line(error)}") from None
+        raise ClusterError(f"the Ray job server at {address}: {one_line(error)}") from None
     # What is packed and where it is put is not for the terminal; each has a level of its own.
     for name in ("ray", *_CHATTY):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -177,7 +178,7 @@ def start_job(client: JobSubmissionClient, config: Path, stage: Path, options: l
                 ) from None
             if not starting:
                 raise ClusterError(
-                    f"the cluster does not take the job: {_one_line(error)}"
+                    f"the cluster does not take the job: {one_line(error)}"
                 ) from None
         time.sleep(_PAUSE_SECONDS)
 
@@ -222,7 +223,7 @@ def follow_job(client: JobSubmissionClient, job: str, write: Callable[[str], Any
             lost_since = lost_since or time.monotonic()
             if time.monotonic() - lost_since > _PATIENCE_SECONDS:
                 raise ClusterError(
-                    f"job {job} cannot be followed any longer ({_one_line(error)}); it goes on: "
+                    f"job {job} cannot be followed any longer ({one_line(error)}); it goes on: "
                     f"ray job logs --follow {job}"
                 ) from error
         time.sleep(_PAUSE_SECONDS)
@@ -250,7 +251,3 @@ def _exit_code(info: Any) -> int:
         return 143
     code = info.driver_exit_code
     return int(code) if code else 1
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

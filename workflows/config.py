@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs._reading import read_yaml
 from dcs.errors import ConfigError, InvalidInputError
 from dcs.methods import get_method, method_names
@@ -26,7 +26,7 @@ from workflows.axes import (
     kept_values,
     settings_of,
 )
-from workflows.mistakes import as_value_error, one_line
+from workflows.mistakes import as_value_error, first_mistake
 from workflows.scoring import ScoringSettings, merged_options
 from workflows.settings import (
     FixedObjective,
@@ -244,7 +244,7 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
     try:
         return SweepConfig.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{file}: {one_line(error, SweepConfig)}") from None
+        raise ConfigError(f"{file}: {first_mistake(error, SweepConfig)}") from None
 
 
 def checked_settings(*, source: str = "command line", **values: Any) -> TunerSettings:
@@ -270,7 +270,7 @@ def checked_settings(*, source: str = "command line", **values: Any) -> TunerSet
     try:
         return TunerSettings(**values)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {one_line(error, TunerSettings)}") from None
+        raise ConfigError(f"{source}: {first_mistake(error, TunerSettings)}") from None
 
 
 def checked_scoring(**values: Any) -> ScoringSettings:
@@ -295,7 +295,7 @@ def checked_scoring(**values: Any) -> ScoringSettings:
     try:
         return ScoringSettings(**given)
     except ValidationError as error:
-        raise ConfigError(f"command line: {one_line(error, ScoringSettings)}") from None
+        raise ConfigError(f"command line: {first_mistake(error, ScoringSettings)}") from None
 
 
 def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:

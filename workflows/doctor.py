@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from dcs._reading import reason
+from dcs._messages import last_line, reason
 from dcs._redaction import redact
 from dcs.errors import DCSError
 from workflows.health import (
@@ -178,8 +178,8 @@ def check_ray() -> Finding:
     except subprocess.TimeoutExpired:
         return Finding("ray", "failure", f"did not start in {_RAY_SECONDS:.0f} s", fix)
     if done.returncode or not done.stdout.rstrip().endswith("42"):
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return Finding("ray", "failure", f"does not start: {redact(last)[:300]}", fix)
+        last = last_line(done.stderr) or "no reason given"
+        return Finding("ray", "failure", f"does not start: {redact(last)}", fix)
     return Finding(
         "ray", "ok", f"starts and runs a task in {time.perf_counter() - clock:.0f} s in all"
     )

@@ -14,6 +14,7 @@ import numpy as np
 import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
+from dcs._messages import last_line
 from dcs.annealing import Schedule, anneal
 from dcs.errors import DCSError, ScoringError
 from dcs.probabilities import ProbabilityTable
@@ -243,7 +244,7 @@ class Driver:
                 f"{cause.filename or self._store.root}: the scored table cannot be written "
                 f"({cause.strerror or cause}); make room and run the same command again"
             ) from error
-        reason = str(cause) if isinstance(cause, DCSError) else _last_line(error)
+        reason = str(cause) if isinstance(cause, DCSError) else last_line(error)
         wrapped = ScoringError(f"scoring {request.label} failed: {' '.join(reason.split())}")
         wrapped.__cause__ = error
         self._unscored.append(wrapped)
@@ -338,11 +339,6 @@ def _input_lost(error: RayError) -> bool:
 
 def _creation_failed(error: RayError) -> bool:
     return isinstance(error, RayActorError) and "creation task" in str(error)
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
 
 
 def _summary(errors: list[ScoringError]) -> ScoringError:

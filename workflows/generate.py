@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dcs._keys import content_key
 from dcs.generation import generate_tables
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import SPLITS, get_task, prompt_hash, select_demonstrations
 from dcs.scorers import Scorer, StoredScorer
 from dcs.store import ShardStore
-from workflows.cells import TableRequest, content_key
+from workflows.cells import TableRequest
 from workflows.scoring import ScoringSettings
 from workflows.stores import ProbabilityStore, Scoring
 from workflows.threads import one_thread

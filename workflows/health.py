@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
-from dcs._reading import reason
+from dcs._messages import reason
 
 __all__ = [
     "Finding",

@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from dcs._messages import first_line
 from dcs.errors import ConfigError, DCSError, MissingDependencyError
 from tracking.provenance import source_digest
 from workflows.config import SweepConfig
@@ -343,5 +344,4 @@ def _reason(error: BaseException) -> str:
     """Return the innermost cause, which names the host and what it said."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    return first_line(error)

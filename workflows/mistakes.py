@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dcs._files import suggest
-from dcs._reading import show
+from dcs._messages import show, suggest
 from dcs.errors import DCSError
 
-__all__ = ["as_value_error", "one_line"]
+__all__ = ["as_value_error", "first_mistake"]
 
 #: What YAML calls the types that pydantic asks for.
 _CONTAINERS = {
@@ -32,7 +31,7 @@ def as_value_error(function: Callable[[Any], Any], value: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-def one_line(error: ValidationError, model: type[BaseModel]) -> str:
+def first_mistake(error: ValidationError, model: type[BaseModel]) -> str:
     """Render the first problem; the rest are counted, since one mistake often causes several."""
     # A misspelt key is also one that is missing; how it is written is the better clue.
     details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")

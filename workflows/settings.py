@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs.correction_sets import MEMBERSHIP_COUNT
 from tracking import parse_trials
 from workflows.mistakes import as_value_error

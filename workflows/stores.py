@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dcs._files import atomic_write_text
-from dcs._reading import read_json, show
+from dcs._messages import show
+from dcs._reading import read_json
 from dcs.errors import TableError
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import SPLITS

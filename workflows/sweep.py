@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from dcs._keys import content_key
 from tracking import CellRecord, Outbox, Recorder
 from workflows.cells import (
     Cell,
     TableRequest,
     Variant,
     cells_of,
-    content_key,
     table_requests,
     variants_of,
 )

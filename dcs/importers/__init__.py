@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from dcs._files import suggest
-from dcs._reading import one_line, show
+from dcs._messages import escaped, show, suggest
 from dcs.errors import ConfigError
 from dcs.importers._common import COMMON_OPTIONS, ImportOptions, TargetKind
 from dcs.plugins import find_plugin, plugin_names
@@ -160,11 +159,11 @@ def import_file(
     held = ", ".join(map(show, tables))
     if part is not None:
         if part not in tables:
-            raise ConfigError(f"{one_line(path)}: no part {show(part)}; parts here: {held}")
+            raise ConfigError(f"{escaped(path)}: no part {show(part)}; parts here: {held}")
         return tables[part]
     if len(tables) > 1:
         raise ConfigError(
-            f"{one_line(path)}: holds several tables ({held}); choose one with --part (part=...)"
+            f"{escaped(path)}: holds several tables ({held}); choose one with --part (part=...)"
         )
     return next(iter(tables.values()))
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._reading import one_line, reason, show, text_file
+from dcs._messages import escaped, reason, show
+from dcs._reading import text_file
 from dcs._table_checks import at, check_classes, check_ids, check_shape, more, refuse_cells
 from dcs.errors import TableError
 from dcs.probabilities import ProbabilityTable, Provenance
@@ -171,7 +172,7 @@ def softmax(
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file that are not blank, with their numbers from 1."""
-    source = one_line(path)
+    source = escaped(path)
     try:
         with text_file(path, error=TableError).open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from dcs._reading import show
+from dcs._messages import show
 from dcs.errors import TableError
 from dcs.importers._common import TargetKind
 

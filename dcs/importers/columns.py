@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._files import suggest
-from dcs._reading import one_line, show
+from dcs._messages import escaped, show, suggest
 from dcs._table_checks import listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table
@@ -34,7 +33,7 @@ class Columns(Protocol):
 
 def table_of_columns(columns: Columns, path: Path, options: ImportOptions) -> ProbabilityTable:
     """Make a table of a file's columns, as the options or the default names say."""
-    source = one_line(path)
+    source = escaped(path)
     names = columns.names
     label = _find(names, options.label_column or "label", "label_column", source)
     id_column = options.id_column or ("id" if "id" in names else None)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._reading import one_line, reason, show, text_file
+from dcs._messages import escaped, reason, show
+from dcs._reading import text_file
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions
 from dcs.importers.columns import table_of_columns
@@ -28,7 +29,7 @@ class CsvColumns:
     """The columns of a CSV file, as texts until asked for."""
 
     def __init__(self, path: Path) -> None:
-        self._source = one_line(path)
+        self._source = escaped(path)
         lines = _rows(path, self._source)
         _, header = next(lines, (0, []))
         if not header:

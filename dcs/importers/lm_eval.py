@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dcs._reading import one_line, show
+from dcs._messages import escaped, show
 from dcs._table_checks import listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table, text_lines
@@ -30,7 +30,7 @@ _MUTUAL = "acc_mutual_info"
 
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read the one table of a log."""
-    source = one_line(path)
+    source = escaped(path)
     records = list(_records(path, source))
     samples = [
         _sample(line, record, source)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._files import suggest
-from dcs._reading import existing_file, memory_bound, one_line, reason, show
+from dcs._messages import escaped, reason, show, suggest
+from dcs._reading import existing_file, memory_bound
 from dcs._table_checks import check_shape, listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table
@@ -27,7 +27,7 @@ _KEYS = ("probs", "logits", "labels", "classes", "ids")
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read the one table of an archive."""
     target = existing_file(path, error=TableError)
-    source = one_line(target)
+    source = escaped(target)
     arrays = _arrays(target, source)
     found = "probs" if "probs" in arrays else "logits"
     n_classes = check_shape(arrays[found], source=source).shape[1]
@@ -137,7 +137,7 @@ def _index_entry(path: Path, n_classes: int, *, named: bool) -> dict[str, Any]:
     if classes and not named:
         if not isinstance(classes, list) or len(classes) != n_classes:
             raise TableError(
-                f"{one_line(index)}: classes of {show(path.name)} are {show(classes)}, but the "
+                f"{escaped(index)}: classes of {show(path.name)} are {show(classes)}, but the "
                 f"file has {n_classes} columns; mend the entry or give --classes"
             )
         entry["classes"] = classes

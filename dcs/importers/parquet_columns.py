@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dcs._reading import existing_file, one_line, show
+from dcs._messages import escaped, show
+from dcs._reading import existing_file
 from dcs._table_parquet import is_text, no_nulls, open_parquet, plain, read_table
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions
@@ -22,7 +23,7 @@ def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read the one table of a file."""
     target = existing_file(path, error=TableError)
     with open_parquet(target) as file:
-        columns = ParquetColumns(file, one_line(target))
+        columns = ParquetColumns(file, escaped(target))
         return {"all": table_of_columns(columns, target, options)}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dcs._reading import one_line, show
+from dcs._messages import escaped, show
 from dcs.errors import TableError
 from dcs.importers._common import PARTS, ImportOptions, build_table, text_lines
 from dcs.probabilities import ProbabilityTable, Provenance
@@ -30,19 +30,19 @@ def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     found = {part: path / f"{stem}.txt" for stem, part in PARTS.items()}
     found = {part: file for part, file in found.items() if os.path.exists(file)}
     if not found:
-        raise TableError(f"{one_line(path)}: holds neither opt.txt nor test.txt; one is needed")
+        raise TableError(f"{escaped(path)}: holds neither opt.txt nor test.txt; one is needed")
     tables = {part: _read_file(file, options) for part, file in found.items()}
     counts = {part: table.n_classes for part, table in tables.items()}
     if len(set(counts.values())) > 1:
         raise TableError(
-            f"{one_line(path)}: the files have different numbers of classes: "
+            f"{escaped(path)}: the files have different numbers of classes: "
             f"{', '.join(f'{found[part].name} {count}' for part, count in counts.items())}"
         )
     return tables
 
 
 def _read_file(path: Path, options: ImportOptions) -> ProbabilityTable:
-    source = one_line(path)
+    source = escaped(path)
     ids: list[str] = []
     labels: list[str] = []
     rows: list[list[float]] = []

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from dcs._files import suggest
-from dcs._reading import show
+from dcs._messages import show, suggest
 from dcs.errors import ConfigError
 from dcs.prompting.descriptions import FileFormat, TaskFile, TextLocation
 from dcs.prompting.tasks import SPLITS

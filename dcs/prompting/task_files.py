@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dcs._reading import one_line, read_yaml
+from dcs._messages import escaped
+from dcs._reading import read_yaml
 from dcs.errors import ConfigError
 from dcs.prompting._task_reader import TaskReader
 from dcs.prompting.descriptions import TaskFile
@@ -72,7 +73,7 @@ def load_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
             source=_Source(file, None if data is None else os.fspath(Path(data).absolute())),
         )
     except ConfigError as error:
-        raise ConfigError(f"{one_line(path)}: {error}") from None
+        raise ConfigError(f"{escaped(path)}: {error}") from None
 
 
 def read_task_file(path: Path) -> TaskFile:
@@ -86,7 +87,7 @@ def read_task_file(path: Path) -> TaskFile:
     try:
         stamp = path.stat().st_mtime_ns
     except (OSError, ValueError):
-        raise ConfigError(f"{one_line(path)}: no such task file") from None
+        raise ConfigError(f"{escaped(path)}: no such task file") from None
     return _parse(path, stamp)
 
 

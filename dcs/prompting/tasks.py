@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from dcs._files import suggest
-from dcs._reading import show
+from dcs._messages import show, suggest
 from dcs.errors import ConfigError
 
 __all__ = ["SPLITS", "Example", "Split", "Task", "get_task", "register_task", "task_names"]

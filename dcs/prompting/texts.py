@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from dcs._hub import hub_advice
-from dcs._reading import existing_file, memory_bound, one_line, parse_json, reason, show
+from dcs._messages import escaped, named, reason, show
+from dcs._reading import existing_file, memory_bound, parse_json
 from dcs.errors import ConfigError
 from dcs.prompting.descriptions import TaskFile, TextLocation
 from dcs.prompting.tasks import Example, Split
@@ -181,7 +182,7 @@ def _file_rows(place: TextLocation, path: Path) -> Iterator[tuple[int, Mapping[s
         try:
             yield from enumerate(csv.DictReader(text.splitlines(keepends=True), strict=True))
         except csv.Error as error:
-            raise ConfigError(f"{one_line(path)}: cannot be read as CSV: {error}") from None
+            raise ConfigError(f"{escaped(path)}: cannot be read as CSV: {error}") from None
         return
     if place.format == "json":
         content = _json(text, path, None)
@@ -214,20 +215,20 @@ def _text(path: Path, encoding: str) -> str:
     size, bound = source.stat().st_size, memory_bound() // 4
     if size > bound:
         raise ConfigError(
-            f"{one_line(path)}: {size / 2**30:.1f} GiB of text; at most {bound / 2**30:.1f} GiB "
+            f"{escaped(path)}: {size / 2**30:.1f} GiB of text; at most {bound / 2**30:.1f} GiB "
             "are read on this machine; keep to a sample of it"
         )
     try:
         return source.read_bytes().decode(encoding).removeprefix("\ufeff")
     except (OSError, UnicodeError, LookupError) as error:
         raise ConfigError(
-            f"{one_line(path)}: cannot be read as {show(encoding)}: {reason(error)}; the task's "
+            f"{escaped(path)}: cannot be read as {show(encoding)}: {reason(error)}; the task's "
             "key files.encoding names another"
         ) from None
 
 
 def _json(text: str, path: Path, line: int | None) -> Any:
-    source = one_line(path) if line is None else f"{one_line(path)}: line {line + 1}"
+    source = escaped(path) if line is None else f"{escaped(path)}: line {line + 1}"
     return parse_json(text, source=source, error=ConfigError, finite=False)
 
 
@@ -247,9 +248,8 @@ def _hub_rows(
         )
     except Exception as error:
         # The library and the network below it raise errors of many unrelated classes.
-        told = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} ({split}) cannot be loaded "
-            f"({type(error).__name__}: {told}); {hub_advice(error)}, or give --data DIR"
+            f"({named(error)}); {hub_advice(error)}, or give --data DIR"
         ) from error
     yield from enumerate(table)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dcs._messages import named
 from dcs.errors import MissingDependencyError, ScoringError
 from dcs.scorers._replies import error_message, pause_asked
 
@@ -112,7 +113,7 @@ class Session:
                     text = error_message(await reply.text(errors="replace"))
                     problem = self._refusal(row, reply.status, text)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                problem = self._safe(f"{type(error).__name__}: {error}".rstrip(": "))
+                problem = self._safe(named(error))
             if attempt < server.retries:
                 longest = min(_LONGEST_WAIT, FIRST_WAIT * 2.0**attempt)
                 await asyncio.sleep(longest * random.uniform(0.5, 1.0))

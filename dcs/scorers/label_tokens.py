@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs.errors import ConfigError, ScoringError
 
 __all__ = [

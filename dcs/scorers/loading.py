@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcs._hub import hub_advice
+from dcs._messages import named
 from dcs.errors import MissingDependencyError, ScoringError
 from dcs.scorers.models import PACKAGED_MODELS, ModelReference, resolve_model
 
@@ -160,7 +161,6 @@ def loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
         yield
     except Exception as error:
         # Tokenizer, weights and network libraries raise errors of many unrelated classes.
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         advice = (
             "give a folder as written by save_pretrained, tokenizer included"
             if reference.is_local
@@ -168,8 +168,7 @@ def loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
         )
         where = "from its folder" if reference.is_local else "from the model hub"
         raise ScoringError(
-            f"model {reference.name!r} cannot be loaded {where} "
-            f"({type(error).__name__}: {reason}); {advice}"
+            f"model {reference.name!r} cannot be loaded {where} ({named(error)}); {advice}"
         ) from error
     finally:
         if shown:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs.errors import ScoringError
 
 __all__ = ["PACKAGED_MODELS", "ModelReference", "resolve_model"]

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs.errors import ConfigError, ScoringError
 from dcs.scorers._estimates import CostEstimate, estimate_cost
 from dcs.scorers._http import Server, Session, require_aiohttp

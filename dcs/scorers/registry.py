@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from dcs._files import suggest
+from dcs._messages import suggest
 from dcs.errors import ConfigError
 from dcs.plugins import find_plugin, plugin_names
 from dcs.scorers.base import Scorer

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._files import suggest
+from dcs._messages import named, suggest
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.scorers._prompts import TokenizedPrompts, tokenize
 from dcs.scorers.base import Progress
@@ -130,10 +130,9 @@ class VLLMScorer:
             self._engine: Any = self._vllm.LLM(**options)
         except Exception as error:
             # vLLM and the libraries below it raise errors of many unrelated classes.
-            reason = next((part.strip() for part in str(error).splitlines() if part.strip()), "")
             raise ScoringError(
                 f"model {reference.name!r} cannot be loaded by vllm "
-                f"({type(error).__name__}: {reason}); check its memory (tensor_parallel, memory, "
+                f"({named(error)}); check its memory (tensor_parallel, memory, "
                 "max_length) and whether vllm supports its architecture"
             ) from error
         self._tokenizer = self._engine.get_tokenizer()

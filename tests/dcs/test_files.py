@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from dcs._files import atomic_path, atomic_write_bytes, atomic_write_text, suggest
+from dcs._files import atomic_path, atomic_write_bytes, atomic_write_text
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -35,10 +35,3 @@ def test_a_written_file_is_as_readable_as_any_other(tmp_path):
     assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == stat.S_IMODE(
         ordinary.stat().st_mode
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"), [("dsc", " (did you mean 'dcs'?)"), ("zzzz", ""), (7, "")]
-)
-def test_the_nearest_name_is_suggested(name, answer):
-    assert suggest(name, ["icl", "dnip", "furud", "dcs"]) == answer

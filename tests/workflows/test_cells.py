@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from workflows.cells import Cell, cells_of, content_key, table_requests
+from dcs._keys import content_key
+from workflows.cells import Cell, cells_of, table_requests
 from workflows.config import SweepConfig, TunerSettings
 
 CELL = Cell(

@@ -8,7 +8,7 @@ import sys
 import traceback
 from types import TracebackType
 
-from dcs._reading import one_line
+from dcs._messages import escaped
 from dcs._redaction import redact
 from dcs.errors import DCSError
 
@@ -52,7 +52,7 @@ def explained(error: BaseException) -> str:
         text = "; ".join(part for part in (text or type(error).__name__, advice) if part)
     else:
         text = str(error)
-    line = redact(one_line(" ".join(text.split())))
+    line = redact(escaped(" ".join(text.split())))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
@@ -71,7 +71,7 @@ def plain_warning(
     line: str | None = None,
 ) -> str:
     """Return a warning as a person reads it: without the line of code that gave it."""
-    return f"dcs: warning: {redact(one_line(message))}\n"
+    return f"dcs: warning: {redact(escaped(message))}\n"
 
 
 def print_anything() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dcs._files import atomic_write_text
+from dcs._keys import content_key
 from dcs.errors import TableError
 from dcs.generation import generate_tables, queries_of
 from dcs.probabilities import ProbabilityTable
@@ -27,7 +28,6 @@ from dcs.prompting import (
     select_demonstrations,
 )
 from dcs.scorers import Progress, Scorer, is_served
-from workflows.cells import content_key
 from workflows.cli._console import console
 from workflows.generate import scorer_facts
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from dcs._files import atomic_path
+from dcs._messages import last_line
 from tracking import CellRecord, Recorder, RecorderReport
 from tracking.figures import class_accuracy_figure
 from workflows.cli._console import console
@@ -126,8 +127,7 @@ def _show(
         console.print(results_table(cells, width=console.width))
     for record in records:
         if record.status == "FAILED":
-            last = (record.error or "").strip().splitlines()[-1]
-            console.print(f"[red]failed[/red] {_name(record)}: {last}")
+            console.print(f"[red]failed[/red] {_name(record)}: {last_line(record.error or '')}")
     if len(finished) < len(records):
         console.print("add [bold]--retry-failed[/bold] to compute the failed cells again")
     console.print()

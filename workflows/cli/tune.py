@@ -107,10 +107,10 @@ def tune(
     Schemes are searched by simulated annealing and chosen among on rows they have not seen. The
     chosen one is written to OUTPUT/scheme.json, all that was tried to MLflow.
     """
+    from dcs._keys import content_key
     from dcs.probabilities import ProbabilityTable
     from dcs.scheme import CorrectionScheme
     from tracking import Recorder
-    from workflows.cells import content_key
     from workflows.cli._console import console, share_bar
     from workflows.cli._results import results_table
     from workflows.config import checked_settings
