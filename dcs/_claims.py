@@ -26,6 +26,8 @@ BEAT = 10.0  # seconds between the signs of life of a holder
 LEASE = 45.0  # seconds without any, after which a holder counts as gone
 _POLL = 0.5
 
+_now = time.monotonic
+
 
 class Objects(Protocol):
     """What claims need of a store."""
@@ -88,25 +90,32 @@ class Claims:
 
     def _take(self, name: str) -> int | None:
         """Claim a name that nobody holds; return the generation of the claim."""
-        generation = 0
+        stale: dict[str, bytes] = {}
         while True:
-            path = _path(name, generation)
+            path = _path(name, len(stale))
             content = self._objects.read(path)
             if content is None:
-                return generation if self._objects.create(path, _token()) else None
-            known, since = self._seen.setdefault(path, (content, time.monotonic()))
+                break
+            known, since = self._seen.setdefault(path, (content, _now()))
             if content != known:
-                self._seen[path] = (content, time.monotonic())
+                self._seen[path] = (content, _now())
                 return None
-            if time.monotonic() - since < LEASE:
+            if _now() - since < LEASE:
                 return None
-            generation += 1
+            stale[path] = content
+        if not self._objects.create(path, _token()):
+            return None
+        if any(self._objects.read(below) != content for below, content in stale.items()):
+            # An heir released them while we looked: whoever comes now begins anew.
+            self._objects.delete(path)
+            return None
+        return len(stale)
 
     def _release(self, name: str, generation: int) -> None:
         if self._objects.read(_path(name, generation + 1)) is not None:
             return  # it was taken over from us, and whoever did that removes it
-        # The lowest last: as long as it is there, nobody starts anew beside a later one.
-        for number in range(generation, -1, -1):
+        # Our own last: who finds it gone finds that those before have gone too.
+        for number in range(generation + 1):
             self._seen.pop(_path(name, number), None)
             self._objects.delete(_path(name, number))
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -209,25 +209,52 @@ def test_runs_of_different_lengths_share_the_work(tmp_path: Path) -> None:
         assert held
 
 
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    for _ in range(20_000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it never came")
+
+
 class TestClaims:
     """Locks of a store that is not local, with processes played by objects of their own."""
 
     @pytest.fixture(autouse=True)
-    def _short_times(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        clock = Clock()
+        monkeypatch.setattr(_claims, "_now", clock)
         monkeypatch.setattr(_claims, "BEAT", 0.02)
-        monkeypatch.setattr(_claims, "LEASE", 0.3)
         monkeypatch.setattr(_claims, "_POLL", 0.01)
+        return clock
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"local://{tmp_path}"
 
-    def test_one_holds_and_the_others_do_not(self, url: str) -> None:
+    def test_one_holds_and_the_others_do_not(self, url: str, clock: Clock) -> None:
         here, there = open_place(url), open_place(url)
+        claim = f"g/a.0{_claims.CLAIM}"
         with here.lock("g/a", wait=True) as first:
-            time.sleep(0.5)  # longer than the lease: signs of life renew it
-            with there.lock("g/a", wait=False) as second, there.lock("g/b", wait=False) as other:
-                assert (first, second, other) == (True, False, True)
+            for _ in range(3):  # longer than the lease: signs of life renew it
+                with (
+                    there.lock("g/a", wait=False) as second,
+                    there.lock("g/b", wait=False) as other,
+                ):
+                    assert (first, second, other) == (True, False, True)
+                seen = here.read(claim)
+                wait_for(lambda seen=seen: here.read(claim) != seen)
+                clock.seconds += 0.9 * _claims.LEASE
         with there.lock("g/a", wait=False) as second:
             assert second
         assert here.files("g") == {}
@@ -243,44 +270,75 @@ class TestClaims:
         thread = threading.Thread(target=wait)
         with here.lock("g/a", wait=True):
             thread.start()
-            time.sleep(0.1)
+            wait_for(lambda: there._claims._seen)
             order.append("ended")
         thread.join()
         assert order == ["ended", "waited"]
 
-    def test_a_claim_without_a_holder_is_taken_over_by_one(self, url: str) -> None:
+    def test_a_claim_without_a_holder_is_taken_over_by_one(self, url: str, clock: Clock) -> None:
         dead = open_place(url)
         assert dead._claims._take("g/a") == 0  # and then it was killed
-        held = []
+        heirs = [open_place(url) for _ in range(4)]
+        held: list[int] = []
+        most: list[int] = []
 
-        def take_over() -> None:
-            with open_place(url).lock("g/a", wait=True):
-                held.append(1)
-                assert len(held) == 1
+        def take_over(number: int) -> None:
+            with heirs[number].lock("g/a", wait=True):
+                held.append(number)
+                most.append(len(held))
                 time.sleep(0.02)
-                held.pop()
-                done.append(1)
+                held.remove(number)
 
-        done: list[int] = []
-        threads = [threading.Thread(target=take_over) for _ in range(4)]
+        threads = [threading.Thread(target=take_over, args=(n,), daemon=True) for n in range(4)]
         for thread in threads:
             thread.start()
+        wait_for(lambda: all(heir._claims._seen for heir in heirs))
+        assert most == []
+        clock.seconds += _claims.LEASE
         for thread in threads:
-            thread.join()
-        assert len(done) == 4
+            thread.join(100)
+        assert most == [1, 1, 1, 1]
         assert dead.files("g") == {}
 
-    def test_one_that_comes_back_late_takes_nothing_away(self, url: str) -> None:
+    def test_one_that_comes_back_late_takes_nothing_away(self, url: str, clock: Clock) -> None:
         late, heir = open_place(url), open_place(url)
         generation = late._claims._take("g/a")
         assert generation == 0
         assert heir._claims._take("g/a") is None
-        time.sleep(0.35)
+        clock.seconds += _claims.LEASE
         assert heir._claims._take("g/a") == 1
         late._claims._release("g/a", generation)
         assert open_place(url)._claims._take("g/a") is None
         heir._claims._release("g/a", 1)
         assert heir.files("g") == {}
+
+    def test_one_that_looked_while_an_heir_ended_does_not_begin_beside_the_next(
+        self, url: str, clock: Clock
+    ) -> None:
+        dead, heir, slow, following = (open_place(url) for _ in range(4))
+        assert dead._claims._take("g/a") == 0
+        assert heir._claims._take("g/a") is None
+        assert slow._claims._take("g/a") is None
+        clock.seconds += _claims.LEASE
+        assert heir._claims._take("g/a") == 1
+        objects = slow._claims._objects
+
+        class Interrupted:
+            """After the look at the first claim, others go on before the look at the second."""
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(objects, name)
+
+            def read(self, name: str) -> bytes | None:
+                if name.endswith(f".1{_claims.CLAIM}"):
+                    heir._claims._release("g/a", 1)
+                    assert following._claims._take("g/a") == 0
+                return objects.read(name)
+
+        slow._claims._objects = Interrupted()
+        assert slow._claims._take("g/a") is None
+        following._claims._release("g/a", 0)
+        assert dead.files("g") == {}
 
     def test_without_exclusive_creation_everybody_works(
         self, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
