@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dcs.correction_sets import CorrectionSet
@@ -158,27 +157,9 @@ def weakest_class(record: CellRecord) -> int | None:
     return min(known, key=lambda index: before[index], default=None)
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the sample's standard deviation, NaN where there is none."""
-    mean = fmean(values) if values else math.nan
-    if len(values) < 2 or not math.isfinite(mean):
-        return mean, math.nan
-    return mean, stdev(values)
-
-
 def text(value: object) -> str:
     """Return a value as tables show it: nothing for None."""
     return "" if value is None else str(value)
-
-
-def percent(mean: float | None, deviation: float | None = None, *, digits: int = 1) -> str:
-    """Write a fraction as percent, with its deviation where there is one."""
-    if mean is None or math.isnan(mean):
-        return ""
-    text = f"{100 * mean:.{digits}f}"
-    if deviation is None or math.isnan(deviation):
-        return text
-    return f"{text} ± {100 * deviation:.{digits}f}"
 
 
 def _number(value: object) -> float:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import fmean
 from typing import Any
 
-from tracking._readings import mean_and_deviation, percent, place, text
+from dcs._shown import percent
+from tracking._readings import place, text
+from tracking.estimates import Estimate, notes_of
 from tracking.paper import BIOMEDICAL, GENERAL, PaperResult, paper_task, task_title
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable, RowKind, difference
-from tracking.tables import frame_of
+from tracking.tables import MEASURE_COLUMNS, frame_of
 
 __all__ = ["PAPER_NOTE", "Row", "averages_of", "task_grid", "tasks_of"]
 
@@ -21,7 +23,6 @@ PAPER_NOTE = (
 )
 _MEASURES = ("accuracy", "cobias")
 _HEADS = {"accuracy": "Acc", "cobias": "COBias"}
-_SEEDS_NOTE = "Mean ± standard deviation over seeds."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,18 @@ class Row:
 
     values: tuple[Any, ...]
     titles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What one row of the table says of one task, or of an average over tasks."""
+
+    seeds: int
+    accuracy: Estimate
+    cobias: Estimate
+
+    def of(self, measure: str) -> Estimate:
+        return self.accuracy if measure == "accuracy" else self.cobias
 
 
 def task_grid(
@@ -71,6 +84,7 @@ def task_grid(
     rows: list[tuple[str, ...]] = []
     kinds: list[RowKind] = []
     tidy: list[tuple[Any, ...]] = []
+    shown: list[Estimate] = []
     for (model, shots), same_prompt in _grouped(cells, lambda c: place(c, "model", "shots")):
         for row, group in _grouped(same_prompt, row_of):
             figures = _figures(group, columns)
@@ -94,19 +108,19 @@ def task_grid(
                 rows.append((*below, *_differences(figures, theirs, columns)))
                 kinds += ["paper", "difference"]
             for task, values in figures.items():
+                shown += [values.accuracy, values.cobias]
                 own = theirs.get(task)
                 tidy.append(
                     (
-                        *(model, shots, *row.values, task, values["seeds"]),
-                        *(values[f"{m}_{kind}"] for m in _MEASURES for kind in ("mean", "std")),
+                        *(model, shots, *row.values, task, values.seeds),
+                        *(value for m in _MEASURES for value in astuple(values.of(m))),
                         *(math.nan if own is None else getattr(own, m) for m in _MEASURES),
                     )
                 )
     heads = [f"{_HEADS[m]} {_column_title(task)}" for m in _MEASURES for task in columns]
-    stats = [f"{m}_{kind}" for m in _MEASURES for kind in ("mean", "std")]
-    names = ["model", "shots", *by, "task", "seeds", *stats, "paper_accuracy", "paper_cobias"]
-    frame = frame_of(tidy, names)
-    notes = [_SEEDS_NOTE, note]
+    names = ["model", "shots", *by, "task", "seeds", *MEASURE_COLUMNS]
+    frame = frame_of(tidy, [*names, *(f"paper_{m}" for m in _MEASURES)])
+    notes = [notes_of(shown), note]
     if "paper" in kinds:
         for measure in _MEASURES:
             frame[f"{measure}_difference"] = frame[f"{measure}_mean"] - frame[f"paper_{measure}"]
@@ -144,46 +158,27 @@ def averages_of(tasks: Sequence[str]) -> list[str]:
     return [c for c in columns if sum(_belongs(task, c) for task in tasks) > 1]
 
 
-def _figures(group: Sequence[CellRecord], columns: Sequence[str]) -> dict[str, dict[str, float]]:
-    by_task: dict[str, dict[str, float]] = {}
-    for task, cells in _grouped(group, lambda cell: str(cell.identity.get("task"))):
-        accuracies = [c.metrics["test/accuracy"] for c in cells if "test/accuracy" in c.metrics]
-        biases = [c.metrics["test/cobias"] for c in cells if "test/cobias" in c.metrics]
-        if not accuracies:
-            continue
-        accuracy, cobias = mean_and_deviation(accuracies), mean_and_deviation(biases)
-        by_task[task] = _values(len(cells), accuracy, cobias)
-    averages: dict[str, dict[str, float]] = {}
+def _figures(group: Sequence[CellRecord], columns: Sequence[str]) -> dict[str, _Figures]:
+    by_task = {
+        task: _Figures(len(cells), *(Estimate.of(cells, f"test/{m}") for m in _MEASURES))
+        for task, cells in _grouped(group, lambda cell: str(cell.identity.get("task")))
+        if any("test/accuracy" in cell.metrics for cell in cells)
+    }
+    averages: dict[str, _Figures] = {}
     for column in columns:
         if column.startswith("average_"):
             members = [v for task, v in by_task.items() if _belongs(task, column)]
             # An average over other tasks than in the row above it would mislead.
             wanted = [c for c in columns if not c.startswith("average_") and _belongs(c, column)]
             if members and len(members) == len(wanted):
-                means = [fmean(v[f"{m}_mean"] for v in members) for m in _MEASURES]
-                averages[column] = _values(
-                    min(int(v["seeds"]) for v in members),
-                    (means[0], math.nan),
-                    (means[1], math.nan),
-                )
+                means = (Estimate(fmean(v.of(m).mean for v in members)) for m in _MEASURES)
+                averages[column] = _Figures(min(v.seeds for v in members), *means)
     return averages | by_task
 
 
-def _values(
-    seeds: int, accuracy: tuple[float, float], cobias: tuple[float, float]
-) -> dict[str, float]:
-    return {
-        "seeds": seeds,
-        "accuracy_mean": accuracy[0],
-        "accuracy_std": accuracy[1],
-        "cobias_mean": cobias[0],
-        "cobias_std": cobias[1],
-    }
-
-
-def _row(figures: Mapping[str, Mapping[str, float]], columns: Sequence[str]) -> list[str]:
+def _row(figures: Mapping[str, _Figures], columns: Sequence[str]) -> list[str]:
     return [
-        percent(figures[task][f"{m}_mean"], figures[task][f"{m}_std"]) if task in figures else ""
+        figures[task].of(m).marked() if task in figures else ""
         for m in _MEASURES
         for task in columns
     ]
@@ -198,12 +193,12 @@ def _paper_row(theirs: Mapping[str, PaperResult | None], columns: Sequence[str])
 
 
 def _differences(
-    figures: Mapping[str, Mapping[str, float]],
+    figures: Mapping[str, _Figures],
     theirs: Mapping[str, PaperResult | None],
     columns: Sequence[str],
 ) -> list[str]:
     return [
-        "" if own is None else difference(100 * figures[task][f"{m}_mean"], 100 * getattr(own, m))
+        "" if own is None else difference(100 * figures[task].of(m).mean, 100 * getattr(own, m))
         for m in _MEASURES
         for task, own in ((task, theirs.get(task)) for task in columns)
     ]

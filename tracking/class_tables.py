@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
+from dcs._shown import percent
 from tracking._readings import (
     finished_cells,
     method_title,
-    percent,
     place,
     text,
     weakest_class,
 )
 from tracking._settings import main_cells
 from tracking._task_grid import PAPER_NOTE
+from tracking.estimates import Estimate, class_intervals, notes_of
 from tracking.paper import paper_class_accuracies, paper_schemes, paper_weakest, task_title
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable, RowKind, difference
@@ -149,12 +150,15 @@ def _class_table(
     rows: list[tuple[str, ...]] = []
     kinds: list[RowKind] = []
     tidy: list[tuple[Any, ...]] = []
+    shown: list[Estimate] = []
     for cell in cells:
         model, shots, method, seed = place(cell, "model", "shots", "method", "seed")
-        after = cell.class_accuracies["after"]
-        total = (cell.metrics.get("test/accuracy"), cell.metrics.get("test/cobias"))
+        total = [Estimate.of([cell], f"test/{name}") for name in ("accuracy", "cobias")]
+        after = class_intervals(cell)
+        shown += [*total, *after]
         head = (str(model), text(shots))
-        rows.append((*head, method_title(method), str(seed), *map(percent, (*total, *after))))
+        figures = [each.marked() for each in total] + [each.percent(coarse=True) for each in after]
+        rows.append((*head, method_title(method), str(seed), *figures))
         kinds.append("measured")
         theirs = (
             paper_class_accuracies(model=model, task=task, shots=shots, seed=seed, method=method)
@@ -162,19 +166,22 @@ def _class_table(
             else {}
         )
         own = [theirs.get(name.lower()) for name in classes]
-        for name, value, published in zip(classes, after, own, strict=True):
-            figures = (math.nan if v is None else v for v in (value, published))
-            tidy.append((model, task, shots, method, seed, name, *figures))
+        for name, each, published in zip(classes, after, own, strict=True):
+            numbers = (each.mean, each.low, each.high)
+            theirs_here = math.nan if published is None else published
+            tidy.append((model, task, shots, method, seed, name, *numbers, theirs_here))
         if theirs:
             gaps = (
-                "" if ours is None or value is None else difference(100 * ours, 100 * value)
+                ""
+                if value is None or math.isnan(ours.mean)
+                else difference(100 * ours.mean, 100 * value)
                 for ours, value in zip(after, own, strict=True)
             )
             name = f"{method_title(method)}, paper"
             rows.append((*head, name, str(seed), "", "", *map(percent, own)))
             rows.append((*head, "difference", str(seed), "", "", *gaps))
             kinds += ["paper", "difference"]
-    columns = "model task shots method seed class accuracy paper_accuracy"
+    columns = "model task shots method seed class accuracy low high paper_accuracy"
     frame = frame_of(tidy, columns.split())
     compared = "paper" in kinds
     return ResultTable(
@@ -186,7 +193,7 @@ def _class_table(
         kinds=tuple(kinds),
         left=4,
         sections=2,
-        note=PAPER_NOTE if compared else "",
+        note=" ".join(filter(None, (notes_of(shown), PAPER_NOTE if compared else ""))),
     )
 
 

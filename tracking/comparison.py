@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dcs._shown import chance
 from dcs.scheme import CorrectionScheme
 from tracking._readings import annealing_seconds
 from tracking._report_parts import correction_words
+from tracking.estimates import Estimate, class_intervals
 from tracking.records import CellRecord
 from tracking.schema import flatten
 
@@ -82,36 +84,40 @@ def _results(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
     ranked = sorted(
         names, key=lambda name: next((i for i, p in enumerate(order) if name.startswith(p)), 9)
     )
-    ends = {f"{name}_{end}" for name in names for end in ("low", "high")}
+    about = {f"{name}_{more}" for name in names for more in ("low", "high", "p")}
     rows = []
     for name in ranked:
-        if name not in ends:
+        if name not in about:
             row = _figure(name, first.metrics.get(name), second.metrics.get(name))
-            rows.append(_with_intervals(name, row, (first, second)))
+            both = Estimate.of([first], name), Estimate.of([second], name)
+            rows.append(_with_intervals(row, both))
+            if any(each.p == each.p for each in both):
+                first_p, second_p = (chance(each.p) for each in both)
+                rows.append(ComparedRow(f"{name}, p against ICL", first_p, second_p))
     seconds = annealing_seconds(first), annealing_seconds(second)
     if "opt/seconds" not in names and any(value is not None for value in seconds):
         rows.append(_figure("annealing seconds", *seconds))
     return rows
 
 
-def _with_intervals(
-    name: str, row: ComparedRow, cells: tuple[CellRecord, CellRecord]
-) -> ComparedRow:
-    """Put the 95 % interval of a share behind it, where it is known."""
-    texts = []
-    for cell, text in zip(cells, (row.first, row.second), strict=True):
-        ends = [cell.metrics.get(f"{name}_{end}") for end in ("low", "high")]
-        known = [_number(100.0 * value, 1) for value in ends if value is not None]
-        texts.append(f"{text} [{', '.join(known)}]" if len(known) == len(ends) else text)
-    return replace(row, first=texts[0], second=texts[1])
+def _with_intervals(row: ComparedRow, both: tuple[Estimate, Estimate]) -> ComparedRow:
+    """Put the 95 % intervals of a share behind it, where they are known."""
+    first, second = (
+        each.percent() if each.is_single else text
+        for each, text in zip(both, (row.first, row.second), strict=True)
+    )
+    return replace(row, first=first, second=second)
 
 
 def _classes(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
-    ours, theirs = (_by_class(cell, "after") for cell in (first, second))
-    return [
-        _figure(name, ours.get(name), theirs.get(name), percent=True)
-        for name in dict.fromkeys([*ours, *theirs])
-    ]
+    ours, theirs = (_by_class(cell) for cell in (first, second))
+    none = Estimate(math.nan)
+    rows = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        both = ours.get(name, none), theirs.get(name, none)
+        means = (None if math.isnan(each.mean) else each.mean for each in both)
+        rows.append(_with_intervals(_figure(name, *means, percent=True), both))
+    return rows
 
 
 def _schemes(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
@@ -122,11 +128,9 @@ def _schemes(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
     ]
 
 
-def _by_class(cell: CellRecord, column: str) -> dict[str, float | None]:
-    columns: Mapping[str, list[Any]] = cell.class_accuracies
-    if not columns:
-        return {}
-    return dict(zip(map(str, columns["class"]), columns[column], strict=True))
+def _by_class(cell: CellRecord) -> dict[str, Estimate]:
+    names = map(str, cell.class_accuracies.get("class", []))
+    return dict(zip(names, class_intervals(cell), strict=True))
 
 
 def _words(cell: CellRecord) -> dict[str, str]:

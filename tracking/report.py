@@ -8,13 +8,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dcs._messages import last_line
+from dcs._shown import chance, percent
 from dcs.errors import InvalidInputError
 from dcs.probabilities import ProbabilityTable
 from tracking._readings import (
     annealing_seconds,
     finished_cells,
     method_title,
-    percent,
     place,
     shots_text,
 )
@@ -27,6 +27,7 @@ from tracking._report_parts import (
 )
 from tracking._settings import Axis, axes_of, main_cells, setting
 from tracking.class_tables import class_accuracies_by_seed, scheme_summary
+from tracking.estimates import Estimate
 from tracking.figures import figure_bytes, overview_figures, scheme_figure, trace_figure
 from tracking.figures.overview import ABLATION
 from tracking.paper_tables import ablation_tables, main_results
@@ -205,10 +206,11 @@ def _row(cell: StoredCell, link: str, axes: Sequence[Axis]) -> dict[str, Any]:
         "task": task,
         "shots": "" if shots is None else shots,
         "seed": seed,
-        "accuracy": percent(record.metrics.get("test/accuracy")),
-        "cobias": percent(record.metrics.get("test/cobias")),
-        "before": percent(record.metrics.get("uncorrected/test/accuracy")),
-        "cobias_before": percent(record.metrics.get("uncorrected/test/cobias")),
+        "measures": [
+            (each.percent(), percent(record.metrics.get(f"uncorrected/test/{m}")), chance(each.p))
+            for m in ("accuracy", "cobias")
+            for each in [Estimate.of([record], f"test/{m}")]
+        ],
         "seconds": "" if seconds is None else f"{seconds:.2f}",
         "status": record.status.lower(),
         "run": cell.run_id[:8],

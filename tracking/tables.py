@@ -6,10 +6,13 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tracking._readings import mean_and_deviation, percent
+from dcs._shown import chance
 from tracking._settings import Axis, axes_of, setting
+from tracking.estimates import P_VALUES, Estimate, class_intervals, notes_of
 from tracking.records import CellRecord, TrialRecord
 from tracking.schema import flatten
 
@@ -27,16 +30,12 @@ __all__ = [
 _GROUP = ("model", "task", "shots", "method")
 _CELL = ("model", "task", "shots", "seed", "method")
 _SETTING = "setting"
-LEADERBOARD_COLUMNS = (
-    *_GROUP,
-    _SETTING,
-    "seeds",
-    "accuracy_mean",
-    "accuracy_std",
-    "cobias_mean",
-    "cobias_std",
+_MEASURES = ("accuracy", "cobias")
+MEASURE_COLUMNS = tuple(
+    f"{name}_{figure}" for name in _MEASURES for figure in ("mean", "std", "low", "high", "p")
 )
-CLASS_COLUMNS = (*_CELL, _SETTING, "class", "before", "after", "change")
+LEADERBOARD_COLUMNS = (*_GROUP, _SETTING, "seeds", *MEASURE_COLUMNS)
+CLASS_COLUMNS = (*_CELL, _SETTING, "class", "before", "after", "after_low", "after_high", "change")
 CORRECTION_NUMBERS = ("value", "a", "b", "c")
 CORRECTION_COLUMNS = ("class", "kind", *CORRECTION_NUMBERS, "name")
 SCHEME_COLUMNS = (*_CELL, _SETTING, *CORRECTION_COLUMNS)
@@ -55,33 +54,27 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
     pandas.DataFrame
         Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (what cells of a method
         have differently, in words; mostly nothing), ``seeds`` (number of cells),
-        ``accuracy_mean``, ``accuracy_std``, ``cobias_mean``, ``cobias_std``; fractions, not
-        percent. The standard deviation is the sample's (``n - 1``), NaN for one seed. Rows come
-        in the order in which the groups first appear.
+        ``accuracy_mean``, ``accuracy_std``, ``accuracy_low``, ``accuracy_high``,
+        ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The standard
+        deviation is the sample's (``n - 1``), NaN for one seed; the ends of the 95 % interval
+        and the chance of no difference to ICL on the same rows are of one seed, NaN for
+        several. Rows come in the order in which the groups first appear.
     """
     cells = list(records)
     axes = axes_of(cells)
-    groups: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[CellRecord]] = defaultdict(list)
     for record in cells:
-        accuracy = record.metrics.get("test/accuracy")
-        if record.finished and accuracy is not None:
+        if record.finished and "test/accuracy" in record.metrics:
             place = (*(record.identity.get(name) for name in _GROUP), setting(record, axes))
-            groups[place].append((accuracy, record.metrics.get("test/cobias", math.nan)))
+            groups[place].append(record)
     # Methods in the order in which they came, but a task's rows together.
     order: dict[tuple[Any, ...], int] = {}
     for place in groups:
         order.setdefault(place[:3], len(order))
     rows = []
     for place in sorted(groups, key=lambda place: order[place[:3]]):
-        accuracies, biases = zip(*groups[place], strict=True)
-        rows.append(
-            (
-                *place,
-                len(accuracies),
-                *mean_and_deviation(accuracies),
-                *mean_and_deviation(biases),
-            )
-        )
+        figures = (astuple(Estimate.of(groups[place], f"test/{name}")) for name in _MEASURES)
+        rows.append((*place, len(groups[place]), *chain.from_iterable(figures)))
     return frame_of(rows, LEADERBOARD_COLUMNS)
 
 
@@ -97,20 +90,25 @@ def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
     -------
     pandas.DataFrame
         Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
-        ``before``, ``after``, ``change``; NaN for a class without rows.
+        ``before``, ``after``, ``after_low``, ``after_high`` (95 % interval), ``change``; NaN for
+        a class without rows.
     """
-    rows = []
     cells = list(records)
     axes = axes_of(cells)
+    rows = []
     for record in cells:
         columns = record.class_accuracies
-        if not columns:
-            continue
-        for name, before, after in zip(
-            columns["class"], columns["before"], columns["after"], strict=True
-        ):
-            change = math.nan if before is None or after is None else after - before
-            rows.append((*_place(record, axes), name, _or_nan(before), _or_nan(after), change))
+        figures = zip(
+            columns.get("class", []),
+            columns.get("before", []),
+            class_intervals(record),
+            strict=True,
+        )
+        for name, known, after in figures:
+            before = math.nan if known is None else known
+            interval = (after.low, after.high)
+            change = after.mean - before
+            rows.append((*_place(record, axes), name, before, after.mean, *interval, change))
     return frame_of(rows, CLASS_COLUMNS)
 
 
@@ -142,7 +140,9 @@ def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
 
 
 def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
-    """Return the leaderboard in percent, as a Markdown table with ``mean ± deviation``.
+    """Return the leaderboard in percent, as a Markdown table and a line that explains it.
+
+    Several seeds have ``mean ± deviation``, one has ``figure [95 % interval]`` and p-values.
 
     Parameters
     ----------
@@ -157,15 +157,24 @@ def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
     frame = leaderboard(records)
     if frame.empty:
         return "No finished cells.\n"
-    left = (*_GROUP, *([_SETTING] if frame[_SETTING].any() else []), "seeds")
-    rows = []
+    left = [*_GROUP, *([_SETTING] if frame[_SETTING].any() else []), "seeds"]
+    tested = bool(frame["accuracy_p"].notna().any())
+    heads = ["accuracy %", "COBias %"]
+    if tested:
+        heads = [heads[0], "p", heads[1], "p"]
+    rows, shown = [], []
     for row in frame.to_dict("records"):
-        rows.append(
-            [str(row[name]) for name in left]
-            + [percent(row[f"{m}_mean"], row[f"{m}_std"]) for m in ("accuracy", "cobias")]
-        )
-    right = range(len(left) - 1, len(left) + 2)
-    return markdown_table((*left, "accuracy %", "COBias %"), rows, right=right)
+        cells = [str(row[name]) for name in left]
+        for name in _MEASURES:
+            figures = (row[column] for column in MEASURE_COLUMNS if column.startswith(name))
+            estimate = Estimate(*figures)
+            shown.append(estimate)
+            cells += [estimate.percent(), *([chance(estimate.p)] if tested else [])]
+        rows.append(cells)
+    right = range(len(left) - 1, len(left) + len(heads))
+    note = notes_of(shown, tested=P_VALUES)
+    table = markdown_table((*left, *heads), rows, right=right)
+    return f"{table}\n{note}\n" if note else table
 
 
 def to_markdown(frame: pd.DataFrame, *, digits: int = 3) -> str:
@@ -264,10 +273,6 @@ def _text(value: Any, digits: int) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _json_value(value: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 from tracking._readings import (
     annealing_seconds,
     finished_cells,
-    mean_and_deviation,
     method_title,
     optimization_rows,
     place,
@@ -19,6 +18,7 @@ from tracking._readings import (
     tuning_seconds,
 )
 from tracking._settings import axes_of, setting
+from tracking.estimates import mean_and_deviation
 from tracking.paper import paper_times, task_title
 from tracking.records import CellRecord
 from tracking.result_tables import ResultTable, RowKind

@@ -59,7 +59,7 @@ class Compared:
 def compare_results(recorded: CellRecord, now: CellRecord) -> list[Compared]:
     """Compare all that a cell found, exactly: scheme, metrics, trials, trace.
 
-    Times are left out, and metrics that the recorded version did not know yet.
+    Times are left out, and what the recorded version did not know yet.
 
     Parameters
     ----------
@@ -72,6 +72,8 @@ def compare_results(recorded: CellRecord, now: CellRecord) -> list[Compared]:
         The ending, then the scheme and the other wholes, then each metric.
     """
     then, again = _content(recorded), _content(now)
+    for name in again["class_accuracies"].keys() - then["class_accuracies"].keys():
+        del again["class_accuracies"][name]
     rows = [_ending(recorded, now)]
     for name, title in _WHOLES.items():
         if then[name] or again[name]:

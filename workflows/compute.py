@@ -66,12 +66,13 @@ def compute_cell(
     scheme = fitted.scheme
     uncorrected = CorrectionScheme.identity(test.classes)
     before, after = judge(uncorrected, test), judge(scheme, test)
+    sure, ends = _uncertainty(test, uncorrected, scheme)
     metrics = {
         "test/accuracy": after.accuracy,
         "test/cobias": after.cobias,
         "uncorrected/test/accuracy": before.accuracy,
         "uncorrected/test/cobias": before.cobias,
-        **_uncertainty(test, uncorrected, scheme),
+        **{f"test/{name}": value for name, value in sure.items()},
     }
     params: dict[str, Any] = {}
     if fitted.best is not None:
@@ -91,6 +92,7 @@ def compute_cell(
             "class": list(test.classes),
             "before": list(before.class_accuracies),
             "after": list(after.class_accuracies),
+            **ends,
         },
         trials=fitted.trials,
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
@@ -173,18 +175,23 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
 
 def _uncertainty(
     test: ProbabilityTable, before: CorrectionScheme, after: CorrectionScheme
-) -> dict[str, float]:
-    """Return 95 % intervals of the test figures, and how likely chance makes such a change."""
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return 95 % intervals of the test figures, how likely chance makes such a change, and
+    the intervals of the class accuracies.
+    """
     first, second = (scheme.predict(test.probs) for scheme in (before, after))
     figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
     change = compare_predictions(test.labels, first, second, test.n_classes)
     return {
-        "test/accuracy_low": figures.accuracy.low,
-        "test/accuracy_high": figures.accuracy.high,
-        "test/accuracy_p": change.accuracy_p,
-        "test/cobias_low": figures.cobias.low,
-        "test/cobias_high": figures.cobias.high,
-        "test/cobias_p": change.cobias_p,
+        "accuracy_low": figures.accuracy.low,
+        "accuracy_high": figures.accuracy.high,
+        "accuracy_p": change.accuracy_p,
+        "cobias_low": figures.cobias.low,
+        "cobias_high": figures.cobias.high,
+        "cobias_p": change.cobias_p,
+    }, {
+        "after_low": [each.low for each in figures.class_accuracies],
+        "after_high": [each.high for each in figures.class_accuracies],
     }
 
 

@@ -42,7 +42,9 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     text = tables.leaderboard_markdown(records)
     assert "45.0 ± 7.1" in text
     assert "| 60.0 " in text or " 60.0 |" in text
-    assert len({len(line) for line in text.splitlines()}) == 1, "columns are not aligned"
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in table}) == 1, "columns are not aligned"
+    assert text.splitlines()[len(table) :] == ["", "Mean ± standard deviation over seeds."]
 
 
 def test_tables_without_cells_are_empty_but_whole() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
-from tracking._readings import finished_cells, mean_and_deviation, method_title, place, shots_rank
+from tracking._readings import finished_cells, method_title, place, shots_rank
 from tracking._settings import OBJECTIVE, Axis, axes_of, main_cells, objective_title
+from tracking.estimates import mean_and_deviation
 from tracking.figures._style import (
     INK,
     grid_of,

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
-from tracking._readings import finished_cells, mean_and_deviation, method_title, place
+from tracking._readings import finished_cells, method_title, place
 from tracking._settings import main_cells
+from tracking.estimates import Estimate
 from tracking.figures._labels import label_points
 from tracking.figures._style import (
     GREY,
@@ -37,7 +38,8 @@ def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
     ----------
     records : iterable of CellRecord
         Finished cells; those of ablations are left out. A panel per model and task, a point per
-        method and number of shots, the mean over seeds with its standard deviations.
+        method and number of shots: the mean over seeds with its standard deviations, or the
+        figures of a single seed with their 95 % intervals.
 
     Returns
     -------
@@ -93,11 +95,12 @@ def _draw_plane(
     seen: set[Any] = set()
     for (method, shots), group in groups.items():
         style = styles[method]
-        x, dx = mean_and_deviation([100 * cell.metrics["test/cobias"] for cell in group])
-        y, dy = mean_and_deviation([100 * cell.metrics["test/accuracy"] for cell in group])
+        cobias, accuracy = (Estimate.of(group, f"test/{m}") for m in ("cobias", "accuracy"))
+        x, y = 100 * cobias.mean, 100 * accuracy.mean
         points.append((x, y))
         label = None if method in seen else method_title(method)
-        draw_point(axes, (x, y), style, xerr=dx, yerr=dy, label=label)
+        xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
+        draw_point(axes, (x, y), style, xerr=xerr, yerr=yerr, label=label)
         seen.add(method)
         if shots is not None:
             labels.append((x, y, str(shots)))

@@ -9,13 +9,13 @@ from dcs.errors import InvalidInputError
 from tracking._readings import (
     annealing_seconds,
     finished_cells,
-    mean_and_deviation,
     method_title,
     place,
     search_space,
     tuning_seconds,
 )
 from tracking._settings import axes_of, main_cells, setting
+from tracking.estimates import mean_and_deviation
 from tracking.figures._labels import label_points
 from tracking.figures._style import (
     ACCENT,

@@ -2,8 +2,8 @@
 // Sorts a table by a column when its head is clicked; numbers by their leading figure.
 const value = (row, column) => row.cells[column].textContent.trim();
 const number = (text) => {
-  const found = text.replace(/,/g, "").replace("\u2212", "-").match(/^[+-]?\d+(\.\d+)?/);
-  return found ? parseFloat(found[0]) : NaN;
+  const found = text.replace(/,/g, "").replace("\u2212", "-").match(/^<?([+-]?\d+(\.\d+)?)/);
+  return found ? parseFloat(found[1]) : NaN;
 };
 const compare = (a, b) => {
   const [x, y] = [number(a), number(b)];

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean, stdev
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rich.table import Table
 
+from dcs._shown import chance
 from dcs.methods import get_method
 from tracking import CellRecord
+from tracking.estimates import Estimate, class_intervals, mean_and_deviation
 from workflows.axes import ABLATED
 from workflows.cells import Cell, Variant
 from workflows.cli._console import new_table
@@ -28,7 +30,7 @@ def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
 
     Cells that differ in a setting, as those of an ablation do, have rows of their own and a
     column for each such setting. Several seeds are averaged; a single one is shown with its 95 %
-    interval.
+    interval and the p-values of a paired test against ICL.
 
     Parameters
     ----------
@@ -43,37 +45,77 @@ def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
     groups: dict[tuple[object, Variant], list[CellRecord]] = {}
     for record, variant in zip(records, variants, strict=True):
         groups.setdefault((record.identity["shots"], variant), []).append(record)
+    figures = {key: _Figures.of(group) for key, group in groups.items()}
     with_shots = any(shots is not None for shots, _ in groups)
+    tested = any(each.p == each.p for own in figures.values() for each in own.measures)
     classes = [str(name) for name in records[0].class_accuracies["class"]]
-    taken = _OTHER_COLUMNS + sum(len(_axis_title(axis)) + 2 for axis in axes)
-    fits = taken + sum(max(len(name), 3) + 2 for name in classes) <= width
+    room = width - _OTHER_COLUMNS - 14 * tested - sum(len(_axis_title(axis)) + 2 for axis in axes)
+    # As much of the classes as there is room for.
+    columns = {key: own.class_texts(intervals=True) for key, own in figures.items()}
+    if not _fits(classes, columns.values(), room):
+        columns = {key: own.class_texts(intervals=False) for key, own in figures.items()}
+    fits = _fits(classes, columns.values(), room)
 
+    measures = [[title, *(["p"] if tested else [])] for title in ("accuracy ↑", "COBias ↓")]
     table = new_table(
         *(["shots"] if with_shots else []),
         "method ",
         *map(_axis_title, axes),
-        "accuracy ↑",
-        "COBias ↓",
+        *measures[0],
+        *measures[1],
         *(classes if fits else ["weakest class ", ""]),
     )
     previous: object = None
-    for (shots, variant), group in groups.items():
+    for (shots, variant), own in figures.items():
         method = get_method(variant.method)
         if shots != previous and table.row_count:
             table.add_section()
-        columns = zip(*(record.class_accuracies["after"] for record in group), strict=True)
-        means = [_mean(column) for column in columns]
         table.add_row(
             *([str(shots)] if with_shots else []),
             method.title,
             *(settings[variant].get(axis, "") for axis in axes),
-            _figure(group, "test/accuracy"),
-            _figure(group, "test/cobias"),
-            *(map(_percent, means) if fits else _weakest(classes, means)),
+            *(
+                text
+                for each in own.measures
+                for text in (each.percent(padded=True), *([chance(each.p)] if tested else []))
+            ),
+            *(columns[shots, variant] if fits else own.weakest(classes)),
             style="bold" if method.searches else "",
         )
         previous = shots
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What a row of the table shows: accuracy and COBias, then the class accuracies."""
+
+    measures: tuple[Estimate, Estimate]
+    classes: tuple[Estimate, ...]
+
+    @classmethod
+    def of(cls, group: Sequence[CellRecord]) -> _Figures:
+        accuracy, cobias = (Estimate.of(group, f"test/{name}") for name in ("accuracy", "cobias"))
+        by_seed = [class_intervals(record) for record in group]
+        classes = by_seed[0]
+        if len(by_seed) > 1:
+            classes = [Estimate(_mean(seeds)) for seeds in zip(*by_seed, strict=True)]
+        return cls((accuracy, cobias), tuple(classes))
+
+    def class_texts(self, *, intervals: bool) -> list[str]:
+        shown = self.classes if intervals else [Estimate(each.mean) for each in self.classes]
+        return [each.percent(digits=0, padded=True) or "-" for each in shown]
+
+    def weakest(self, names: Sequence[str]) -> tuple[str, str]:
+        # A class without rows has no accuracy.
+        known = [pair for pair in zip(self.classes, names, strict=True) if pair[0].mean >= 0]
+        figure, name = min(known, key=lambda pair: pair[0].mean)
+        return name, figure.percent(digits=0, padded=True)
+
+
+def _fits(names: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> bool:
+    columns = zip(names, *rows, strict=True)
+    return sum(max(3, *map(len, texts)) + 2 for texts in columns) <= room
 
 
 def _axis_title(axis: str) -> str:
@@ -81,27 +123,6 @@ def _axis_title(axis: str) -> str:
     return names.get(axis, axis.replace("_", " "))
 
 
-def _weakest(classes: Sequence[str], means: Sequence[float | None]) -> tuple[str, str]:
-    known = [(mean, name) for mean, name in zip(means, classes, strict=True) if mean is not None]
-    mean, name = min(known)
-    return name, _percent(mean)
-
-
-def _figure(group: Sequence[CellRecord], name: str) -> str:
-    """Return mean ± standard deviation over seeds, or one figure with its 95 % interval."""
-    values = [100 * record.metrics[name] for record in group]
-    if len(values) > 1:
-        return f"{fmean(values):.1f} ± {stdev(values):.1f}"
-    low, high = (100 * group[0].metrics[f"{name}_{end}"] for end in ("low", "high"))
-    # A space before one digit keeps the brackets in line.
-    return f"{values[0]:.1f} [{low:4.1f}, {high:4.1f}]"
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(estimates: Iterable[Estimate]) -> float:
     # A class without rows has no accuracy.
-    known = [value for value in values if value is not None and value == value]
-    return fmean(known) if known else None
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.0f}"
+    return mean_and_deviation([each.mean for each in estimates if each.mean == each.mean])[0]
