@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
 BLUE = "#0072b2"
 GRID = "#eceff1"
+_DPI = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Inches around each panel for numbers and titles, and `head` above all of them.
+
+    What is drawn for every cell is given it: finding it out takes as long as drawing.
+    """
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    head: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +107,40 @@ def empty_figure(width: float, height: float, *, fitted: bool = True) -> Figure:
     from matplotlib.figure import Figure
 
     layout: Literal["constrained"] | None = "constrained" if fitted else None
-    return Figure(figsize=(width, height), layout=layout, dpi=150)
+    return Figure(figsize=(width, height), layout=layout, dpi=_DPI)
 
 
 def grid_of(
-    count: int, *, width: float, height: float, columns: int = 3
+    count: int, *, width: float, height: float, columns: int = 3, frame: Frame | None = None
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its `count` panels of `width` by `height` inches each."""
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
-    figure = empty_figure(width * columns, height * rows)
+    head = 0.0 if frame is None else frame.head
+    figure = empty_figure(width * columns, height * rows + head, fitted=frame is None)
+    if frame is not None:
+        across, down = frame.left + frame.right, frame.top + frame.bottom
+        figure.subplots_adjust(
+            left=frame.left / (width * columns),
+            right=1.0 - frame.right / (width * columns),
+            bottom=frame.bottom / (height * rows + head),
+            top=1.0 - (head + frame.top) / (height * rows + head),
+            wspace=across / (width - across),
+            hspace=down / (height - down),
+        )
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in panels[count:]:
         unused.set_axis_off()
     return figure, panels[:count]
+
+
+def place_labels(axes: Axes, *, left: float, below: float) -> None:
+    """Put the labels of a panel's axes so many inches off it.
+
+    By default matplotlib looks for room beside the numbers, which takes as long as the drawing.
+    """
+    axes.xaxis.set_label_coords(0.5, -below * _DPI / axes.bbox.height)
+    axes.yaxis.set_label_coords(-left * _DPI / axes.bbox.width, 0.5)
 
 
 def tidy(axes: Axes, *, grid: Literal["x", "y", "both"] | None = "y") -> None:
@@ -122,12 +157,13 @@ def tidy(axes: Axes, *, grid: Literal["x", "y", "both"] | None = "y") -> None:
 
 def title(axes: Axes, text: str) -> None:
     """Set a panel's title, on the left."""
-    axes.set_title(text, loc="left", fontsize=10, color=INK)
+    # With a place of its own it is not looked for at every drawing.
+    axes.set_title(text, loc="left", y=1.0, fontsize=10, color=INK)
 
 
 def log_scale(axes: Axes, which: Literal["x", "y"], *, ticks: int = 3) -> None:
     """Make an axis logarithmic, with plain numbers and at least so many of them."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -137,7 +173,7 @@ def log_scale(axes: Axes, which: Literal["x", "y"], *, ticks: int = 3) -> None:
             break
     axis.set_major_locator(LogLocator(base=10, subs=steps))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def legend(figure: Figure, axes: Axes, *, columns: int = 4) -> None:

@@ -11,7 +11,17 @@ from dcs.corrections import Correction, Weight
 from dcs.errors import InvalidInputError
 from dcs.scheme import CorrectionScheme
 from tracking._readings import method_title, place, shots_text
-from tracking.figures._style import ACCENT, GREY, INK, LIGHT, grid_of, tidy, title
+from tracking.figures._style import (
+    ACCENT,
+    GREY,
+    INK,
+    LIGHT,
+    Frame,
+    grid_of,
+    place_labels,
+    tidy,
+    title,
+)
 from tracking.histograms import class_histograms
 from tracking.records import CellRecord
 
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
     from dcs.probabilities import ProbabilityTable
 
 __all__ = ["scheme_figure"]
+
+_FRAME = Frame(left=0.5, right=0.08, top=0.4, bottom=0.42, head=0.22)
 
 
 def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) -> Figure:
@@ -53,7 +65,7 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     if table is not None:
         scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
         counts = class_histograms(table, scheme)
-    figure, panels = grid_of(len(scheme.classes), width=2.5, height=2.2, columns=5)
+    figure, panels = grid_of(len(scheme.classes), width=2.5, height=2.2, columns=5, frame=_FRAME)
     for index, (panel, name, correction) in enumerate(
         zip(panels, scheme.classes, scheme.corrections, strict=True)
     ):
@@ -68,6 +80,7 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
         panel.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
         tidy(panel, grid=None)
         title(panel, f"{name}\n{_brief(correction)}")
+        place_labels(panel, left=0.36, below=0.25)
     panels[0].set_ylabel("corrected", color=INK)
     panels[0].set_xlabel(
         "calibrated probability" if scheme.calibration else "probability", color=INK
@@ -75,7 +88,13 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     method, task, shots, seed = place(record, "method", "task", "shots", "seed")
     parts = (method_title(method), str(task), shots_text(shots), f"seed {seed}")
     figure.suptitle(
-        ", ".join(filter(None, parts)), x=0.01, ha="left", fontsize=10, color=INK, weight="bold"
+        ", ".join(filter(None, parts)),
+        x=0.01,
+        y=0.99,
+        ha="left",
+        fontsize=10,
+        color=INK,
+        weight="bold",
     )
     return figure
 

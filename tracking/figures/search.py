@@ -29,6 +29,7 @@ from tracking.figures._style import (
     legend,
     log_scale,
     looks,
+    place_labels,
     tidy,
     title,
 )
@@ -81,12 +82,21 @@ def trace_figure(record: CellRecord) -> Figure:
     lower.set_ylim(0, 104)
     lower.set_ylabel("accepted, %")
     lower.set_xlabel("temperature step")
+    restarts = _restarts(temperature)
     for axes in panels:
         tidy(axes)
+        place_labels(axes, left=0.52, below=0.27)
         axes.set_xlim(0, max(1, len(record.trace) - 1))
-        for step in _restarts(temperature):
-            axes.axvline(step, color=LIGHT, linewidth=0.9, zorder=0)
-    figure.align_ylabels(panels)
+        # From the bottom of the panel to its top, whatever its scale.
+        axes.vlines(
+            restarts,
+            0,
+            1,
+            transform=axes.get_xaxis_transform(),
+            color=LIGHT,
+            linewidth=0.9,
+            zorder=0,
+        )
     return figure
 
 
