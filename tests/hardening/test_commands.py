@@ -1,27 +1,22 @@
-"""Every command, with every kind of bad file and argument, as a person would run it."""
+"""Every command with every kind of bad file, as a person would run it."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
 from tests.hardening.commands import Outcome, checked, leftovers
-from tests.hardening.corpus import KINDS, SWEEP, brief, damaged, scheme, spoiled, table, thorough
-from workflows.cli import app
+from tests.hardening.corpus import KINDS, damaged, scheme, spoiled, table, thorough
 
 _ROOT = Path(__file__).parents[2]
 KIND = {kind.name: kind for kind in KINDS}
@@ -97,124 +92,6 @@ def test_a_damaged_file(use: Use, data: st.DataObject) -> None:
 def test_a_file_with_other_values(use: Use, data: st.DataObject) -> None:
     kind = KIND[use.kind]
     run(use, kind.dump(data.draw(spoiled(kind.content))).encode())
-
-
-#: Commands that replace this process, take a minute, or wait for people.
-_APART = {"ui", "quickstart", "submit", "generate"}
-
-
-def _commands() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-
-    def walk(command: Any, names: tuple[str, ...]) -> None:
-        if hasattr(command, "commands"):
-            for name, child in command.commands.items():
-                walk(child, (*names, name))
-        else:
-            found[" ".join(names)] = command
-
-    walk(typer.main.get_command(app), ())
-    return {name: command for name, command in found.items() if name.split()[0] not in _APART}
-
-
-COMMANDS = _commands()
-
-ODD_TEXTS = (
-    *("", " ", "-", "--", "0", "-1", "nan", "inf", "1e999", "9" * 30, "0x10", "N", ",", "a,,b"),
-    *("é", "\udcff", "\x1b[2J", "a\nb", "[/bold]", "[red]", "%s", "{}", "..", "../../x", "~"),
-    *("x" * 300, "x" * 5000, "/", "/dev/null", "/dev/zero", "/dev/full", "/proc/self/mem"),
-    *("http://[::1", "http://127.0.0.1:9", "sqlite:///", "file:///x", "postgresql://", "://"),
-    *("s3://", "memory://x", "models=", "tasks=nope", "=", "beta=0.5"),
-)
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Paths of every sort: good files, folders, loops, pipes, nothing."""
-    root = tmp_path_factory.mktemp("places")
-    table().write(root / "good.parquet")
-    scheme().save(root / "scheme.json")
-    (root / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))
-    (root / "empty").touch()
-    (root / "folder").mkdir()
-    (root / "loop").symlink_to(root / "loop")
-    (root / "dangling").symlink_to(root / "nowhere")
-    (root / "inside").symlink_to(root)
-    os.mkfifo(root / "pipe")
-    for kind in KINDS:
-        (root / "kinds").mkdir(exist_ok=True)
-        (root / "kinds" / f"{kind.name} {kind.file}").write_bytes(kind.good)
-    found = {path.name: str(path) for path in (*root.iterdir(), *(root / "kinds").iterdir())}
-    return found | {"in a loop": str(root / "loop" / "x"), "in a file": str(root / "empty" / "x")}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-@brief
-@given(data=st.data())
-def test_odd_arguments(name: str, data: st.DataObject, places: dict[str, str], work: Path) -> None:
-    texts = st.one_of(st.sampled_from(ODD_TEXTS), st.sampled_from(sorted(places.values())))
-    arguments: list[str] = name.split()
-    for parameter in COMMANDS[name].params:
-        if parameter.param_type_name == "argument":
-            if parameter.required or data.draw(st.booleans()):
-                arguments.append(data.draw(texts))
-        elif parameter.name == "output":
-            arguments += [parameter.opts[0], str(work / "out")]
-        elif data.draw(st.integers(0, 3)) == 0 and parameter.name != "help":
-            flag = data.draw(st.sampled_from(parameter.opts))
-            arguments += (
-                [flag]
-                if getattr(parameter, "is_flag", False)
-                else [
-                    flag,
-                    data.draw(texts),
-                ]
-            )
-    arguments += {"sweep": ["--dry-run"], "doctor": ["--quick"]}.get(name, [])
-    checked(*arguments)
-    assert leftovers(work) == []
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working directory of its own, for paths that are relative."""
-    folder = tmp_path_factory.mktemp("work")
-    here = Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(here)
-
-
-ODD_ADDRESSES = (
-    *(
-        "",
-        " ",
-        "x",
-        "://",
-        "http://",
-        "http://[::1",
-        "http://h:port",
-        "http://h:99999",
-        "http://:0",
-    ),
-    *("sqlite:///", "sqlite:////dev/null", "sqlite:////proc/x.db", "sqlite:///:memory:"),
-    *("postgresql://[::1", "postgresql://h:port/x", "postgresql://127.0.0.1:1/x", "mysql://"),
-    *("file:///x", "./mlruns", "http://127.0.0.1:1/\x1b[2J", "http://\udcff"),
-)
-
-
-@pytest.mark.parametrize("address", ODD_ADDRESSES)
-def test_odd_addresses(address: str, work: Path) -> None:
-    (work / "s.yaml").write_text(yaml.safe_dump(SWEEP))
-    outcomes = [
-        checked("table", "s", "--runs", work, "--tracking-uri", address),
-        checked("doctor", "--quick", "-o", work, "--tracking-uri", address),
-        checked("doctor", "--quick", "-o", work, "--optuna-storage", address),
-        checked("store", "ls", "--store", address),
-        checked("submit", work / "s.yaml", "--detach", "--address", address),
-    ]
-    assert outcomes[0].code == 2
-    assert leftovers(work) == []
 
 
 def test_warnings_are_worded_for_people() -> None:

@@ -49,27 +49,26 @@ app = typer.Typer(
     "GPUs and recorded in MLflow.\n\nNew here? Type `dcs quickstart`. With class probabilities "
     "of your own: `dcs import npz FILE -o table.parquet`, then `dcs tune table.parquet`.",
 )
-for module in (
-    quickstart,
-    tune,
-    evaluate,
-    apply,
-    importing,
-    tasks,
-    generate,
-    store,
-    sweep,
-    submit,
-    report,
-    table,
-    compare,
-    reproduce,
-    register,
-    sync,
-    ui,
-    doctor,
-):
-    module.register(app)
+
+_OWN, _MODELS, _AFTER = "Your own class probabilities", "Models and sweeps", "What came of it"
+app.command("quickstart")(quickstart.quickstart)
+app.command("doctor")(doctor.doctor)
+app.command("import", cls=importing.ImportCommand, rich_help_panel=_OWN)(importing.import_)
+app.command("tune", rich_help_panel=_OWN)(tune.tune)
+app.command("evaluate", rich_help_panel=_OWN)(evaluate.evaluate)
+app.command("apply", rich_help_panel=_OWN)(apply.apply)
+app.command("generate", rich_help_panel=_MODELS)(generate.generate)
+app.command("sweep", rich_help_panel=_MODELS)(sweep.sweep)
+app.command("submit", rich_help_panel=_MODELS)(submit.submit)
+app.add_typer(tasks.group, name="tasks", rich_help_panel=_MODELS)
+app.add_typer(store.group, name="store", rich_help_panel=_MODELS)
+app.command("ui", rich_help_panel=_AFTER)(ui.ui)
+app.command("report", rich_help_panel=_AFTER)(report.report)
+app.command("table", rich_help_panel=_AFTER)(table.table)
+app.command("compare", rich_help_panel=_AFTER)(compare.compare)
+app.command("reproduce", rich_help_panel=_AFTER)(reproduce.reproduce)
+app.command("register", rich_help_panel=_AFTER)(register.register_model)
+app.command("sync", rich_help_panel=_AFTER)(sync.sync)
 
 
 def _show_version(asked: bool) -> None:

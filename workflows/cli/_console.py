@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.status import Status
 from rich.table import Table
 
-__all__ = ["console", "marked", "new_table", "share_bar", "trial_bar"]
+__all__ = ["console", "count_bar", "marked", "new_table", "share_bar"]
 
 #: A file or a pipe has no width of its own: wide enough for a table of ten classes.
 _PIPE_WIDTH = 130
@@ -118,8 +118,8 @@ def share_bar(description: str) -> Iterator[Callable[[float], None]]:
 
 
 @contextmanager
-def trial_bar(description: str, total: int) -> Iterator[Progress]:
-    """Show one bar; ``progress.advance(progress.task_ids[0])`` moves it."""
+def count_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show one bar of `total` pieces of work; call what is given with the number just done."""
     with _bars() as progress:
-        progress.add_task(marked(description), total=total)
-        yield progress
+        bar = progress.add_task(marked(description), total=total)
+        yield lambda number: progress.advance(bar, number)

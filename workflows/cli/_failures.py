@@ -31,6 +31,7 @@ _ADVICE = {
     errno.EDQUOT: "make room and run the same command again",
     errno.EFBIG: "the limit on file sizes is too low for it (ulimit -f)",
     errno.EROFS: "choose another folder",
+    errno.ENOTDIR: "a part of that path is a file; choose another folder",
     errno.EACCES: "choose another folder, or ask for the right to use this one",
     errno.EPERM: "choose another folder, or ask for the right to use this one",
     errno.ELOOP: "a symbolic link leads to itself; remove it",

@@ -1,4 +1,4 @@
-"""Options that several commands share, worded once."""
+"""Options that several commands share, worded once, and the store that readers find by them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Data", "Output", "Seed", "TrackingUri"]
+__all__ = ["Data", "Output", "Runs", "Seed", "TrackingUri", "recorded_store"]
 
 Output = Annotated[
     Path,
     typer.Option(
         "--output",
         "-o",
+        metavar="FOLDER",
         help="Folder for all that is written: MLflow database, probabilities, results.",
-        show_default=True,
+    ),
+]
+
+Runs = Annotated[
+    Path,
+    typer.Option(
+        "--runs",
+        "--output",
+        "-o",
+        metavar="FOLDER",
+        help="Folder of the results, the --output of what made them.",
     ),
 ]
 
@@ -23,8 +34,9 @@ TrackingUri = Annotated[
     str | None,
     typer.Option(
         "--tracking-uri",
+        metavar="URI",
         help="MLflow store, e.g. http://127.0.0.1:5000 or postgresql://...; "
-        "by default an SQLite file in --output.",
+        "by default an SQLite file in that folder.",
         show_default=False,
     ),
 ]
@@ -38,7 +50,36 @@ Data = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="Folder with the texts of the tasks: DIR/TASK/..., or the files themselves.",
+        metavar="FOLDER",
+        help="Folder with the texts of the tasks: FOLDER/TASK/..., or the files themselves.",
         show_default=False,
     ),
 ]
+
+
+def recorded_store(runs: Path, tracking_uri: str | None) -> str:
+    """Return the address of a store that is only read.
+
+    MLflow would make a database that is not there, and then find nothing in it.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        It is an SQLite file that does not exist.
+    """
+    from dcs.errors import TrackingError
+    from tracking import resolve_tracking_uri
+
+    file = runs / "mlflow.db"
+    uri = resolve_tracking_uri(tracking_uri, runs)
+    if tracking_uri is not None:
+        _, is_sqlite, name = uri.partition("sqlite:///")
+        if not is_sqlite:
+            return uri
+        file = Path(name.partition("?")[0])
+    if not file.is_file():
+        raise TrackingError(
+            f"{file}: no such file; nothing is recorded there yet: run dcs quickstart, dcs tune "
+            "or dcs sweep first, or say where the results are with --runs or --tracking-uri"
+        )
+    return uri

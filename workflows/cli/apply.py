@@ -7,12 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("apply")(apply)
+__all__ = ["apply"]
 
 
 def apply(

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workflows.cli._options import TrackingUri
-from workflows.cli.report import Runs
+from workflows.cli._options import Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tracking.comparison import ComparedRow
 
-__all__ = ["register"]
+__all__ = ["compare"]
 
 _RunName = Annotated[
     str,
@@ -26,11 +25,6 @@ _RunName = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("compare")(compare)
-
-
 def compare(
     first: _RunName,
     second: _RunName,
@@ -38,12 +32,12 @@ def compare(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Compare two runs: what differs in them, what they reached, and their schemes in words."""
-    from tracking import Outbox, resolve_tracking_uri
+    from tracking import Outbox
     from tracking.comparison import compare_records
     from tracking.stored import find_cell
     from workflows.cli._console import console
 
-    uri = resolve_tracking_uri(tracking_uri, runs)
+    uri = recorded_store(runs, tracking_uri)
     outbox = Outbox(runs)
     with console.status("reading the runs"):
         cells = [find_cell(uri, name, outbox=outbox) for name in (first, second)]

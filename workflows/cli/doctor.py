@@ -12,14 +12,9 @@ from workflows.cli._options import Output, TrackingUri
 if TYPE_CHECKING:
     from workflows.health import Finding
 
-__all__ = ["register"]
+__all__ = ["doctor"]
 
 _SIGNS = {"ok": "[green]ok[/green]", "warning": "[yellow]warning[/yellow]"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("doctor")(doctor)
 
 
 def doctor(
@@ -29,6 +24,7 @@ def doctor(
         str | None,
         typer.Option(
             "--optuna-storage",
+            metavar="URL",
             help="Where studies are written down; by default DCS_OPTUNA_STORAGE, if it is set.",
             show_default=False,
         ),

@@ -2,76 +2,50 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workflows.cli._engine import (
-    ApiName,
-    BaseURL,
-    Concurrency,
-    Device,
-    Dtype,
-    Engine,
-    LabelRuleName,
-    Memory,
-    Missing,
-    Price,
-    Store,
-    TensorParallel,
-    TokenizerName,
-    TopLogprobs,
-    Yes,
-)
-from workflows.cli._options import Data
+from workflows.cli._engine import Yes, with_engine_options
+from workflows.cli._options import Data, Output
 
 if TYPE_CHECKING:
     from workflows.cli._scoring import TablePair
     from workflows.scoring import ScoringSettings
 
-__all__ = ["register"]
+__all__ = ["generate"]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("generate")(generate)
-
-
+@with_engine_options
 def generate(
     model: Annotated[
         str,
-        typer.Option("--model", help="tiny_lm, a model folder, a hub id, or a served model."),
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="tiny_lm, a model folder, a hub id, or a served model.",
+        ),
     ],
     task: Annotated[
-        list[str], typer.Option("--task", help="Task, or a task YAML; repeatable (see dcs tasks).")
+        list[str],
+        typer.Option(
+            "--task", metavar="TASK", help="Task, or a task YAML; repeatable (see dcs tasks)."
+        ),
     ],
     data: Data = None,
     shots: Annotated[
         str, typer.Option(metavar="K,...", help="Demonstrations: 0, 1, 5 or N (one per class).")
     ] = "1",
     seeds: Annotated[str, typer.Option(metavar="S,...", help="Demonstration seeds.")] = "0",
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for all that is written.")
-    ] = Path("dcs-runs"),
-    store: Store = None,
+    output: Output = Path("dcs-runs"),
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most so many texts of each split.")
     ] = None,
-    engine: Engine = None,
-    label_rule: LabelRuleName = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    tensor_parallel: TensorParallel = None,
-    memory: Memory = None,
-    base_url: BaseURL = None,
-    api: ApiName = None,
-    top_logprobs: TopLogprobs = None,
-    missing: Missing = None,
-    concurrency: Concurrency = None,
-    tokenizer: TokenizerName = None,
-    price: Price = None,
+    *,
+    scoring: dict[str, Any],
     yes: Yes = False,
 ) -> None:
     """Write the class probabilities of a model: an optimization and a test table per prompt.
@@ -79,51 +53,31 @@ def generate(
     Every prompt is scored once: what a stopped run has done is found again, and tables that are
     there are not made again. The API key of a server is read from OPENAI_API_KEY.
     """
-    from dcs.errors import ConfigError
     from dcs.prompting import get_task, parse_shots
     from workflows.cli._console import console
     from workflows.cli._scoring import TablePair
     from workflows.config import checked_scoring
 
-    scoring = checked_scoring(
-        engine=engine,
-        label_rule=label_rule,
-        dtype=dtype,
-        device=device,
-        tensor_parallel=tensor_parallel,
-        memory=memory,
-        base_url=base_url,
-        api=api,
-        top_logprobs=top_logprobs,
-        missing=missing,
-        concurrency=concurrency,
-        tokenizer=tokenizer,
-        price=price,
-        store=store,
-    )
-    try:
-        numbers = [int(seed) for seed in seeds.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds {seeds!r}: write whole numbers, e.g. 0,1,2") from None
+    settings = checked_scoring(**scoring)
     pairs = [
         TablePair.plan(
             output,
             get_task(name, data),
             model=model,
-            identity=scoring.identity(model),
+            identity=settings.identity(model),
             shots=parse_shots(count),
             seed=seed,
             limit=limit,
         )
-        for name in task
-        for count in shots.split(",")
-        for seed in numbers
+        for name in dict.fromkeys(task)
+        for count in dict.fromkeys(shots.split(","))
+        for seed in _numbers(seeds)
     ]
     rest = [pair for pair in pairs if not pair.is_done()]
     clock = time.perf_counter()
     scored = 0
     if rest:
-        scored = _generate(rest, model, scoring, output, yes)
+        scored = _generate(rest, model, settings, output, yes)
     for pair in pairs:
         earlier = "" if pair in rest else " (there already)"
         console.print(f"{pair.folder}{earlier}", highlight=False, markup=False, soft_wrap=True)
@@ -139,29 +93,38 @@ def generate(
     )
 
 
+def _numbers(seeds: str) -> list[int]:
+    from dcs._messages import show
+    from dcs.errors import ConfigError
+
+    if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*", seeds.replace(" ", "")):
+        raise ConfigError(f"--seeds {show(seeds)}: write whole numbers from 0 on, e.g. 0,1,2")
+    return list(dict.fromkeys(int(seed) for seed in seeds.split(",")))
+
+
 def _generate(
-    pairs: list[TablePair], model: str, scoring: ScoringSettings, output: Path, yes: bool
+    pairs: list[TablePair], model: str, settings: ScoringSettings, output: Path, yes: bool
 ) -> int:
     from dcs.generation import count_queries
     from dcs.scorers import StoredScorer
     from dcs.store import ShardStore
-    from workflows.cli._console import console, trial_bar
+    from workflows.cli._console import console, count_bar
     from workflows.cli._scoring import announce
 
-    shards = ShardStore(scoring.store or output / "shards")
+    shards = ShardStore(settings.store or output / "shards")
     with console.status(f"loading {model}"):
-        inner = scoring.load(model)
+        inner = settings.load(model)
     prompts = [(pair.task, pair.shots, pair.seed, pair.limit) for pair in pairs]
-    announce(inner, prompts, price=scoring.price, yes=yes)
+    announce(inner, prompts, price=settings.price, yes=yes)
     scorer = StoredScorer(inner, shards)
     total = sum(
         count_queries(task, shots=shots, seed=seed, limit=limit)
         for task, shots, seed, limit in prompts
     )
     try:
-        with trial_bar("scoring prompts", total) as bar:
+        with count_bar("scoring prompts", total) as progress:
             for pair in pairs:
-                pair.generate(scorer, lambda count: bar.advance(bar.task_ids[0], count))
+                pair.generate(scorer, progress)
     finally:
         scorer.close()
     for line in scorer.report():

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
-__all__ = ["register"]
-
-_FORMATS = """Turn class probabilities from elsewhere into a probability table.
-
-FORMAT is one of:
-
-* **npz**: NumPy archive with `probs` (or `logits`) [M, N] and `labels` [M]
-* **csv**, **parquet**: named columns: `label`, one `p:<class>` per class, perhaps `id`
-* **vectors**: lines `id label prediction p_0 ... p_{N-1}`, or a folder with opt.txt and test.txt
-* **lm-eval**: sample log of lm-evaluation-harness (`samples_*.jsonl`)
-"""
+__all__ = ["ImportCommand", "import_"]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("import", help=_FORMATS)(import_)
+class ImportCommand(TyperCommand):
+    """Lists the formats in its help, those of installed packages too."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help; what reads the formats is imported for it alone."""
+        from dcs.importers import IMPORTERS, format_names
+
+        lines = [f"* **{one.name}**: {_plain(one.summary)}" for one in IMPORTERS]
+        others = format_names()[len(IMPORTERS) :]
+        lines += [f"* **{_plain(name)}**: of a package that is installed" for name in others]
+        self.help = "\n\n".join((self.help or "", "FORMAT is one of:", "\n".join(lines)))
+        super().format_help(ctx, formatter)
 
 
 def import_(
@@ -90,6 +91,11 @@ def import_(
         soft_wrap=True,
     )
     console.print(f"next: [bold]dcs tune {output}[/bold]", soft_wrap=True)
+
+
+def _plain(text: str) -> str:
+    """Return text as Markdown that shows it as it is."""
+    return re.sub(r"([<_*\[])", r"\\\1", text.replace("`", ""))
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from workflows.cli._options import Output, TrackingUri
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("quickstart")(quickstart)
+__all__ = ["quickstart"]
 
 
 def quickstart(output: Output = Path("dcs-runs"), tracking_uri: TrackingUri = None) -> None:
-    """Run the main job on the built-in demonstration model and tasks: about a minute.
+    """Run the main job on the built-in demonstration model and tasks: a minute or two.
 
     A tiny language model scores two generated tasks with 1-shot and N-shot prompts and three
     seeds; ICL, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow

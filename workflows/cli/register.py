@@ -7,15 +7,9 @@ from typing import Annotated
 
 import typer
 
-from workflows.cli._options import TrackingUri
-from workflows.cli.report import Runs
+from workflows.cli._options import Runs, TrackingUri, recorded_store
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("register")(register_model)
+__all__ = ["register_model"]
 
 
 def register_model(
@@ -32,13 +26,13 @@ def register_model(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Register the scheme of a run as an MLflow model, and say how to serve it."""
-    from tracking import Outbox, resolve_tracking_uri
+    from tracking import Outbox
     from tracking.serving import register_scheme
     from tracking.stored import find_cell
     from tracking.stores import redact
     from workflows.cli._console import console
 
-    uri = resolve_tracking_uri(tracking_uri, runs)
+    uri = recorded_store(runs, tracking_uri)
     with console.status("registering"):
         cell = find_cell(uri, run, outbox=Outbox(runs))
         version = register_scheme(uri, cell.run_id, name, alias=alias)

@@ -8,23 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workflows.cli._options import TrackingUri
+from workflows.cli._options import TrackingUri, recorded_store
 
 if TYPE_CHECKING:
     from dcs.probabilities import ProbabilityTable
     from tracking import CellRecord
 
-__all__ = ["Runs", "register", "table_finder"]
-
-Runs = Annotated[
-    Path,
-    typer.Option("--runs", help="The --output folder of the sweep.", show_default=True),
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report")(report)
+__all__ = ["report", "table_finder"]
 
 
 def report(
@@ -34,7 +24,14 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
     ] = Path("report.html"),
-    runs: Runs = Path("dcs-runs"),
+    runs: Annotated[
+        Path,
+        typer.Option(
+            "--runs",
+            metavar="FOLDER",
+            help="Folder of the results, the --output of what made them.",
+        ),
+    ] = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
     ui: Annotated[
         str | None,
@@ -64,19 +61,13 @@ def report(
     paper has them.
     """
     from dcs._files import atomic_write_text
-    from dcs.errors import TrackingError
-    from tracking import Outbox, resolve_tracking_uri
+    from tracking import Outbox
     from tracking.report import render_report
     from tracking.stored import log_report, run_link, stored_cells
     from tracking.stores import redact
     from workflows.cli._console import console
 
-    if tracking_uri is None and not (runs / "mlflow.db").is_file():
-        raise TrackingError(
-            f"{runs / 'mlflow.db'}: no such file; nothing is recorded there yet, run "
-            "dcs quickstart or dcs sweep first, or give --runs or --tracking-uri"
-        )
-    uri = resolve_tracking_uri(tracking_uri, runs)
+    uri = recorded_store(runs, tracking_uri)
     with console.status("reading the runs"):
         cells = stored_cells(uri, experiment, outbox=Outbox(runs))
     with console.status("drawing"):

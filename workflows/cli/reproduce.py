@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workflows.cli._options import Data, TrackingUri
-from workflows.cli.report import Runs
+from workflows.cli._options import Data, Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,15 +17,10 @@ if TYPE_CHECKING:
     from workflows.agreement import Compared
     from workflows.reproduce import FoundTables
 
-__all__ = ["register"]
+__all__ = ["reproduce"]
 
 #: Metrics that are shown also where they are the same.
 _SHOWN = ("test/accuracy", "test/cobias")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("reproduce")(reproduce)
 
 
 def reproduce(
@@ -40,13 +34,11 @@ def reproduce(
     tracking_uri: TrackingUri = None,
     table: Annotated[
         Path | None,
-        typer.Option("--table", metavar="TABLE", help="What dcs tune was given.", show_default=""),
+        typer.Option("--table", metavar="TABLE", help="What dcs tune was given."),
     ] = None,
     test: Annotated[
         Path | None,
-        typer.Option(
-            "--test", metavar="TABLE", help="What dcs tune was given as --test.", show_default=""
-        ),
+        typer.Option("--test", metavar="TABLE", help="What dcs tune was given as --test."),
     ] = None,
     data: Data = None,
     rescore: Annotated[
@@ -62,7 +54,6 @@ def reproduce(
             metavar="FILE",
             help="Write the packages that the run was made with as a requirements file for pip, "
             "say how to install them, and compute nothing.",
-            show_default="",
         ),
     ] = None,
 ) -> None:
@@ -77,6 +68,8 @@ def reproduce(
     from workflows.cli._console import console, share_bar
     from workflows.reproduce import cell_of, find_record, recompute
 
+    if tracking_uri is not None:
+        tracking_uri = recorded_store(runs, tracking_uri)
     with console.status("reading the record"):
         record = find_record(run, runs=runs, tracking_uri=tracking_uri)
     console.print(f"[bold]{_title(record)}[/bold], cell {record.key}", soft_wrap=True)

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from dcs.store import ShardStore
+
+__all__ = ["group"]
+
+group = typer.Typer(help="Look after the prompts that have been scored.", no_args_is_help=True)
 
 Place = Annotated[
     str,
-    typer.Option("--store", help="The store: a folder, or a URL such as s3://bucket/dcs."),
+    typer.Option(
+        "--store",
+        metavar="PLACE",
+        help="The store: a folder, or a URL such as s3://bucket/dcs.",
+    ),
 ]
 _PLACE = "dcs-runs/shards"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="Look after the prompts that have been scored.", no_args_is_help=True)
-    group.command("ls")(ls)
-    group.command("show")(show)
-    group.command("verify")(verify)
-    group.command("gc")(gc)
-    app.add_typer(group, name="store")
-
-
+@group.command()
 def ls(store: Place = _PLACE) -> None:
     """List the groups: prompts that differ in the query alone."""
-    from dcs.store import ShardStore
     from workflows.cli._console import console, new_table
 
-    groups = ShardStore(store).groups()
+    groups = _opened(store).groups()
     table = new_table("group ", "model ", "scorer ", "prompts", "shards", "KiB", "written ")
     for info in groups:
         revision = str(info.settings.get("revision") or "")
@@ -52,16 +52,17 @@ def ls(store: Place = _PLACE) -> None:
     )
 
 
+@group.command()
 def show(
-    group: Annotated[str, typer.Argument(help="Name of a group, or its beginning.")],
+    name: Annotated[
+        str, typer.Argument(metavar="GROUP", help="Name of a group, or how it begins.")
+    ],
     store: Place = _PLACE,
 ) -> None:
     """Print what decides the probabilities of a group, prompt and label words included."""
     import json
 
-    from dcs.store import ShardStore
-
-    info = ShardStore(store).info(group)
+    info = _opened(store).info(name)
     settings = dict(info.settings)
     prefix = settings.pop("prefix", "")
     typer.echo(f"group {info.key}: {info.rows} prompts in {info.shards} shards")
@@ -69,12 +70,12 @@ def show(
     typer.echo(f"the prompts begin with:\n{prefix}")
 
 
+@group.command()
 def verify(store: Place = _PLACE) -> None:
     """Check every file against its hash; exit code 1 if one is damaged."""
-    from dcs.store import ShardStore
     from workflows.cli._console import console
 
-    place = ShardStore(store)
+    place = _opened(store)
     with console.status("checking"):
         problems = place.verify()
     for line in problems:
@@ -87,28 +88,41 @@ def verify(store: Place = _PLACE) -> None:
         raise typer.Exit(1)
 
 
+@group.command()
 def gc(
     store: Place = _PLACE,
     older_than: Annotated[
         float | None,
         typer.Option(metavar="DAYS", help="Also groups last written to so many days ago."),
     ] = None,
-    group: Annotated[
-        list[str] | None, typer.Option("--group", help="Also this group; repeatable.")
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--group", metavar="GROUP", help="Also this group; repeatable."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
     """Remove half-written and damaged files, and shards that others cover."""
-    from dcs.store import ShardStore
-
-    removed = ShardStore(store).collect(
+    removed = _opened(store).collect(
         older_than=None if older_than is None else older_than * 86400.0,
-        keys=group or (),
+        keys=only or (),
         dry_run=dry_run,
     )
     for name in removed:
         typer.echo(name)
     typer.echo(f"{len(removed)} files {'would be ' if dry_run else ''}removed from {store}")
+
+
+def _opened(store: str) -> ShardStore:
+    """Return a store that is there: an empty answer for a mistyped folder would mislead."""
+    from dcs.errors import ConfigError
+    from dcs.store import ShardStore
+
+    if "://" not in store and not Path(store).is_dir():
+        raise ConfigError(
+            f"--store {store}: no such folder; dcs generate and dcs sweep make one, by default "
+            "shards in their --output"
+        )
+    return ShardStore(store)
 
 
 def _when(seconds: float) -> str:

@@ -10,12 +10,7 @@ import typer
 from workflows.cli._options import TrackingUri
 from workflows.cli._signals import STOP
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("submit")(submit)
+__all__ = ["submit"]
 
 
 def submit(
@@ -23,17 +18,24 @@ def submit(
         Path, typer.Argument(metavar="CONFIG.yaml", help="The sweep, as for `dcs sweep`.")
     ],
     address: Annotated[
-        str, typer.Option("--address", help="The cluster's dashboard, mostly through a tunnel.")
+        str,
+        typer.Option(
+            "--address", metavar="URL", help="The cluster's dashboard, mostly through a tunnel."
+        ),
     ] = "http://127.0.0.1:8265",
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", help="Folder on the cluster, on a file system that its nodes share."
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder on the cluster, on a file system that its nodes share.",
         ),
     ] = "/mnt/dcs/runs",
     tracking_uri: TrackingUri = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", help="As for `dcs sweep`; repeatable.")
+        list[str] | None,
+        typer.Option("--model", metavar="MODEL", help="As for `dcs sweep`; repeatable."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -44,12 +46,16 @@ def submit(
     ] = False,
     data: Annotated[
         str | None,
-        typer.Option("--data", help="Folder of texts on the cluster, as for `dcs sweep`."),
+        typer.Option(
+            "--data", metavar="FOLDER", help="Folder of texts on the cluster, as for `dcs sweep`."
+        ),
     ] = None,
     working_dir: Annotated[
         Path | None,
         typer.Option(
-            "--working-dir", help="Small files of your own to upload too, at most 1 MB in all."
+            "--working-dir",
+            metavar="FOLDER",
+            help="Small files of your own to upload too, at most 1 MB in all.",
         ),
     ] = None,
     detach: Annotated[
@@ -58,8 +64,8 @@ def submit(
 ) -> None:
     """Run a sweep on a Ray cluster as a job, follow it, and end with its exit code.
 
-    Only the configuration is uploaded. Ctrl-C stops the following, not the job. With a token in
-    RAY_AUTH_TOKEN. The same command again goes on where the last one ended.
+    Only the configuration is uploaded. Ctrl-C ends the following, not the job. The same command
+    again goes on where the last one ended. The cluster's token is read from RAY_AUTH_TOKEN.
     """
     from dcs._redaction import redact
     from dcs.errors import ConfigError

@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from workflows.cli._engine import (
-    ApiName,
-    BaseURL,
-    Concurrency,
-    Device,
-    Dtype,
-    Engine,
-    LabelRuleName,
-    Memory,
-    Missing,
-    Price,
-    Store,
-    TensorParallel,
-    TokenizerName,
-    TopLogprobs,
-    Yes,
-)
+from workflows.cli._engine import Yes, with_engine_options
 from workflows.cli._options import Data, Output, TrackingUri
 
-__all__ = ["register"]
+__all__ = ["sweep"]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("sweep")(sweep)
-
-
+@with_engine_options
 def sweep(
     config: Annotated[
         Path,
         typer.Argument(
             metavar="CONFIG.yaml",
-            help="The sweep: models, tasks, shots, ... Or the name of one that comes along.",
+            help="The sweep: models, tasks, shots, ... Or the name of one in the package: "
+            "quickstart, paper_main, ...",
         ),
     ],
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", help="Use this model instead of those of the file; repeatable."),
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Use this model instead of those of the file; repeatable.",
+        ),
     ] = None,
     data: Data = None,
     only: Annotated[
@@ -73,26 +58,15 @@ def sweep(
         str | None,
         typer.Option(
             "--address",
+            metavar="ADDRESS",
             help="Ray cluster to run on, e.g. auto or 10.0.0.5:6379; by default this machine.",
             show_default=False,
         ),
     ] = None,
     output: Output = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
-    store: Store = None,
-    engine: Engine = None,
-    label_rule: LabelRuleName = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    tensor_parallel: TensorParallel = None,
-    memory: Memory = None,
-    base_url: BaseURL = None,
-    api: ApiName = None,
-    top_logprobs: TopLogprobs = None,
-    missing: Missing = None,
-    concurrency: Concurrency = None,
-    tokenizer: TokenizerName = None,
-    price: Price = None,
+    *,
+    scoring: dict[str, Any],
     yes: Yes = False,
 ) -> None:
     """Run every cell of a sweep: models x tasks x shots x seeds x methods x ablations.
@@ -104,29 +78,13 @@ def sweep(
     from workflows.cli._sweeping import sweep_and_show
     from workflows.config import load_config, narrowed, packaged_config
 
-    scoring = {
-        "store": store,
-        "engine": engine,
-        "label_rule": label_rule,
-        "dtype": dtype,
-        "device": device,
-        "tensor_parallel": tensor_parallel,
-        "memory": memory,
-        "base_url": base_url,
-        "api": api,
-        "top_logprobs": top_logprobs,
-        "missing": missing,
-        "concurrency": concurrency,
-        "tokenizer": tokenizer,
-        "price": price,
-    }
     whole = load_config(
         # A bare word that is no file names one of those in the package.
         config if config.suffix or config.exists() else packaged_config(str(config)),
         models=model,
         limit=limit,
         data=None if data is None else str(data.absolute()),
-        scoring={name: value for name, value in scoring.items() if value is not None},
+        scoring=scoring,
     )
     part = narrowed(whole, only or [])
     if dry_run:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workflows.cli._options import TrackingUri
-from workflows.cli.report import Runs
+from workflows.cli._options import Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
     from tracking.records import CellRecord
     from tracking.result_tables import ResultTable
 
-__all__ = ["register"]
+__all__ = ["table"]
 
 
 class Which(StrEnum):
@@ -45,11 +44,6 @@ class Form(StrEnum):
     csv = "csv"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("table")(table)
-
-
 def table(
     experiment: Annotated[
         str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
@@ -66,10 +60,10 @@ def table(
 ) -> None:
     """Print a table of a sweep as the paper has it, the published figures below the measured."""
     from dcs.errors import TrackingError
-    from tracking import Outbox, resolve_tracking_uri
+    from tracking import Outbox
     from tracking.stored import stored_cells
 
-    uri = resolve_tracking_uri(tracking_uri, runs)
+    uri = recorded_store(runs, tracking_uri)
     records = [cell.record for cell in stored_cells(uri, experiment, outbox=Outbox(runs))]
     made = [table for table in _make(which, records, paper=paper) if table.rows]
     if not made:
@@ -77,15 +71,7 @@ def table(
             f"experiment {experiment!r} has nothing for the table {which.value!r}: "
             f"{_MISSING[which]}"
         )
-    texts: list[str] = []
-    texts = []
-    for table in made:
-        forms = {
-            Form.markdown: table.to_markdown,
-            Form.latex: table.to_latex,
-            Form.csv: table.to_csv,
-        }
-        texts.append(forms[form]())
+    texts: list[str] = [getattr(table, f"to_{form.value}")() for table in made]
     typer.echo("\n".join(texts).rstrip("\n"))
 
 

@@ -8,17 +8,12 @@ import typer
 
 from workflows.cli._options import Data
 
-__all__ = ["register"]
+__all__ = ["group"]
+
+group = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
-    group.callback()(list_tasks)
-    group.command("show")(show)
-    app.add_typer(group, name="tasks")
-
-
+@group.callback()
 def list_tasks(context: typer.Context) -> None:
     """List the tasks."""
     if context.invoked_subcommand is not None:
@@ -48,17 +43,25 @@ def list_tasks(context: typer.Context) -> None:
     console.print("next: [bold]dcs tasks show NAME --shots N[/bold] prints a prompt")
 
 
+@group.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name of a task (see dcs tasks), or a YAML file.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="Name of a task (see dcs tasks), or a YAML file."),
+    ],
     shots: Annotated[
-        str, typer.Option(help="Demonstrations: 0, 1, 5, ... or N for one per class.")
+        str, typer.Option(metavar="K", help="Demonstrations: 0, 1, 5, ... or N, one per class.")
     ] = "1",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the demonstrations.")] = 0,
     data: Data = None,
     row: Annotated[int, typer.Option(min=0, help="Which test text to ask about.")] = 0,
     model: Annotated[
         str,
-        typer.Option("--model", help="Count the tokens of this model; only its tokenizer loads."),
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Count the tokens of this model; only its tokenizer loads.",
+        ),
     ] = "tiny_lm",
 ) -> None:
     """Print a prompt exactly as the model reads it, and what it is to answer."""

@@ -7,36 +7,25 @@ from typing import Annotated
 
 import typer
 
-from workflows.cli._options import Output, TrackingUri
+from workflows.cli._options import Runs, TrackingUri, recorded_store
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("ui")(ui)
+__all__ = ["ui"]
 
 
 def ui(
-    output: Output = Path("dcs-runs"),
+    runs: Runs = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
 ) -> None:
-    """Open MLflow on the runs in --output; it listens on this machine only. Ctrl-C ends it."""
+    """Open MLflow on what is recorded; it listens on this machine only. Ctrl-C ends it."""
     import os
     import sys
 
-    from dcs.errors import TrackingError
-    from tracking import resolve_tracking_uri, ui_arguments
+    from tracking import ui_arguments
     from tracking.stores import redact
     from workflows.cli._console import console
 
-    if tracking_uri is None and not (output / "mlflow.db").is_file():
-        raise TrackingError(
-            f"{output / 'mlflow.db'}: no such file; nothing is recorded there yet, "
-            "run dcs quickstart or dcs tune first, or give --output or --tracking-uri"
-        )
-    uri = resolve_tracking_uri(tracking_uri, output)
+    uri = recorded_store(runs, tracking_uri)
     arguments = ui_arguments(uri, port=port)
     if redact(uri) != uri:
         # Whoever is on this machine sees the arguments of a process, but not its environment.
