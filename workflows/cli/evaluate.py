@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcs._shown import percent, sentence_of_chance
+
 if TYPE_CHECKING:
     from dcs.uncertainty import Interval
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("evaluate")(evaluate)
+__all__ = ["evaluate"]
 
 
 def evaluate(
@@ -58,20 +55,13 @@ def evaluate(
         change = compare_predictions(labels, predictions[0], predictions[1], n_classes)
         console.print(
             f"change: accuracy {100 * change.accuracy.estimate:+.1f} "
-            f"({_chance(change.accuracy_p)}), "
-            f"COBias {100 * change.cobias.estimate:+.1f} ({_chance(change.cobias_p)})",
+            f"({sentence_of_chance(change.accuracy_p)}), "
+            f"COBias {100 * change.cobias.estimate:+.1f} ({sentence_of_chance(change.cobias_p)})",
             highlight=False,
         )
 
 
-def _chance(p: float) -> str:
-    # A bootstrap of 2,000 samples says no more than this.
-    return "p < 0.002" if p < 0.002 else f"p = {p:.2g}"
-
-
 def _figure(interval: Interval) -> str:
+    ends = (interval.low, interval.high)
     # A class without rows has no accuracy.
-    if interval.estimate != interval.estimate:
-        return "-"
-    low, high = 100 * interval.low, 100 * interval.high
-    return f"{100 * interval.estimate:.1f} [{low:4.1f}, {high:4.1f}]"
+    return percent(interval.estimate, interval=ends, padded=True) or "-"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dcs._shown import sentence_of_chance
 from workflows.cli._options import Output, Seed, TrackingUri
 
 if TYPE_CHECKING:
@@ -16,17 +17,14 @@ if TYPE_CHECKING:
     from tracking import CellRecord
     from workflows.config import TunerSettings
 
-__all__ = ["HELD_OUT", "register", "split_rows"]
+__all__ = ["HELD_OUT", "split_rows", "tune"]
 
 #: Share of the rows that is held out for the final figures when no test table is given.
 HELD_OUT = 0.3
 #: Most classes that an exhaustive search can cope with.
 MOST_CERTIFIED = 4
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("tune")(tune)
+_CHOICE, _SEARCH = "What you want", "What is searched"
 
 
 def tune(
@@ -42,19 +40,27 @@ def tune(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="dcs, dnip (weights only), furud (memberships only), or a peer.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel=_SEARCH,
+            help="dcs, dnip (weights only), furud (memberships only), or a peer: batch, prior, "
+            "temperature, vector, logistic, logistic-balanced, thresholds, published.",
+        ),
     ] = "dcs",
     protocol: Annotated[
         Literal["front", "paper"],
         typer.Option(
+            rich_help_panel=_SEARCH,
             help="front: cross-validated front of accuracy and COBias. paper: an Optuna study "
-            "judged on 5 % development rows."
+            "judged on 5 % development rows.",
         ),
     ] = "front",
     trials: Annotated[
         int | None,
         typer.Option(
             min=0,
+            rich_help_panel=_SEARCH,
             help="Settings for Optuna to try: with front beside the standard ones [default: 0], "
             "with paper all there are [default: 30].",
             show_default=False,
@@ -62,38 +68,72 @@ def tune(
     ] = None,
     objective: Annotated[
         Literal["full", "err", "err+pmi", "err+cobias"],
-        typer.Option(help="Terms of Z to search for: those named are weighed, others left out."),
+        typer.Option(
+            rich_help_panel=_SEARCH,
+            help="Terms of Z to search for: those named are weighed, others left out.",
+        ),
     ] = "full",
     beta: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Fixed weight of COBias; tau is 0 unless given."),
+        typer.Option(
+            min=0.0,
+            rich_help_panel=_SEARCH,
+            help="Fixed weight of COBias; tau is 0 unless given.",
+        ),
     ] = None,
     tau: Annotated[
-        float | None, typer.Option(min=0.0, help="Fixed weight of PMI; beta is 0 unless given.")
+        float | None,
+        typer.Option(
+            min=0.0,
+            rich_help_panel=_SEARCH,
+            help="Fixed weight of PMI; beta is 0 unless given.",
+        ),
     ] = None,
     weight_scale: Annotated[
-        int | None, typer.Option(metavar="D_W", help="Number of weights, in place of tuning it.")
+        int | None,
+        typer.Option(
+            metavar="D_W",
+            rich_help_panel=_SEARCH,
+            help="Number of weights, in place of tuning it.",
+        ),
     ] = None,
     memberships: Annotated[
-        int | None, typer.Option(help="How many membership functions are offered, coarse first.")
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            rich_help_panel=_SEARCH,
+            help="How many membership functions are offered, coarse first.",
+        ),
     ] = None,
     prefer: Annotated[
         Literal["balance", "accuracy", "knee"],
-        typer.Option(help="Point of the front: best accuracy minus COBias, best accuracy, knee."),
+        typer.Option(
+            rich_help_panel=_CHOICE,
+            help="Point of the front: balance has the best accuracy minus COBias, accuracy the "
+            "best accuracy, knee lies where the price of fairness starts to rise.",
+        ),
     ] = "balance",
     max_accuracy_loss: Annotated[
         float | None,
         typer.Option(
-            metavar="POINTS", help="The fairest scheme at most so far below the best accuracy."
+            metavar="POINTS",
+            rich_help_panel=_CHOICE,
+            help="The fairest scheme at most so far below the best accuracy.",
         ),
     ] = None,
     max_cobias: Annotated[
-        float | None, typer.Option(metavar="POINTS", help="Only schemes with at most this COBias.")
+        float | None,
+        typer.Option(
+            metavar="POINTS",
+            rich_help_panel=_CHOICE,
+            help="The most accurate scheme with at most this COBias.",
+        ),
     ] = None,
     certify: Annotated[
         bool,
         typer.Option(
             "--certify",
+            rich_help_panel=_SEARCH,
             help="With paper: prove by exhaustive search how near the optimum is, up to "
             f"{MOST_CERTIFIED} classes.",
         ),
@@ -207,10 +247,8 @@ def _change(records: Sequence[CellRecord]) -> str:
     parts = []
     for name, title in (("accuracy", "accuracy"), ("cobias", "COBias")):
         by = 100 * (figures[f"test/{name}"] - figures[f"uncorrected/test/{name}"])
-        chance = figures[f"test/{name}_p"]
-        # A bootstrap of 2,000 samples says no more than this.
-        shown = "p < 0.002" if chance < 0.002 else f"p = {chance:.2g}"
-        parts.append(f"{title} {by:+.1f} points ({shown})")
+        chance = sentence_of_chance(figures[f"test/{name}_p"])
+        parts.append(f"{title} {by:+.1f} points ({chance})")
     return f"against ICL, paired on the same rows: {', '.join(parts)}"
 
 
