@@ -51,11 +51,11 @@ def minimise(
         if np.abs(gradient).max() <= tolerance:
             break
         direction = -_times_inverse_hessian(gradient, pairs)
-        slope = float(gradient @ direction)
+        slope = _dot(gradient, direction)
         if slope >= 0.0:
             pairs.clear()
             direction = -gradient
-            slope = -float(gradient @ gradient)
+            slope = -_dot(gradient, gradient)
         # Without curvature pairs the gradient has no scale of its own.
         step = 1.0 if pairs else min(1.0, 1.0 / float(np.abs(gradient).sum()))
         for _ in range(_MOST_HALVINGS):
@@ -66,7 +66,7 @@ def minimise(
         else:
             break
         moved, turned = step * direction, new_gradient - gradient
-        curvature = float(moved @ turned)
+        curvature = _dot(moved, turned)
         if curvature > _CURVATURE:
             pairs.append((moved, turned, curvature))
         x, value, gradient = x + moved, new_value, new_gradient
@@ -78,12 +78,17 @@ def _times_inverse_hessian(gradient: Vector, pairs: deque[tuple[Vector, Vector, 
     result = gradient.copy()
     shares: list[float] = []
     for moved, turned, curvature in reversed(pairs):
-        share = float(moved @ result) / curvature
+        share = _dot(moved, result) / curvature
         shares.append(share)
         result -= share * turned
     if pairs:
         moved, turned, curvature = pairs[-1]
-        result *= curvature / float(turned @ turned)
+        result *= curvature / _dot(turned, turned)
     for (moved, turned, curvature), share in zip(pairs, reversed(shares), strict=True):
-        result += (share - float(turned @ result) / curvature) * moved
+        result += (share - _dot(turned, result) / curvature) * moved
     return result
+
+
+def _dot(a: Vector, b: Vector) -> float:
+    # BLAS would add in an order that depends on the processor.
+    return float((a * b).sum())

@@ -14,13 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs._arrays import checked_labels, checked_probabilities
-from dcs._minimise import minimise
+from dcs._likelihood import diagonal_form, full_form, maximum_likelihood, scale_form
+from dcs._numbers import finite_number
+from dcs._numerics import product, softmax
 from dcs.errors import InvalidInputError
 
 __all__ = [
@@ -108,7 +110,7 @@ class Calibration:
         """Return the calibrated logits of probabilities [M, N]."""
         values = checked_probabilities(probs, n_classes=self.n_classes)
         logs = np.log(np.maximum(values, self.floor))
-        logits: NDArray[np.float64] = logs @ np.array(self.matrix).T + np.array(self.offset)
+        logits: NDArray[np.float64] = product(logs, np.array(self.matrix).T) + self.offset
         return logits
 
     def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
@@ -119,7 +121,7 @@ class Calibration:
         InvalidInputError
             When a value is not a probability or the number of classes differs.
         """
-        return _softmax(self.logits(probs))
+        return softmax(self.logits(probs))
 
     def permuted(self, order: list[int]) -> Calibration:
         """Return the calibration with class ``order[j]`` in place j."""
@@ -274,87 +276,26 @@ def fit_calibration(
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
     indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
-    if not math.isfinite(ridge) or ridge < 0.0:
-        raise InvalidInputError(f"ridge {ridge!r}: a finite number, 0 or more, is needed")
+    ridge = finite_number(ridge, "ridge", least=0.0)
+    if kind not in get_args(CalibrationKind):
+        allowed = ", ".join(get_args(CalibrationKind))
+        raise InvalidInputError(f"calibration {kind!r}: allowed are {allowed}")
     if kind == "none":
         return None
     if kind == "batch":
         return batch_calibration(values, floor=floor)
     if kind == "prior":
         return prior_reweighting(values, indices, floor=floor)
-    if kind not in _SHAPES:
-        allowed = ", ".join(("none", "batch", "prior", *_SHAPES))
-        raise InvalidInputError(f"calibration {kind!r}: allowed are {allowed}")
     logs = np.log(np.maximum(values, floor))
     row_weights = np.ones(n_rows)
     if kind == "balanced":
         counts = np.bincount(indices, minlength=n_classes)
         row_weights = n_rows / (np.count_nonzero(counts) * counts[indices])
-    matrix, offset = _maximum_likelihood(logs, indices, row_weights, _SHAPES[kind], ridge)
+    if kind == "temperature":
+        form = scale_form(logs)
+    elif kind == "vector":
+        form = diagonal_form(logs, ridge)
+    else:
+        form = full_form(logs, row_weights, ridge)
+    matrix, offset = maximum_likelihood(logs, indices, row_weights, form)
     return from_arrays(kind, matrix, offset, floor=floor)
-
-
-_Shape: TypeAlias = Literal["scale", "diagonal", "full"]
-_SHAPES: Final[dict[str, _Shape]] = {
-    "temperature": "scale",
-    "vector": "diagonal",
-    "logistic": "full",
-    "balanced": "full",
-}
-
-
-def _maximum_likelihood(
-    logs: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    row_weights: NDArray[np.float64],
-    shape: _Shape,
-    ridge: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    n_rows, n = logs.shape
-    rows = np.arange(n_rows)
-    n_scales = {"scale": 1, "diagonal": n, "full": n * n}[shape]
-    start = np.concatenate(
-        [np.ones(n_scales) if shape != "full" else np.eye(n).ravel(), [0.0] * n]
-    )
-    pull = np.concatenate([np.full(n_scales, ridge), np.full(n, ridge / 10)])
-    if shape == "scale":
-        pull[:] = 0.0
-
-    def unpack(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        if shape == "full":
-            return x[: n * n].reshape(n, n), x[n * n :]
-        matrix = np.diag(x[:n]) if shape == "diagonal" else x[0] * np.eye(n)
-        return matrix, x[n_scales:]
-
-    def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        if shape == "full":
-            logits = logs @ x[: n * n].reshape(n, n).T + x[n * n :]
-        else:
-            logits = logs * x[:n_scales] + x[n_scales:]
-        logits -= logits.max(axis=1, keepdims=True)
-        residual = np.exp(logits)
-        total = residual.sum(axis=1)
-        value = float(row_weights @ (np.log(total) - logits[rows, labels]))
-        residual /= total[:, None]
-        residual[rows, labels] -= 1.0
-        residual *= row_weights[:, None]
-        if shape == "full":
-            slope = (residual.T @ logs).ravel()
-        elif shape == "diagonal":
-            slope = (residual * logs).sum(axis=0)
-        else:
-            slope = np.array([(residual * logs).sum()])
-        # Temperature scaling has no offsets.
-        shift = np.zeros(n) if shape == "scale" else residual.sum(axis=0)
-        away = x - start
-        value += 0.5 * float(pull @ (away * away))
-        gradient = np.concatenate([slope, shift]) + pull * away
-        return value / n_rows, gradient / n_rows
-
-    return unpack(minimise(loss, start))
-
-
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    normalised: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    return normalised

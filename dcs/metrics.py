@@ -88,7 +88,7 @@ def cobias(confusion: NDArray[Any]) -> float:
     ranks = 2.0 * np.arange(n_present) - (n_present - 1)
     pairs = n_present * (n_present - 1) / 2
     # Equal accuracies can leave a rounding residue of either sign; a mean distance has none.
-    return max(0.0, float(np.dot(ranks, present) / pairs))
+    return max(0.0, float((ranks * present).sum() / pairs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the importers share: options, lines of text, labels by name, softmax."""
+"""What the importers share: options, lines of text, labels by name, logits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._messages import escaped, reason, show
+from dcs._numerics import softmax
 from dcs._reading import text_file
 from dcs._table_checks import at, check_classes, check_ids, check_shape, more, refuse_cells
 from dcs.errors import TableError
@@ -90,7 +91,7 @@ def build_table(
     names = check_classes(options.classes or classes, n_classes, source=source)
     row_ids = check_ids(ids, n_rows, source=source)
     if logits or options.logits:
-        array = softmax(array, classes=names, ids=row_ids, source=source)
+        array = probabilities_of(array, classes=names, ids=row_ids, source=source)
     return ProbabilityTable.from_arrays(
         array,
         label_numbers(
@@ -144,7 +145,7 @@ def label_numbers(
     return [int(text) for text in stripped]
 
 
-def softmax(
+def probabilities_of(
     logits: NDArray[Any], *, classes: Sequence[str], ids: Sequence[str], source: str
 ) -> NDArray[np.float64]:
     """Return probabilities ``[M, N]`` of logits or log-probabilities; ``-inf`` becomes 0."""
@@ -157,17 +158,13 @@ def softmax(
         source=source,
         rule="a logit must be a finite number or -inf",
     )
-    top = values.max(axis=1)
-    empty = np.flatnonzero(np.isneginf(top))
+    empty = np.flatnonzero(np.isneginf(values.max(axis=1)))
     if empty.size:
         raise TableError(
             f"{source}: {at(int(empty[0]), ids)}: all {len(classes)} logits are -inf; "
             f"at least one must be finite{more(empty.size)}"
         )
-    with np.errstate(over="ignore"):
-        # Logits further apart than the largest number differ by -inf, and exp(-inf) is right.
-        weights = np.exp(values - top[:, None])
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float64)
+    return softmax(values)
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:

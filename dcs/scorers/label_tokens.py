@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._messages import suggest
+from dcs._numerics import softmax
 from dcs.errors import ConfigError, ScoringError
 
 __all__ = [
@@ -193,9 +194,7 @@ def joint_probabilities(log_joint: NDArray[np.floating]) -> NDArray[np.float64]:
         If a value is not finite.
     """
     _check_finite(log_joint)
-    values = np.asarray(log_joint, dtype=np.float64)
-    weights = np.exp(values - values.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float64)
+    return softmax(np.asarray(log_joint, dtype=np.float64))
 
 
 def _check_finite(logits: NDArray[np.floating]) -> None:

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
 from dcs.calibration import (
@@ -148,6 +155,63 @@ def test_bad_arguments_are_named() -> None:
         fit_calibration(_PROBS, _LABELS, kind="isotonic")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="ridge -1"):
         fit_calibration(_PROBS, _LABELS, kind="vector", ridge=-1.0)
+
+
+def test_a_sure_model_is_fitted_to_the_optimum() -> None:
+    probs, labels = _sure_table()
+    found = fit_calibration(probs, labels, kind="logistic", ridge=10.0)
+    assert found is not None
+    logs = np.log(np.maximum(probs, found.floor))
+
+    def loss(x: NDArray[np.float64]) -> float:
+        matrix, offset = x[:16].reshape(4, 4), x[16:]
+        logits = logs @ matrix.T + offset
+        likelihood = (logits[np.arange(labels.size), labels] - logsumexp(logits, axis=1)).sum()
+        return float(
+            5.0 * ((matrix - np.eye(4)) ** 2).sum() + 0.5 * (offset**2).sum() - likelihood
+        )
+
+    here = np.concatenate([np.ravel(found.matrix), found.offset])
+    assert loss(here) - minimize(loss, here, method="BFGS").fun < 1e-5
+
+
+def test_a_row_by_itself_is_calibrated_as_among_others() -> None:
+    found = fit_calibration(_PROBS, _LABELS, kind="logistic")
+    assert found is not None
+    alone = np.concatenate([found.apply(row[None]) for row in _PROBS])
+    assert np.array_equal(found.apply(_PROBS), alone)
+
+
+def test_the_kernels_of_blas_decide_nothing() -> None:
+    program = (
+        "from dcs.calibration import fit_calibration\n"
+        "from dcs.metrics import ClassificationMetrics\n"
+        "from tests.dcs.test_calibration import _sure_table\n"
+        "probs, labels = _sure_table()\n"
+        "found = fit_calibration(probs, labels, kind='balanced', ridge=1.0)\n"
+        "predictions = found.apply(probs).argmax(axis=1)\n"
+        "print(found, ClassificationMetrics.from_predictions(labels, predictions, 4))\n"
+    )
+    # OpenBLAS takes the kernels of these processors; another BLAS takes no notice.
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": threads},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for core, threads in (("Nehalem", "1"), ("Haswell", "2"))
+    }
+    assert len(answers) == 1
+
+
+def _sure_table() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return probabilities of a model that is nearly always sure, and often wrong."""
+    probs, labels = biased_table(800, 4, seed=1)
+    sharp = probs**8
+    return sharp / sharp.sum(axis=1, keepdims=True), labels
 
 
 def _identity() -> Calibration:
