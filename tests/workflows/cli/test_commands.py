@@ -11,14 +11,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
+from dcs.importers import format_names
+from dcs.methods import PEERS
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
 from tests.workflows.conftest import Outcome, biased_table, run_dcs
+from workflows.cli import app
 
-COMMANDS = {"quickstart", "tune", "evaluate", "apply", "import", "tasks", "sweep", "sync", "ui"}
+
+def _commands(command, names=()):
+    if hasattr(command, "commands"):
+        return {
+            name: found
+            for child in command.commands
+            for name, found in _commands(command.commands[child], (*names, child)).items()
+        }
+    return {" ".join(names): command}
 
 
+COMMANDS = _commands(typer.main.get_command(app))
 STUDY = ("--protocol", "paper", "--trials", 4)
 
 
@@ -36,14 +49,30 @@ def tuned(table, tmp_path_factory) -> tuple[Outcome, Path]:
     return run_dcs("tune", table, *STUDY, "--output", output), output
 
 
-def test_help_of_every_command_teaches(dcs):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_teaches(name, dcs):
+    answer = dcs(*name.split(), "--help")
+    assert answer.code == 0
+    assert "Usage" in answer.out
+    # An empty default is none.
+    assert "default: ()" not in answer.out and "default: ]" not in answer.out
+    for parameter in COMMANDS[name].params:
+        assert parameter.help, f"{name}: {parameter.name}"
+
+
+def test_help_lists_the_commands_by_what_they_are_for(dcs):
     top = dcs("--help")
     assert top.code == 0
-    assert set(top.out.split()) >= COMMANDS
-    for command in COMMANDS:
-        answer = dcs(command, "--help")
-        assert answer.code == 0
-        assert "Usage" in answer.out
+    assert set(top.out.split()) >= {name.split()[0] for name in COMMANDS}
+    for title in ("Your own class probabilities", "Models and sweeps", "What came of it"):
+        assert title in top.out
+
+
+def test_help_names_what_there_is_to_choose_from(dcs):
+    methods = [method.name for method in PEERS if method.name != "contextual"]
+    for command, names in (("tune", methods), ("import", format_names())):
+        shown = dcs(command, "--help").out
+        assert [name for name in names if name not in shown] == []
 
 
 def test_the_version_is_that_of_the_installed_package(dcs):
