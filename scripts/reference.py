@@ -46,6 +46,7 @@ MODULES = (
     "workflows.config",
     "workflows.driver",
     "workflows.front",
+    "workflows.judging",
     "workflows.mapping",
     "workflows.scoring",
     "workflows.settings",

@@ -8,7 +8,7 @@ from dcs.methods import Method
 from dcs.objective import Objective
 from dcs.probabilities import ProbabilityTable
 from tracking import CellRecord
-from workflows.config import TunerSettings
+from workflows.settings import TunerSettings
 from workflows.tune import study_rows
 
 __all__ = ["certify"]

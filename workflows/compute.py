@@ -19,10 +19,11 @@ from tracking import CellRecord, collect_provenance, trace_rows
 from tracking.histograms import class_histograms
 from workflows.cells import Cell
 from workflows.front import run_front
+from workflows.judging import Fitted, judge
 from workflows.mapping import Mapper, in_process
 from workflows.studies import Ledger
 from workflows.threads import one_thread
-from workflows.tune import Fitted, judge, run_study
+from workflows.tune import run_study
 
 __all__ = ["compute_cell", "failed_record"]
 

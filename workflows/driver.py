@@ -27,7 +27,7 @@ from workflows.ledgers import StudyStorage, storage_of
 from workflows.mapping import Mapper, ray_mapper
 from workflows.scoring import actor_pool, check_gpus
 from workflows.stores import ProbabilityStore
-from workflows.sweep import Progress, SweepPlan
+from workflows.sweep import SweepPlan, SweepProgress
 
 __all__ = ["Driver"]
 
@@ -95,11 +95,11 @@ class Driver:
     ----------
     plan : SweepPlan
         What is missing.
-    progress : Progress
+    progress : SweepProgress
         Told of every table and cell.
     """
 
-    def __init__(self, plan: SweepPlan, progress: Progress) -> None:
+    def __init__(self, plan: SweepPlan, progress: SweepProgress) -> None:
         self._plan = plan
         self._progress = progress
         self._outbox = Outbox(plan.output)

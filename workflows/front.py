@@ -20,10 +20,11 @@ from dcs.probabilities import ProbabilityTable
 from dcs.selection import FrontPoint, SelectionSettings, fit_scheme
 from dcs.validation import cross_validate
 from tracking import TrialRecord
-from workflows.config import TunerSettings
+from workflows.judging import Fitted, preference, selection_score
 from workflows.mapping import Mapper, in_process
+from workflows.settings import TunerSettings
 from workflows.studies import Asked, Direction, Ledger, Verdict, run_trials
-from workflows.tune import Fitted, preference, selection_score
+from workflows.tune import SCHEDULE_PARAMETERS
 
 __all__ = ["run_front"]
 
@@ -267,14 +268,4 @@ def _flat(setting: Hyperparameters) -> dict[str, Any]:
     values = asdict(setting)
     schedule = values.pop("schedule")
     # Named as the trials of the paper's protocol name them, so that both can be compared.
-    return values | {
-        name: schedule[name]
-        for name in (
-            "initial_temperature",
-            "final_temperature",
-            "cooling_rate",
-            "lambda1",
-            "lambda2",
-            "restarts",
-        )
-    }
+    return values | {name: schedule[name] for name in (*SCHEDULE_PARAMETERS, "restarts")}

@@ -15,10 +15,10 @@ from dcs.seeds import derive_seed
 from workflows.mapping import Known, Mapper, in_process
 from workflows.threads import one_thread
 
-__all__ = ["SAMPLER_SEEDS", "Asked", "Direction", "Ledger", "Outcome", "Verdict", "run_trials"]
+__all__ = ["Asked", "Direction", "Ledger", "Outcome", "Verdict", "run_trials"]
 
 #: Optuna seeds NumPy's legacy generator, which takes 32 bits.
-SAMPLER_SEEDS = 2**32
+_SAMPLER_SEEDS = 2**32
 
 #: Which way an objective is better.
 Direction: TypeAlias = Literal["maximize", "minimize"]
@@ -220,7 +220,7 @@ def _sampler(seed: int, number: int) -> optuna.samplers.BaseSampler:
     return optuna.samplers.TPESampler(
         # Trials that are under way count as bad ones, so that the next is tried elsewhere.
         constant_liar=True,
-        seed=derive_seed(seed, "sampler", number) % SAMPLER_SEEDS,
+        seed=derive_seed(seed, "sampler", number) % _SAMPLER_SEEDS,
     )
 
 

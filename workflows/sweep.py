@@ -22,10 +22,17 @@ from workflows.generate import request_key
 from workflows.scoring import INDECISIVE
 from workflows.stores import ProbabilityStore
 
-__all__ = ["Progress", "SweepPlan", "ended_cells", "plan_sweep", "run_sweep", "sweep_key"]
+__all__ = [
+    "SweepPlan",
+    "SweepProgress",
+    "ended_cells",
+    "plan_sweep",
+    "run_sweep",
+    "sweep_key",
+]
 
 
-class Progress(Protocol):
+class SweepProgress(Protocol):
     """What a sweep tells about itself while it runs."""
 
     def tables(self, done: int, total: int) -> None:
@@ -268,7 +275,7 @@ def ended_cells(
     return {key: record for key, record in records.items() if record.finished or not retry_failed}
 
 
-def run_sweep(plan: SweepPlan, recorder: Recorder, progress: Progress) -> list[CellRecord]:
+def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> list[CellRecord]:
     """Do what a plan says is missing. Ray must be running if the plan has work.
 
     Parameters
@@ -277,7 +284,7 @@ def run_sweep(plan: SweepPlan, recorder: Recorder, progress: Progress) -> list[C
         From :func:`plan_sweep`.
     recorder : Recorder
         Takes every record, those of earlier runs too, so that its tables are complete.
-    progress : Progress
+    progress : SweepProgress
         Told of every table and cell.
 
     Returns

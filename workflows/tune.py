@@ -1,74 +1,43 @@
-"""One Optuna study: hyperparameters in, the scheme that is best on development rows out."""
+"""The paper's way to tune a table: one Optuna study, judged on development rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import optuna
 
 from dcs.annealing import AnnealingResult, Schedule, anneal
 from dcs.front import Preference, choose
 from dcs.methods import Method
-from dcs.metrics import ClassificationMetrics
 from dcs.objective import Objective
 from dcs.probabilities import ProbabilityTable
-from dcs.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.splits import stratified_split
 from tracking import TrialRecord
-from workflows.config import TunerSettings
+from workflows.judging import Fitted, judge, preference, selection_score
 from workflows.mapping import Mapper, in_process
-from workflows.studies import SAMPLER_SEEDS, Asked, Ledger, Outcome, Verdict, run_trials
+from workflows.settings import TunerSettings
+from workflows.studies import Asked, Ledger, Outcome, Verdict, run_trials
 
-__all__ = [
-    "SAMPLER_SEEDS",
-    "Fitted",
-    "judge",
-    "preference",
-    "run_study",
-    "selection_score",
-    "study_rows",
-]
+__all__ = ["SCHEDULE_PARAMETERS", "run_study", "study_rows"]
+
+#: What is tuned of a schedule; it is recorded under these names by both ways of tuning.
+SCHEDULE_PARAMETERS: Final = (
+    "initial_temperature",
+    "final_temperature",
+    "cooling_rate",
+    "lambda1",
+    "lambda2",
+)
 
 _DEFAULTS: dict[str, Any] = {
     "weight_scale": 30,
     "beta": Objective().beta,
     "tau": Objective().tau,
-    **{
-        name: getattr(Schedule(), name)
-        for name in (
-            "initial_temperature",
-            "final_temperature",
-            "cooling_rate",
-            "lambda1",
-            "lambda2",
-        )
-    },
+    **{name: getattr(Schedule(), name) for name in SCHEDULE_PARAMETERS},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A scheme, and how it was found.
-
-    Attributes
-    ----------
-    scheme : CorrectionScheme
-        The chosen scheme.
-    trials : tuple of TrialRecord
-        All settings that were judged, in order.
-    best : TrialRecord or None
-        The one that the scheme comes from; None if nothing was to choose.
-    annealing : AnnealingResult or None
-        The search that found the scheme, where it was one search on one set of rows.
-    """
-
-    scheme: CorrectionScheme
-    trials: tuple[TrialRecord, ...] = ()
-    best: TrialRecord | None = None
-    annealing: AnnealingResult | None = None
 
 
 def _defaults(settings: TunerSettings) -> dict[str, Any]:
@@ -80,24 +49,6 @@ def _defaults(settings: TunerSettings) -> dict[str, Any]:
     }
     within = {name: min(max(_DEFAULTS[name], low), high) for name, (low, high) in bounds.items()}
     return _DEFAULTS | within
-
-
-def selection_score(metrics: ClassificationMetrics) -> float:
-    """Return accuracy minus COBias: what a trial is chosen for on the development rows.
-
-    The annealing objective cannot serve here, since trials differ in beta and tau.
-
-    Parameters
-    ----------
-    metrics : ClassificationMetrics
-        Of the development rows.
-
-    Returns
-    -------
-    float
-        Between -1 and 1.
-    """
-    return metrics.accuracy - metrics.cobias
 
 
 def run_study(
@@ -195,30 +146,6 @@ def _chosen(records: Sequence[TrialRecord], settings: TunerSettings) -> int:
         for record in records
     ]
     return choose(points, rule).number
-
-
-def preference(settings: TunerSettings) -> Preference:
-    """Return which point of a trade-off the settings ask for.
-
-    Parameters
-    ----------
-    settings : TunerSettings
-        The settings, in points.
-
-    Returns
-    -------
-    Preference
-        The same, in shares.
-    """
-
-    def share(points: float | None) -> float | None:
-        return None if points is None else points / 100.0
-
-    return Preference(
-        prefer=settings.prefer,
-        max_accuracy_loss=share(settings.max_accuracy_loss),
-        max_cobias=share(settings.max_cobias),
-    )
 
 
 _Trial: TypeAlias = Outcome[dict[str, Any], AnnealingResult]
@@ -329,23 +256,3 @@ def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> di
         "objective": objective,
         "schedule": schedule,
     }
-
-
-def judge(scheme: CorrectionScheme, table: ProbabilityTable) -> ClassificationMetrics:
-    """Return the metrics of a scheme's predictions on a table.
-
-    Parameters
-    ----------
-    scheme : CorrectionScheme
-        The scheme.
-    table : ProbabilityTable
-        Rows with their labels.
-
-    Returns
-    -------
-    ClassificationMetrics
-        Accuracy, COBias and class accuracies.
-    """
-    return ClassificationMetrics.from_predictions(
-        table.labels, scheme.predict(table.probs), table.n_classes
-    )
