@@ -77,14 +77,15 @@ package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and
 	$(PACKAGE)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	$(PACKAGE)/bin/python -I scripts/try_package.py
 
-check: $(INSTALLED)  ## lint, types, import contracts and unsafe code
+check: $(INSTALLED)  ## lint, types, import contracts, unsafe code, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive dcs tracking workflows
+	$(BIN)/python scripts/audit.py --if-reachable constraints.txt
 
-audit: $(INSTALLED)  ## ask for known vulnerabilities of the tested set (needs PyPI)
+audit: $(INSTALLED)  ## ask for known vulnerabilities, and fail if PyPI cannot be reached
 	$(BIN)/python scripts/audit.py constraints.txt
 
 clean:  ## remove the environment and what the demo wrote

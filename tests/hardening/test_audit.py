@@ -1,10 +1,13 @@
-"""`make audit` never says that all is well when nobody could know."""
+"""The audit never says that all is well when nobody could know."""
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import subprocess
+import urllib.error
+import urllib.request
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,9 +26,19 @@ def audit() -> ModuleType:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, packages: Any) -> None:
+    serve(monkeypatch, b'{"info": {}, "vulnerabilities": []}')
     text = packages if isinstance(packages, str) else json.dumps({"dependencies": packages})
     done = subprocess.CompletedProcess([], 0, text, "")
     monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: done)
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, page: bytes | Exception) -> None:
+    def urlopen(*arguments: object, **options: object) -> io.BytesIO:
+        if isinstance(page, Exception):
+            raise page
+        return io.BytesIO(page)
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
 
 
 CLEAN = {"name": "a", "version": "1", "vulns": []}
@@ -37,7 +50,7 @@ HOLED = {"name": "c", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": 
     ("packages", "code", "words"),
     [
         ([CLEAN, CLEAN, UNKNOWN], 0, "2 of 3 packages audited, 0 problems"),
-        ([UNKNOWN, UNKNOWN, CLEAN], 3, "cannot be reached"),
+        ([UNKNOWN, UNKNOWN, CLEAN], 3, "this says nothing"),
         ([HOLED, UNKNOWN], 1, "c 1: CVE-1, mended in 2"),
         ("connection refused", 3, "no answer"),
         ({"odd": 1}, 3, "no answer"),
@@ -54,6 +67,42 @@ def test_the_answer(
     answer(monkeypatch, json.dumps(packages) if isinstance(packages, dict) else packages)
     assert audit.main([]) == code
     assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<html>a mirror</html>",
+        b'{"info": {}}',
+        b"[]",
+        b"404",
+        urllib.error.HTTPError("u", 404, "Not Found", None, None),  # type: ignore[arg-type]
+        urllib.error.URLError("no route"),
+        TimeoutError(),
+    ],
+)
+def test_a_service_out_of_reach_is_said_and_fails_nothing_that_does_not_need_it(
+    page: bytes | Exception,
+    audit: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    serve(monkeypatch, page)
+    monkeypatch.setattr(subprocess, "run", None)
+    assert audit.main(["constraints.txt"]) == 3
+    assert audit.main(["--if-reachable", "constraints.txt"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("audit: not audited, this says nothing") for line in lines)
+
+
+def test_a_problem_fails_also_where_the_service_need_not_be_there(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(monkeypatch, [HOLED])
+    assert audit.main(["--if-reachable", "constraints.txt"]) == 1
+    answer(monkeypatch, [CLEAN])
+    assert audit.main(["--if-reachable", "constraints.txt"]) == 0
 
 
 def test_an_accepted_problem_is_none(audit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
