@@ -53,7 +53,7 @@ MODULES = (
     "workflows.stores",
     "workflows.studies",
     "workflows.sweep",
-    "workflows.tables",
+    "workflows.own_table",
     "workflows.tune",
 )
 """What a program may import; docs/reference.md says what each is for."""

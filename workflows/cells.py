@@ -16,8 +16,9 @@ from dcs._keys import content_key
 from dcs.errors import ConfigError
 from dcs.methods import Method, get_method
 from dcs.prompting import Shots
-from workflows.config import SweepConfig, TunerSettings, checked_settings
+from workflows.config import SweepConfig
 from workflows.scoring import ScoringSettings
+from workflows.settings import TunerSettings, checked_settings
 
 __all__ = [
     "Cell",

@@ -177,9 +177,7 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
 def _uncertainty(
     test: ProbabilityTable, before: CorrectionScheme, after: CorrectionScheme
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Return 95 % intervals of the test figures, how likely chance makes such a change, and
-    the intervals of the class accuracies.
-    """
+    """Return 95 % intervals of the test figures and how likely chance is; those of the classes."""
     first, second = (scheme.predict(test.probs) for scheme in (before, after))
     figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
     change = compare_predictions(test.labels, first, second, test.n_classes)

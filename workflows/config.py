@@ -34,19 +34,16 @@ from workflows.settings import (
     Strict,
     TrackingSettings,
     TunerSettings,
-    objective_label,
 )
 
 __all__ = [
     "FixedObjective",
+    "ScoringSettings",
     "SweepConfig",
     "TrackingSettings",
     "TunerSettings",
-    "checked_scoring",
-    "checked_settings",
     "load_config",
     "narrowed",
-    "objective_label",
     "packaged_config",
 ]
 
@@ -245,57 +242,6 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
         return SweepConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{file}: {first_mistake(error, SweepConfig)}") from None
-
-
-def checked_settings(*, source: str = "command line", **values: Any) -> TunerSettings:
-    """Return tuner settings from single values.
-
-    Parameters
-    ----------
-    source : str
-        Where they come from, for the error.
-    **values
-        Settings by name.
-
-    Returns
-    -------
-    TunerSettings
-        Checked.
-
-    Raises
-    ------
-    ConfigError
-        A value is not allowed.
-    """
-    try:
-        return TunerSettings(**values)
-    except ValidationError as error:
-        raise ConfigError(f"{source}: {first_mistake(error, TunerSettings)}") from None
-
-
-def checked_scoring(**values: Any) -> ScoringSettings:
-    """Return scoring settings given on the command line; None means not given.
-
-    Parameters
-    ----------
-    **values
-        Settings by name.
-
-    Returns
-    -------
-    ScoringSettings
-        Checked.
-
-    Raises
-    ------
-    ConfigError
-        A value is not allowed.
-    """
-    given = {name: value for name, value in values.items() if value is not None}
-    try:
-        return ScoringSettings(**given)
-    except ValidationError as error:
-        raise ConfigError(f"command line: {first_mistake(error, ScoringSettings)}") from None
 
 
 def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dcs.errors import ConfigError, DCSError
 from dcs.scorers import (
@@ -21,8 +21,16 @@ from dcs.scorers import (
 )
 from dcs.scorers.base import SCORING_VERSION
 from workflows.cluster_placement import Placement
+from workflows.mistakes import first_mistake
 
-__all__ = ["INDECISIVE", "ScoringSettings", "actor_pool", "check_gpus", "merged_options"]
+__all__ = [
+    "INDECISIVE",
+    "ScoringSettings",
+    "actor_pool",
+    "check_gpus",
+    "checked_scoring",
+    "merged_options",
+]
 
 #: What is not passed on to the engine.
 _OURS = ("engine", "store", "price")
@@ -158,6 +166,31 @@ def merged_options(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     if engine in engine_names() and engine != file.get("engine", "transformers"):
         kept = {k: v for k, v in kept.items() if k == "store" or k in engine_options(engine)}
     return kept | dict(given)
+
+
+def checked_scoring(**values: Any) -> ScoringSettings:
+    """Return scoring settings given on the command line; None means not given.
+
+    Parameters
+    ----------
+    **values
+        Settings by name.
+
+    Returns
+    -------
+    ScoringSettings
+        Checked.
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        return ScoringSettings(**given)
+    except ValidationError as error:
+        raise ConfigError(f"command line: {first_mistake(error, ScoringSettings)}") from None
 
 
 def _installed(package: str) -> str:

@@ -10,14 +10,16 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
+    ValidationError,
     field_validator,
     model_validator,
 )
 
 from dcs._messages import suggest
 from dcs.correction_sets import MEMBERSHIP_COUNT
+from dcs.errors import ConfigError
 from tracking import parse_trials
-from workflows.mistakes import as_value_error
+from workflows.mistakes import as_value_error, first_mistake
 
 __all__ = [
     "OBJECTIVE_NAMES",
@@ -26,6 +28,7 @@ __all__ = [
     "Strict",
     "TrackingSettings",
     "TunerSettings",
+    "checked_settings",
     "objective_label",
 ]
 
@@ -222,3 +225,29 @@ class TrackingSettings(Strict):
     def _readable(cls, value: str | int) -> str | int:
         chosen: str | int = as_value_error(parse_trials, value)
         return chosen
+
+
+def checked_settings(*, source: str = "command line", **values: Any) -> TunerSettings:
+    """Return tuner settings from single values.
+
+    Parameters
+    ----------
+    source : str
+        Where they come from, for the error.
+    **values
+        Settings by name.
+
+    Returns
+    -------
+    TunerSettings
+        Checked.
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed.
+    """
+    try:
+        return TunerSettings(**values)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {first_mistake(error, TunerSettings)}") from None

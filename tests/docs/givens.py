@@ -17,7 +17,7 @@ from dcs.scheme import CorrectionScheme
 from tests.tracking.paper_cells import paper_cells
 from tracking import Recorder
 from workflows.config import TunerSettings
-from workflows.tables import table_cells, tune_cells
+from workflows.own_table import table_cells, tune_cells
 
 __all__ = ["names", "prepare"]
 

@@ -14,8 +14,8 @@ from dcs.errors import ConfigError
 from dcs.methods import get_method
 from workflows.axes import ABLATED, kept_values, value_label
 from workflows.cells import Cell, TableRequest, cells_of, effective_settings, variants_of
-from workflows.config import FixedObjective, SweepConfig, load_config, narrowed, objective_label
-from workflows.settings import TunerSettings
+from workflows.config import FixedObjective, SweepConfig, load_config, narrowed
+from workflows.settings import TunerSettings, objective_label
 
 TABLE = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=None)
 DIGESTS = {"optimization": "o", "test": "t"}

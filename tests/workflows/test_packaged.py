@@ -8,8 +8,9 @@ import pytest
 
 from tracking.paper import paper_model, paper_rows
 from workflows.cells import variants_of
-from workflows.config import SweepConfig, TunerSettings, load_config, objective_label
+from workflows.config import SweepConfig, TunerSettings, load_config
 from workflows.config import packaged_config as packaged
+from workflows.settings import objective_label
 from workflows.sweep import plan_sweep
 
 NAMES = sorted(path.stem for path in packaged("quickstart").parent.glob("*.yaml"))

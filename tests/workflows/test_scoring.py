@@ -13,9 +13,9 @@ import yaml
 from dcs.errors import ConfigError, DCSError
 from workflows.cells import TableRequest, table_requests
 from workflows.cluster_placement import CELLS, MAX_CPUS, MAX_GPUS, place
-from workflows.config import SweepConfig, checked_scoring, load_config
+from workflows.config import SweepConfig, load_config
 from workflows.generate import ScoringActor, request_key
-from workflows.scoring import INDECISIVE, ScoringSettings, actor_pool, check_gpus
+from workflows.scoring import INDECISIVE, ScoringSettings, actor_pool, check_gpus, checked_scoring
 from workflows.stores import ProbabilityStore
 from workflows.sweep import sweep_key
 

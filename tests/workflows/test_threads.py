@@ -10,8 +10,8 @@ from workflows import compute
 from workflows.cells import TableRequest
 from workflows.config import TunerSettings
 from workflows.generate import ScoringActor
+from workflows.own_table import table_cells
 from workflows.studies import Verdict, run_trials
-from workflows.tables import table_cells
 from workflows.threads import one_thread
 
 

@@ -19,7 +19,8 @@ from workflows.cli._results import results_table
 from workflows.cli._scoring import announce_sweep
 from workflows.cli._signals import STOP
 from workflows.cluster import connected
-from workflows.config import SweepConfig, objective_label
+from workflows.config import SweepConfig
+from workflows.settings import objective_label
 from workflows.stores import ProbabilityStore
 from workflows.sweep import SweepPlan, plan_sweep, run_sweep, sweep_key
 

@@ -56,7 +56,7 @@ def generate(
     from dcs.prompting import get_task, parse_shots
     from workflows.cli._console import console
     from workflows.cli._scoring import TablePair
-    from workflows.config import checked_scoring
+    from workflows.scoring import checked_scoring
 
     settings = checked_scoring(**scoring)
     pairs = [

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dcs.probabilities import ProbabilityTable
     from tracking import CellRecord
-    from workflows.config import TunerSettings
+    from workflows.settings import TunerSettings
 
 __all__ = ["HELD_OUT", "split_rows", "tune"]
 
@@ -153,8 +153,8 @@ def tune(
     from tracking import Recorder
     from workflows.cli._console import console, share_bar
     from workflows.cli._results import results_table
-    from workflows.config import checked_settings
-    from workflows.tables import table_cells, tune_cells
+    from workflows.own_table import table_cells, tune_cells
+    from workflows.settings import checked_settings
 
     settings = checked_settings(
         protocol=protocol,

@@ -118,7 +118,7 @@ def test_tune_again_computes_nothing(dcs, tuned, table, monkeypatch):
     _, output = tuned
     before = (output / "scheme.json").read_bytes()
     (output / "scheme.json").unlink()
-    monkeypatch.setattr("workflows.tables.compute_cell", None)
+    monkeypatch.setattr("workflows.own_table.compute_cell", None)
     assert dcs("tune", table, *STUDY, "--output", output).code == 0
     assert (output / "scheme.json").read_bytes() == before
 

@@ -11,7 +11,7 @@ from dcs.prompting import parse_shots
 from tracking import CellRecord, Outbox
 from workflows.cells import Cell, effective_settings
 from workflows.compute import compute_cell
-from workflows.config import TunerSettings
+from workflows.settings import TunerSettings
 
 __all__ = ["table_cells", "tune_cells"]
 
