@@ -28,9 +28,8 @@ from quality_report import FRONT, OURS, print_overall, print_saved, print_table
 
 from dcs.fitting import Hyperparameters
 from dcs.front import Preference
-from dcs.methods import get_method
+from dcs.methods import get_method, method_names
 from dcs.metrics import ClassificationMetrics
-from dcs.peers import PEER_NAMES, fit_peer
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
 from dcs.selection import SelectionSettings, fit_scheme
@@ -154,7 +153,7 @@ def run_table(
                 for k, point in enumerate(fitted.points):
                     add(FRONT, point.scheme, started, k)
             else:
-                add(method, fit_peer(method, fit.probs, fit.labels, seed=seed), started)
+                add(method, get_method(method).fit(fit.probs, fit.labels, seed=seed), started)
         for name, settings in ablations.items():
             started = time.perf_counter()
             fitted = fit_scheme(fit.probs, fit.labels, settings=settings, seed=seed)
@@ -204,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.ablations:
         methods = (OURS,)
     else:
-        methods = tuple(name for name in PEER_NAMES if name != "contextual")
+        methods = tuple(name for name in method_names(peers=True) if name != "contextual")
     sizes = [int(size) for size in options.rows.split(",")] if options.rows else [None]
     lines = options.json.open("w", encoding="utf-8") if options.json else None
     # Small samples leave classes out, which each fit would report.

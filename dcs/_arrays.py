@@ -10,10 +10,32 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.errors import InvalidInputError
 
-__all__ = ["checked_classes", "checked_labels", "checked_probabilities", "warn_of_absent_classes"]
+__all__ = [
+    "checked_classes",
+    "checked_labels",
+    "checked_probabilities",
+    "checked_rows",
+    "warn_of_absent_classes",
+]
 
 # Probabilities that come from float32 exceed 1 by rounding.
 _SLACK = 1e-6
+
+
+def checked_rows(
+    probs: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
+    """Return labelled probabilities [M, N], their labels [M] and N class names, all checked.
+
+    Raises
+    ------
+    InvalidInputError
+        When one of them is not allowed, or they do not fit together.
+    """
+    values = checked_probabilities(probs)
+    n_rows, n_classes = values.shape
+    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
+    return values, indices, checked_classes(classes, n_classes=n_classes)
 
 
 def checked_probabilities(

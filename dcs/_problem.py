@@ -9,12 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._arrays import (
-    checked_classes,
-    checked_labels,
-    checked_probabilities,
-    warn_of_absent_classes,
-)
+from dcs._arrays import checked_rows, warn_of_absent_classes
 from dcs._kernels._table import MOST_CLASSES, Table, make_table
 from dcs.correction_sets import CorrectionSet
 from dcs.errors import InvalidInputError
@@ -107,12 +102,9 @@ class Problem:
         classes: Sequence[str] | None,
     ) -> Problem:
         """Check the arguments that all searches share; warn of classes without rows."""
-        values = checked_probabilities(probs)
-        n_rows, n_classes = values.shape
-        if n_classes > MOST_CLASSES:
-            raise InvalidInputError(f"probs has {n_classes} classes; at most {MOST_CLASSES} work")
-        indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
-        names = checked_classes(classes, n_classes=n_classes)
+        values, indices, names = checked_rows(probs, labels, classes)
+        if len(names) > MOST_CLASSES:
+            raise InvalidInputError(f"probs has {len(names)} classes; at most {MOST_CLASSES} work")
         if not isinstance(corrections, CorrectionSet):
             raise InvalidInputError(f"corrections is {corrections!r}; a CorrectionSet is needed")
         if not isinstance(objective, Objective):

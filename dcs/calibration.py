@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._arrays import checked_labels, checked_probabilities
+from dcs._arrays import checked_probabilities, checked_rows
 from dcs._likelihood import diagonal_form, full_form, maximum_likelihood, scale_form
 from dcs._numbers import finite_number
 from dcs._numerics import product, softmax
@@ -226,10 +226,8 @@ def prior_reweighting(
     Moves the share of every class in the mean prediction to its share in the labels; one row is
     added to every class, so that a class without rows keeps a weight.
     """
-    values = checked_probabilities(probs)
-    n_rows, n_classes = values.shape
-    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
-    counts = np.bincount(indices, minlength=n_classes) + 1.0
+    values, indices, names = checked_rows(probs, labels)
+    counts = np.bincount(indices, minlength=len(names)) + 1.0
     frequency = counts / counts.sum()
     mean = np.maximum(values.mean(axis=0), floor)
     return from_offset("prior", np.log(frequency) - np.log(mean), floor=floor)
@@ -273,9 +271,7 @@ def fit_calibration(
     InvalidInputError
         When an argument is not allowed.
     """
-    values = checked_probabilities(probs)
-    n_rows, n_classes = values.shape
-    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
+    values, indices, names = checked_rows(probs, labels)
     ridge = finite_number(ridge, "ridge", least=0.0)
     if kind not in get_args(CalibrationKind):
         allowed = ", ".join(get_args(CalibrationKind))
@@ -287,10 +283,10 @@ def fit_calibration(
     if kind == "prior":
         return prior_reweighting(values, indices, floor=floor)
     logs = np.log(np.maximum(values, floor))
-    row_weights = np.ones(n_rows)
+    row_weights = np.ones(indices.size)
     if kind == "balanced":
-        counts = np.bincount(indices, minlength=n_classes)
-        row_weights = n_rows / (np.count_nonzero(counts) * counts[indices])
+        counts = np.bincount(indices, minlength=len(names))
+        row_weights = indices.size / (np.count_nonzero(counts) * counts[indices])
     if kind == "temperature":
         form = scale_form(logs)
     elif kind == "vector":

@@ -10,13 +10,9 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._arrays import (
-    checked_classes,
-    checked_labels,
-    checked_probabilities,
-    warn_of_absent_classes,
-)
+from dcs._arrays import checked_rows, warn_of_absent_classes
 from dcs._guards import logarithms, smoothed, weights_of
+from dcs._numbers import finite_number, whole_number
 from dcs.annealing import AnnealingResult, Schedule, anneal
 from dcs.calibration import Calibration, CalibrationKind, fit_calibration
 from dcs.correction_sets import CorrectionSet
@@ -46,6 +42,7 @@ _BALANCED_BETA: Final = 0.3
 #: Averaging: rows searched in all, and rows below which halves are too few to search.
 _SEARCHED_ROWS: Final = 14_000
 _FEWEST_HALVED: Final = 40
+_MOST_AVERAGES: Final = 1000
 #: The mean of two or three searches on halves is worse than one on all rows.
 _FEWEST_AVERAGED: Final = 4
 
@@ -123,17 +120,13 @@ class Hyperparameters:
             if value not in allowed:
                 raise InvalidInputError(f"{name} {value!r}: allowed are {', '.join(allowed)}")
         for name in ("ridge", "prior_rows"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not np.isfinite(value) or value < 0:
-                raise InvalidInputError(f"{name} {value!r}: a finite number, 0 or more, is needed")
-        whole = isinstance(self.weight_scale, int | np.integer)
-        if not whole or isinstance(self.weight_scale, bool) or self.weight_scale < 2:
-            raise InvalidInputError(
-                f"weight_scale {self.weight_scale!r}: a whole number, 2 or more, is needed"
-            )
+            finite_number(getattr(self, name), name, least=0.0)
+        whole_number(self.weight_scale, "weight_scale", least=2)
         CorrectionSet.dcs().limited(self.memberships)
-        if isinstance(self.averages, bool) or not 0 <= self.averages <= 1000:
-            raise InvalidInputError(f"averages {self.averages!r}: 0 to 1000 are allowed")
+        if whole_number(self.averages, "averages", least=0) > _MOST_AVERAGES:
+            raise InvalidInputError(
+                f"averages {self.averages!r}: at most {_MOST_AVERAGES} are allowed"
+            )
         Objective(beta=self.beta, tau=self.tau)
 
     def follows(self, n_rows: int) -> float:
@@ -178,9 +171,7 @@ class Prepared:
         classes: Sequence[str] | None = None,
     ) -> Prepared:
         """Check the arguments and fit the calibration."""
-        values = checked_probabilities(probs)
-        indices = checked_labels(labels, n_rows=values.shape[0], n_classes=values.shape[1])
-        names = checked_classes(classes, n_classes=values.shape[1])
+        values, indices, names = checked_rows(probs, labels, classes)
         ridge *= min(1.0, _RIDGE_ROWS / indices.size)
         calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
         calibrated = values if calibration is None else calibration.apply(values)

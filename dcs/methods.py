@@ -9,27 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from numpy.typing import ArrayLike
 
 from dcs._messages import show, suggest
 from dcs.correction_sets import CorrectionSet
 from dcs.errors import ConfigError
-from dcs.objective import Objective
 from dcs.plugins import find_plugin, plugin_names
 
 if TYPE_CHECKING:
     from dcs.scheme import CorrectionScheme
 
-__all__ = ["METHODS", "OBJECTIVES", "PEERS", "Method", "get_method", "method_names"]
-
-#: Objectives that the paper compares, by name.
-OBJECTIVES: Final = {
-    "full": Objective(beta=1.0, tau=0.2),
-    "err": Objective(beta=0.0, tau=0.0),
-    "err+pmi": Objective(beta=0.0, tau=0.2),
-}
+__all__ = ["METHODS", "PEERS", "Method", "get_method", "method_names"]
 
 
 class Fitter(Protocol):
@@ -132,9 +124,9 @@ class Method:
         if self.fitter is not None:
             return self.fitter(probs, labels, classes=classes, seed=seed)
         # The search compiles; whoever only lists methods should not wait for that.
-        from dcs.peers import fit_peer
+        from dcs.peers import fit_method
 
-        return fit_peer(
+        return fit_method(
             self.name, probs, labels, classes=classes, seed=seed, content_free=content_free
         )
 

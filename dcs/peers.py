@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._arrays import checked_classes, checked_labels, checked_probabilities
+from dcs._arrays import checked_rows
 from dcs.annealing import Schedule, anneal
 from dcs.calibration import (
     DEFAULT_FLOOR,
@@ -29,7 +29,7 @@ from dcs.calibration import (
 )
 from dcs.correction_sets import CorrectionSet
 from dcs.corrections import DONT_CHANGE
-from dcs.errors import ConfigError, InvalidInputError
+from dcs.errors import InvalidInputError
 from dcs.fitting import CorrectionFamily, Hyperparameters
 from dcs.metrics import ClassificationMetrics
 from dcs.objective import Objective
@@ -38,7 +38,7 @@ from dcs.seeds import derive_seed
 from dcs.selection import SelectionSettings, fit_scheme
 from dcs.splits import stratified_split
 
-__all__ = ["PEER_NAMES", "fit_peer", "paper_settings"]
+__all__ = ["fit_method", "paper_settings"]
 
 #: What the published protocol tunes over; the paper names the parameters, not their values.
 _PUBLISHED_GRID: Final = tuple(itertools.product((15, 30), (0.5, 1.0, 2.0), (0.1, 0.2, 0.5)))
@@ -57,105 +57,45 @@ class _Rows:
     seed: int
     content_free: ArrayLike | None
 
-    def calibrated(self, calibration: Calibration | None, name: str) -> CorrectionScheme:
-        n_classes = len(self.classes)
-        return CorrectionScheme(
-            self.classes, (DONT_CHANGE,) * n_classes, {"method": name}, calibration
-        )
 
-
-def fit_peer(
+def fit_method(
     name: str,
     probs: ArrayLike,
     labels: ArrayLike,
     *,
-    classes: Sequence[str] | None = None,
-    seed: int = 0,
-    content_free: ArrayLike | None = None,
+    classes: Sequence[str] | None,
+    seed: int,
+    content_free: ArrayLike | None,
 ) -> CorrectionScheme:
-    """Fit the method of a name.
-
-    Parameters
-    ----------
-    name : str
-        One of `PEER_NAMES`.
-    probs : array of float, shape [M, N]
-        Class probabilities.
-    labels : array of int, shape [M]
-        True class indices.
-    classes : sequence of str, optional
-        Class names, by default ``"0", "1", ...``.
-    seed : int, optional
-        Seed of methods that draw at random.
-    content_free : array of float, shape [N] or [K, N], optional
-        Probabilities for content-free inputs; needed by ``"contextual"`` only.
-
-    Returns
-    -------
-    CorrectionScheme
-        Predicts, applies, explains itself and saves like any other.
+    """Fit a method that comes with this package; arguments as of :meth:`dcs.methods.Method.fit`.
 
     Raises
     ------
-    ConfigError
-        When there is no such method.
     InvalidInputError
-        When an argument is not allowed, or ``"contextual"`` has no content-free probabilities.
+        When there is no such method, an argument is not allowed, or ``"contextual"`` has no
+        content-free probabilities.
     """
-    if name not in _FITS:
-        raise ConfigError(f"unknown method {name!r}; allowed: {', '.join(PEER_NAMES)}")
-    values = checked_probabilities(probs)
-    n_rows, n_classes = values.shape
-    rows = _Rows(
-        values,
-        checked_labels(labels, n_rows=n_rows, n_classes=n_classes),
-        checked_classes(classes, n_classes=n_classes),
-        seed,
-        content_free,
-    )
-    return _FITS[name](rows)
+    rows = _Rows(*checked_rows(probs, labels, classes), seed, content_free)
+    if name in _SEARCHES:
+        return _SEARCHES[name](rows)
+    if name not in _CALIBRATIONS:
+        raise InvalidInputError(f"method {name!r} has no fitter; give it one")
+    unchanged = (DONT_CHANGE,) * len(rows.classes)
+    return CorrectionScheme(rows.classes, unchanged, {"method": name}, _CALIBRATIONS[name](rows))
 
 
-def _icl(rows: _Rows) -> CorrectionScheme:
-    return rows.calibrated(None, "icl")
-
-
-def _batch(rows: _Rows) -> CorrectionScheme:
-    return rows.calibrated(batch_calibration(rows.probs), "batch")
-
-
-def _contextual(rows: _Rows) -> CorrectionScheme:
+def _contextual(rows: _Rows) -> Calibration:
     if rows.content_free is None:
         raise InvalidInputError(
             "contextual calibration needs content_free: the class probabilities of inputs "
             'without content such as "N/A"; batch calibration needs none'
         )
-    calibration = contextual_calibration(rows.content_free)
-    return rows.calibrated(calibration, "contextual")
+    return contextual_calibration(rows.content_free)
 
 
-def _prior(rows: _Rows) -> CorrectionScheme:
-    return rows.calibrated(prior_reweighting(rows.probs, rows.labels), "prior")
-
-
-def _temperature(rows: _Rows) -> CorrectionScheme:
-    return rows.calibrated(
-        fit_calibration(rows.probs, rows.labels, kind="temperature"), "temperature"
-    )
-
-
-def _vector(rows: _Rows) -> CorrectionScheme:
+def _vector(rows: _Rows) -> Calibration | None:
     # A ridge of one row or so only keeps classes without rows finite.
-    calibration = fit_calibration(rows.probs, rows.labels, kind="vector", ridge=1.0)
-    return rows.calibrated(calibration, "vector")
-
-
-def _logistic(rows: _Rows) -> CorrectionScheme:
-    return rows.calibrated(_regression(rows, balanced=False), "logistic")
-
-
-def _balanced(rows: _Rows) -> CorrectionScheme:
-    return rows.calibrated(_regression(rows, balanced=True), "logistic-balanced")
+    return fit_calibration(rows.probs, rows.labels, kind="vector", ridge=1.0)
 
 
 def _regression(rows: _Rows, *, balanced: bool) -> Calibration:
@@ -180,7 +120,7 @@ def _regression(rows: _Rows, *, balanced: bool) -> Calibration:
     return from_arrays(name, matrix, offset)
 
 
-def _thresholds(rows: _Rows) -> CorrectionScheme:
+def _thresholds(rows: _Rows) -> Calibration:
     """One threshold per class, all at the same true positive rate, the most accurate such set.
 
     In the manner of Fairlearn's threshold optimiser: a grid of target rates, for every class the
@@ -201,7 +141,7 @@ def _thresholds(rows: _Rows) -> CorrectionScheme:
         if best is None or hits > best[0]:
             best = (hits, cut)
     cuts = np.ones(n_classes) if best is None else best[1]
-    return rows.calibrated(from_offset("thresholds", -np.log(cuts)), "thresholds")
+    return from_offset("thresholds", -np.log(cuts))
 
 
 def paper_settings(corrections: CorrectionFamily) -> SelectionSettings:
@@ -263,21 +203,22 @@ def _published(rows: _Rows) -> CorrectionScheme:
     return CorrectionScheme(rows.classes, best[1].corrections, {"method": "published"})
 
 
-_FITS: Final[dict[str, Callable[[_Rows], CorrectionScheme]]] = {
-    "icl": _icl,
-    "batch": _batch,
+#: What is a calibration and nothing else.
+_CALIBRATIONS: Final[dict[str, Callable[[_Rows], Calibration | None]]] = {
+    "icl": lambda rows: None,
+    "batch": lambda rows: batch_calibration(rows.probs),
     "contextual": _contextual,
-    "prior": _prior,
-    "temperature": _temperature,
+    "prior": lambda rows: prior_reweighting(rows.probs, rows.labels),
+    "temperature": lambda rows: fit_calibration(rows.probs, rows.labels, kind="temperature"),
     "vector": _vector,
-    "logistic": _logistic,
-    "logistic-balanced": _balanced,
+    "logistic": lambda rows: _regression(rows, balanced=False),
+    "logistic-balanced": lambda rows: _regression(rows, balanced=True),
     "thresholds": _thresholds,
+}
+
+_SEARCHES: Final[dict[str, Callable[[_Rows], CorrectionScheme]]] = {
     "dnip": _paper_set("weights"),
     "furud": _paper_set("memberships"),
     "dcs": _dcs,
     "published": _published,
 }
-
-#: All methods that can be fitted, in the order in which tables list them.
-PEER_NAMES: Final = tuple(_FITS)

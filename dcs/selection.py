@@ -10,24 +10,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._arrays import warn_of_absent_classes
+from dcs._arrays import checked_rows, warn_of_absent_classes
+from dcs._numbers import whole_number
 from dcs.choice import FrontPoint, choose_point
 from dcs.errors import InvalidInputError
-from dcs.fitting import Hyperparameters, Prepared, fit_setting
+from dcs.fitting import Hyperparameters, Prepared
 from dcs.front import Preference, pareto_front
 from dcs.metrics import ClassificationMetrics
 from dcs.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
-from dcs.validation import Folds, Mapping, checked_rows, cross_validate
+from dcs.validation import Folds, Mapping
 
-__all__ = [
-    "FittedScheme",
-    "FrontPoint",
-    "SelectionSettings",
-    "cross_validate",
-    "fit_scheme",
-    "fit_setting",
-]
+__all__ = ["FittedScheme", "SelectionSettings", "fit_scheme"]
 
 _BETAS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0, 2.0)
 
@@ -103,8 +97,7 @@ class SelectionSettings:
             raise InvalidInputError("betas is empty; at least one weight of COBias is needed")
         for beta in self.betas:
             replace(self.candidates[0], beta=beta)
-        if isinstance(self.folds, bool) or self.folds < 2:
-            raise InvalidInputError(f"folds {self.folds!r}: 2 or more are needed")
+        whole_number(self.folds, "folds", least=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +209,9 @@ def fit_scheme(
     started = time.perf_counter()
     settings = SelectionSettings() if settings is None else settings
     values, indices, names = checked_rows(probs, labels, classes)
+    folds = Folds(values, indices, settings.folds, seed)
     warn_of_absent_classes(indices, names)
     n_classes = len(names)
-    folds = Folds(values, indices, settings.folds, seed)
     candidates = _usable(settings.candidates, folds)
     # By candidate, so that those that share a calibration are fitted together.
     searched = [_at(c, beta) for c in candidates for beta in settings.betas]

@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs._arrays import checked_classes, checked_labels, checked_probabilities
+from dcs._arrays import checked_rows
+from dcs._numbers import whole_number
 from dcs.errors import InvalidInputError
 from dcs.fitting import Hyperparameters, Prepared
 from dcs.metrics import ClassificationMetrics, cobias, confusion_matrix
@@ -21,7 +22,6 @@ from dcs.uncertainty import compare_predictions
 __all__ = [
     "Folds",
     "Mapping",
-    "checked_rows",
     "cobias_noise",
     "cross_validate",
     "stratified_folds",
@@ -100,7 +100,7 @@ def cross_validate(
     part f that follows the labels leaves (1 - f) e where other schemes show e, and new rows see
     another f e. The squares differ by 2 f e^2.
     """
-    values, indices, _ = checked_rows(probs, labels, None)
+    values, indices, _ = checked_rows(probs, labels)
     judged = Folds(values, indices, folds, seed)
     return judged.metrics(judged.predictions([setting])[0], setting)
 
@@ -183,14 +183,15 @@ class Folds:
     Raises
     ------
     InvalidInputError
-        When there are fewer than two folds.
+        When there are fewer than two folds or rows.
     """
 
     def __init__(
         self, probs: NDArray[np.float64], labels: NDArray[np.int64], folds: int, seed: int
     ) -> None:
-        if folds < 2:
-            raise InvalidInputError(f"folds {folds!r}: 2 or more are needed")
+        whole_number(folds, "folds", least=2)
+        if labels.size < 2:
+            raise InvalidInputError("probs has 1 row; cross-validation needs at least two")
         self.probs, self.labels, self.seed = probs, labels, seed
         self.n_folds = min(folds, labels.size)
         self.place = stratified_folds(labels, self.n_folds, seed=seed)
@@ -262,15 +263,3 @@ class Folds:
 
 def _calibration(setting: Hyperparameters) -> tuple[Any, float]:
     return setting.calibration, setting.ridge
-
-
-def checked_rows(
-    probs: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None
-) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
-    """Check what cross-validation is given: at least two rows, and labels and names that fit."""
-    values = checked_probabilities(probs)
-    n_rows, n_classes = values.shape
-    if n_rows < 2:
-        raise InvalidInputError("probs has 1 row; cross-validation needs at least two")
-    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
-    return values, indices, checked_classes(classes, n_classes=n_classes)

@@ -11,13 +11,14 @@ import optuna
 
 from dcs.annealing import Schedule
 from dcs.calibration import CalibrationKind
+from dcs.choice import FrontPoint
 from dcs.fitting import CorrectionFamily, Hyperparameters, WeightSpacing
 from dcs.front import pareto_front
 from dcs.methods import Method
 from dcs.metrics import ClassificationMetrics
 from dcs.peers import paper_settings
 from dcs.probabilities import ProbabilityTable
-from dcs.selection import FrontPoint, SelectionSettings, fit_scheme
+from dcs.selection import SelectionSettings, fit_scheme
 from dcs.validation import cross_validate
 from tracking import TrialRecord
 from workflows.judging import Fitted, preference, selection_score

@@ -8,8 +8,7 @@ import pytest
 
 from dcs.correction_sets import CorrectionSet
 from dcs.errors import ConfigError
-from dcs.methods import METHODS, OBJECTIVES, PEERS, get_method, method_names
-from dcs.objective import Objective
+from dcs.methods import METHODS, PEERS, get_method, method_names
 
 
 def test_order_and_titles() -> None:
@@ -69,9 +68,3 @@ def test_peers_search_nothing_and_are_found() -> None:
         assert get_method(peer.name) is peer
         assert not peer.searches
         assert peer.summary.endswith(".")
-
-
-def test_objectives_of_the_paper() -> None:
-    assert list(OBJECTIVES) == ["full", "err", "err+pmi"]
-    assert OBJECTIVES["full"] == Objective()
-    assert OBJECTIVES["err"].beta == OBJECTIVES["err"].tau == 0.0

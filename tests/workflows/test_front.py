@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dcs.choice import FrontPoint
 from dcs.front import pareto_front
 from dcs.methods import get_method
 from dcs.probabilities import ProbabilityTable
-from dcs.selection import FrontPoint
 from workflows import front
 from workflows.config import TunerSettings
 from workflows.front import run_front
