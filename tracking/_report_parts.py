@@ -8,15 +8,19 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
+from dcs._shown import sentence_of_chance
 from dcs.corrections import DONT_CHANGE, Correction, Weight
 from dcs.scheme import CorrectionScheme
 from tracking._readings import has_chosen, method_title, place, shots_rank, shots_text
+from tracking.estimates import mean_and_deviation
 from tracking.records import CellRecord
+from tracking.result_tables import difference
 from tracking.stored import StoredCell
 
 __all__ = [
     "Change",
     "SchemeText",
+    "Shift",
     "changes",
     "chosen_schemes",
     "correction_words",
@@ -25,6 +29,25 @@ __all__ = [
 ]
 
 _DRAWN_METHOD = "dcs"
+_MEASURED = {f"{when}test/{m}" for when in ("", "uncorrected/") for m in ("accuracy", "cobias")}
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A figure before and after correction, mean over seeds, in percent.
+
+    Attributes
+    ----------
+    before, after : float
+        The figure.
+    change : str
+        After minus before, on the same rows: with its deviation over seeds, or, of one seed, how
+        likely chance makes it.
+    """
+
+    before: float
+    after: float
+    change: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +58,7 @@ class Change:
     ----------
     name, detail : str
         The task, and model, prompt and method.
-    accuracy, cobias : tuple of float
+    accuracy, cobias : Shift
         Before and after.
     weakest : tuple of (str, float, float) or None
         The class that is weakest before correction, its accuracy before and after.
@@ -43,8 +66,8 @@ class Change:
 
     name: str
     detail: str
-    accuracy: tuple[float, float]
-    cobias: tuple[float, float]
+    accuracy: Shift
+    cobias: Shift
     weakest: tuple[str, float, float] | None
 
 
@@ -71,17 +94,14 @@ def changes(records: Sequence[CellRecord], *, method: str = _DRAWN_METHOD) -> li
     """Return what a method does to every model and task at the largest number of shots."""
     groups: dict[tuple[Any, ...], list[CellRecord]] = {}
     for cell in records:
-        if cell.identity.get("method") == method and "test/accuracy" in cell.metrics:
+        if cell.identity.get("method") == method and cell.metrics.keys() >= _MEASURED:
             groups.setdefault(place(cell, "model", "task"), []).append(cell)
     result = []
     for (model, task), cells in groups.items():
         shots = max((cell.identity.get("shots") for cell in cells), key=shots_rank)
         cells = [cell for cell in cells if cell.identity.get("shots") == shots]
         detail = ", ".join(filter(None, (str(model), shots_text(shots), method_title(method))))
-        accuracy, cobias = (
-            (_mean(cells, f"uncorrected/test/{name}"), _mean(cells, f"test/{name}"))
-            for name in ("accuracy", "cobias")
-        )
+        accuracy, cobias = (_shift(cells, f"test/{name}") for name in ("accuracy", "cobias"))
         result.append(Change(str(task), detail, accuracy, cobias, _weakest(cells)))
     return result
 
@@ -163,9 +183,18 @@ def _merit(record: CellRecord) -> tuple[float, float]:
     return shots_rank(record.identity.get("shots")), record.metrics.get("dev/score", 0.0)
 
 
-def _mean(cells: Sequence[CellRecord], metric: str) -> float:
-    values = [cell.metrics[metric] for cell in cells if metric in cell.metrics]
-    return 100 * fmean(values) if values else float("nan")
+def _shift(cells: Sequence[CellRecord], metric: str) -> Shift:
+    pairs = [
+        (100 * cell.metrics[f"uncorrected/{metric}"], 100 * cell.metrics[metric]) for cell in cells
+    ]
+    before, after = (mean_and_deviation(values)[0] for values in zip(*pairs, strict=True))
+    mean, deviation = mean_and_deviation([after - before for before, after in pairs])
+    change = difference(mean, 0.0)
+    if len(pairs) > 1:
+        change += f" ± {deviation:.1f}"
+    elif (p := cells[0].metrics.get(f"{metric}_p")) is not None:
+        change += f", {sentence_of_chance(p)}"
+    return Shift(before, after, change)
 
 
 def _weakest(cells: Sequence[CellRecord]) -> tuple[str, float, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,9 @@ __all__ = ["render_report"]
 
 #: A picture of more characters than this is smaller, and no worse, as a bitmap.
 _LARGEST_SVG = 250_000
+#: A figure, its deviation or interval, and a star.
+_MEASURED = re.compile(r"(\S+) (± \S+|\[[^\]]+\])(\*?)")
+_MOST_SCHEMES = 12
 #: Figures by the part of the report that they stand in.
 _RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "class_groups")
 _SEARCH_FIGURES = ("annealing_time", "importances", "slices")
@@ -86,7 +90,11 @@ def render_report(
 
     records = finished_cells(cell.record for cell in cells)
     if not records:
-        raise InvalidInputError(f"{title}: no cell is finished, so there is nothing to report")
+        why = "{} failed with: {}; add --retry-failed to the sweep to compute all again"
+        failed = f"; {why.format(*_failure(cells[0], ''))}" if cells else ""
+        raise InvalidInputError(
+            f"{title}: no cell is finished, so there is nothing to report{failed}"
+        )
     figures = overview_figures(records)
     axes = axes_of(records)
     environment = Environment(
@@ -96,6 +104,8 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["measured"] = _measured
+    schemes = _schemes(_main_only(cells, axes), link, tables)
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
@@ -104,12 +114,15 @@ def render_report(
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
         facts=_facts(records, axes),
         changes=changes(main_cells(records, axes=axes)),
+        over_seeds=len({record.identity.get("seed") for record in records}) > 1,
         main=main_results(records),
         result_figures=_drawn(figures, _RESULT_FIGURES),
         ablations=ablation_tables(records),
         ablation_figures=_drawn(figures, [name for name in figures if name.startswith(ABLATION)]),
         scheme_summary=scheme_summary(records),
-        schemes=_schemes(_main_only(cells, axes), link, tables),
+        schemes=schemes,
+        # A page of a hundred schemes would hide what comes after them.
+        folded=len(schemes) > _MOST_SCHEMES,
         timing=timing_table(records),
         search_figures=[*_drawn(figures, _SEARCH_FIGURES), *_trace(records)],
         class_tables=class_accuracies_by_seed(records),
@@ -225,6 +238,18 @@ def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
         filter(None, (method_title(method), str(task), shots_text(shots), f"seed {seed}"))
     )
     return name, last_line(cell.record.error or "") or "no traceback was kept", link
+
+
+def _measured(text: str) -> str:
+    """Set what a figure may be off by apart from the figure."""
+    from markupsafe import Markup, escape
+
+    found = _MEASURED.fullmatch(text)
+    if found is None:
+        return escape(text)
+    figure, off_by, star = found.groups()
+    mark = Markup('<span class="star">*</span>') if star else ""
+    return Markup("{} <small>{}</small>{}").format(figure, off_by, mark)
 
 
 def _is_number(table: ResultTable, column: int) -> bool:

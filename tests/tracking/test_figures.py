@@ -101,7 +101,7 @@ def test_labels_do_not_lie_on_each_other(points: list[tuple[float, float]], text
     axes = figure.subplots()
     axes.set_xlim(-0.5, 1.5)
     axes.set_ylim(-0.5, 1.5)
-    label_points(axes, [(x, y, text) for x, y in points])
+    label_points(figure, {axes: [(x, y, text) for x, y in points]})
     figure.draw_without_rendering()
     # Of the letters alone: an annotation counts the line that ties it to its point.
     boxes = [Text.get_window_extent(label) for label in axes.texts]

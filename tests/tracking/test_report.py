@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from dcs.probabilities import ProbabilityTable
 from tracking import Outbox, Recorder
 from tracking._report_parts import changes, chosen_schemes, correction_words
 from tracking.comparison import compare_records
-from tracking.report import render_report
+from tracking.report import _measured, render_report
 from tracking.stored import StoredCell, find_cell, log_report, run_link, stored_cells, sweep_run
 
 from .cells import failed_cell, make_cell
@@ -125,7 +127,8 @@ def test_the_same_cells_give_the_same_page(report: str) -> None:
 
 
 def test_nothing_finished_is_nothing_to_report() -> None:
-    with pytest.raises(InvalidInputError, match="demo: no cell is finished"):
+    why = "demo: no cell is finished.*DCS helpdesk 1-shot seed 1 failed with: ValueError: bad"
+    with pytest.raises(InvalidInputError, match=why):
         render_report(
             [StoredCell(failed_cell(1), "r", "1")], title="demo", link=lambda _: "", store="s"
         )
@@ -161,8 +164,38 @@ def test_words_of_corrections() -> None:
 def test_changes_are_those_of_the_largest_number_of_shots() -> None:
     (change,) = changes(paper_cells(tasks=("trec",), shots=(1, "N")))
     assert "N-shot" in change.detail
-    assert change.accuracy == pytest.approx((60.0, 80.0))
+    assert (change.accuracy.before, change.accuracy.after) == pytest.approx((60.0, 80.0))
+    assert (change.accuracy.change, change.cobias.change) == ("+20.0 ± 10.0", "−20.0 ± 10.0")
     assert change.weakest == ("World", pytest.approx(30.0), pytest.approx(70.0))
+
+
+def test_the_change_of_one_seed_has_the_p_value_of_its_test() -> None:
+    (cell,) = paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0,))
+    tested = replace(cell, metrics={**cell.metrics, "test/accuracy_p": 0.04})
+    (change,) = changes([tested])
+    assert (change.accuracy.change, change.cobias.change) == ("+10.0, p = 0.040", "−30.0")
+    stored = [StoredCell(tested, "run1", "1")]
+    page = Page(render_report(stored, title="one", link=lambda _: "http://x", store="s"))
+    assert "p-value of a paired test" in page.text
+    assert "over seeds" not in page.text.replace("mean over seeds; ratio", "")
+
+
+def test_what_a_figure_may_be_off_by_is_set_apart() -> None:
+    assert str(_measured("50.1 [45.0, 56.0]*")) == (
+        '50.1 <small>[45.0, 56.0]</small><span class="star">*</span>'
+    )
+    assert str(_measured("50.1 ± 2.0")) == "50.1 <small>± 2.0</small>"
+    for text in ("", "<b>", "0: World (M) 0.09 → 0.44", "a ± b ± c"):
+        assert str(_measured(text)) == escape(text)
+
+
+def test_of_very_many_schemes_the_most_are_folded_away() -> None:
+    records = paper_cells(tasks=("trec", "ddi", "rte"), methods=("dcs",), shots=(1, "N"))
+    cells = [StoredCell(cell, f"run{i}", "1") for i, cell in enumerate(records)]
+    text = render_report(cells, title="many", link=lambda _: "http://x", store="s")
+    assert "15 schemes of other shots and seeds" in Page(text).text
+    assert text.count("<details open>") == 1
+    assert text.count('<div class="scheme">') == 18
 
 
 def test_one_scheme_per_model_and_task_is_drawn() -> None:

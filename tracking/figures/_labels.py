@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tracking.figures._style import GREY, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["label_points"]
 
@@ -25,8 +26,8 @@ _FAR = 8.0
 
 
 def label_points(
-    axes: Axes,
-    points: Sequence[tuple[float, float, str]],
+    figure: Figure,
+    points: Mapping[Axes, Sequence[tuple[float, float, str]]],
     *,
     others: Sequence[tuple[float, float]] = (),
 ) -> None:
@@ -34,18 +35,26 @@ def label_points(
 
     Parameters
     ----------
-    axes : matplotlib.axes.Axes
-        With its final limits.
-    points : sequence of (float, float, str)
+    figure : matplotlib.figure.Figure
+        With the final limits of its axes.
+    points : mapping of matplotlib.axes.Axes to sequence of (float, float, str)
         In the coordinates of the data.
     others : sequence of (float, float)
         Points without a label, which no text is to lie on.
     """
-    figure = axes.get_figure()
-    if figure is None or not points:
-        return
-    figure.draw_without_rendering()  # type: ignore[union-attr]
-    scale = 72 / figure.dpi
+    # Laying out takes long where there are many axes, and is the same for all of them.
+    figure.draw_without_rendering()
+    for axes, own in points.items():
+        _label(axes, own, others, scale=72 / figure.dpi)
+
+
+def _label(
+    axes: Axes,
+    points: Sequence[tuple[float, float, str]],
+    others: Sequence[tuple[float, float]],
+    *,
+    scale: float,
+) -> None:
     places = [scale * axes.transData.transform((x, y)) for x, y, _ in points]
     frame = axes.get_window_extent()
     inside: _Box = (scale * frame.x0, scale * frame.y0, scale * frame.x1, scale * frame.y1)

@@ -111,13 +111,25 @@ def empty_figure(width: float, height: float, *, fitted: bool = True) -> Figure:
 
 
 def grid_of(
-    count: int, *, width: float, height: float, columns: int = 3, frame: Frame | None = None
+    count: int,
+    *,
+    width: float,
+    height: float,
+    columns: int = 3,
+    frame: Frame | None = None,
+    shares: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its `count` panels of `width` by `height` inches each."""
+    """Return a figure and its `count` panels of `width` by `height` inches each.
+
+    With `shares`, one per panel, a row is so much of `height` as its largest panel needs.
+    """
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
     head = 0.0 if frame is None else frame.head
-    figure = empty_figure(width * columns, height * rows + head, fitted=frame is None)
+    by_row = [1.0] * rows
+    if shares is not None:
+        by_row = [max(shares[columns * row : columns * (row + 1)]) for row in range(rows)]
+    figure = empty_figure(width * columns, height * sum(by_row) + head, fitted=frame is None)
     if frame is not None:
         across, down = frame.left + frame.right, frame.top + frame.bottom
         figure.subplots_adjust(
@@ -128,7 +140,7 @@ def grid_of(
             wspace=across / (width - across),
             hspace=down / (height - down),
         )
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    panels = list(figure.subplots(rows, columns, squeeze=False, height_ratios=by_row).flat)
     for unused in panels[count:]:
         unused.set_axis_off()
     return figure, panels[:count]

@@ -58,8 +58,9 @@ def class_accuracy_figure(records: Iterable[CellRecord], *, method: str = "dcs")
     )
     if not groups:
         raise InvalidInputError(f"no finished cell of method {method!r} to draw")
-    rows = max(len(cells[0].class_accuracies["class"]) for cells in groups.values())
-    figure, panels = grid_of(len(groups), width=4.6, height=1.5 + 0.36 * rows)
+    heights = [1.5 + 0.36 * len(c[0].class_accuracies["class"]) for c in groups.values()]
+    shares = [height / max(heights) for height in heights]
+    figure, panels = grid_of(len(groups), width=4.6, height=max(heights), shares=shares)
     for panel, cells in zip(panels, groups.values(), strict=True):
         _draw_changes(panel, cells)
     legend(figure, panels[0])
@@ -166,7 +167,9 @@ def _draw_changes(axes: Axes, cells: Sequence[CellRecord]) -> None:
         f"{_percent(cells, f'test/{name}')}"
         for label, name in (("accuracy", "accuracy"), ("COBias", "cobias"))
     ]
-    title(axes, f"{panel_name(cells[0])}\n{'   '.join(figures)}")
+    # Half a row above and below, however many classes there are.
+    axes.set_ylim(-0.6, max(len(order), 1) - 0.4)
+    title(axes, f"{panel_name(cells[0])}\n{', '.join(figures)}")
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

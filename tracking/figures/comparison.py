@@ -60,15 +60,14 @@ def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
         raise InvalidInputError("no finished cell with accuracy and COBias to draw")
     figure, panels = grid_of(len(groups), width=4.4, height=3.7)
     styles = looks({c.identity.get("method"): None for cells in groups.values() for c in cells})
-    labels = [
-        _draw_plane(panel, cells, styles)
+    labels = {
+        panel: _draw_plane(panel, cells, styles)
         for panel, cells in zip(panels, groups.values(), strict=True)
-    ]
+    }
     for panel, cells in zip(panels, groups.values(), strict=True):
         title(panel, panel_name(cells[0], with_shots=False))
     legend(figure, panels[0], columns=len(styles) + 1)
-    for panel, points in zip(panels, labels, strict=True):
-        label_points(panel, points)
+    label_points(figure, labels)
     return figure
 
 

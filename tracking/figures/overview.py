@@ -26,21 +26,22 @@ ABLATION = "ablation"
 
 _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     "class_accuracies": (
-        "Class accuracies before and after correction by DCS, mean over seeds",
+        "Class accuracies before and after correction by DCS{mean}",
         class_accuracy_figure,
     ),
     "accuracy_cobias": (
-        "Accuracy against COBias, mean and standard deviation over seeds; numbers are shots. "
+        "Accuracy against COBias{sure}; numbers are shots. "
         "Good is up and to the left; what lies below and right of the line is beaten in both",
         tradeoff_figure,
     ),
     "class_groups": (
-        "Accuracy from the weakest to the strongest classes: what each level of correction does",
+        "Accuracy from the weakest to the strongest classes: correction lifts the first at the "
+        "cost of the last, more evenly the flatter the bars of a colour",
         class_group_figure,
     ),
-    ABLATION: ("DCS by the terms of its objective", ablation_figure),
+    ABLATION: ("DCS by the terms of its objective{spread}", ablation_figure),
     "annealing_time": (
-        "Time of the search against its size",
+        "Time of the search against its size, both on logarithmic scales{spread}",
         time_figure,
     ),
     "importances": (
@@ -54,6 +55,11 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         slice_figure,
     ),
 }
+
+
+_SPREAD = ", mean and standard deviation over seeds"
+_OVER_SEEDS = {"mean": ", mean over seeds", "spread": _SPREAD, "sure": _SPREAD}
+_ONE_SEED = {"mean": "", "spread": "", "sure": ", with 95 % intervals"}
 
 
 def overview_figures(
@@ -76,17 +82,19 @@ def overview_figures(
     cells = finished_cells(records)
     drawn = _FIGURES | {
         f"{ABLATION}_{axis.name}": (
-            f"Accuracy and COBias by {axis.title}, mean and standard deviation over seeds",
+            f"Accuracy and COBias by {axis.title}{{spread}}",
             partial(axis_figure, axis_name=axis.name),
         )
         for axis in axes_of(cells)
         if axis.name != OBJECTIVE
     }
+    several = len({cell.identity.get("seed") for cell in cells}) > 1
+    words = _OVER_SEEDS if several else _ONE_SEED
     figures = {}
     for name in drawn if only is None else only:
         caption, draw = drawn[name]
         try:
-            figures[name] = caption, draw(cells)
+            figures[name] = caption.format_map(words), draw(cells)
         except InvalidInputError:
             continue  # Nothing of that kind in this sweep.
     return figures

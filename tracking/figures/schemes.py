@@ -90,8 +90,10 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     figure.suptitle(
         ", ".join(filter(None, parts)),
         x=0.01,
-        y=0.99,
+        # The same way below the edge of a figure of one row as of ten.
+        y=1.0 - 0.03 / figure.get_figheight(),
         ha="left",
+        va="top",
         fontsize=10,
         color=INK,
         weight="bold",

@@ -157,5 +157,5 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     axes.set_ylabel("seconds of one annealing run" if timed else "seconds to tune a cell")
     tidy(axes, grid="both")
     legend(figure, axes)
-    label_points(axes, list(named.values()), others=unnamed)
+    label_points(figure, {axes: list(named.values())}, others=unnamed)
     return figure
