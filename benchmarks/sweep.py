@@ -75,6 +75,10 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+#: What a worker is called while it computes a cell, or trials of one.
+_CELLS = "ray::run_cell", "ray::warm_up", "ray::_apply"
+
+
 class CpuTime:
     """Follows the CPU time of this process and all below it, by what they do."""
 
@@ -111,7 +115,7 @@ class CpuTime:
             return "driver"
         if title.startswith("ray::ScoringActor") or before == "scoring":
             return "scoring"
-        if title.startswith("ray::_") or before == "cells":
+        if title.startswith(_CELLS) or before == "cells":
             return "cells"
         return "drawing" if "_painter" in title else "Ray and idle workers"
 
@@ -193,7 +197,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         ]
     import workflows.driver
 
-    workflows.driver._run_cell = _sleeping(seconds)  # type: ignore[assignment]
+    workflows.driver.run_cell = _sleeping(seconds)  # type: ignore[assignment]
     memory: list[float] = []
     spans: list[tuple[int, int]] = []
     with local_ray(cpus):

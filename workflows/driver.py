@@ -6,28 +6,25 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
 from dcs._messages import last_line
-from dcs.annealing import Schedule, anneal
 from dcs.errors import DCSError, ScoringError
-from dcs.probabilities import ProbabilityTable
 from tracking import CellRecord, Outbox
 from workflows.cells import Cell, TableRequest
 from workflows.cluster_placement import Placement, place
-from workflows.compute import compute_cell, failed_record
+from workflows.compute import failed_record
 from workflows.generate import ScoringActor
-from workflows.ledgers import StudyStorage, storage_of
-from workflows.mapping import Mapper, ray_mapper
+from workflows.ledgers import storage_of
+from workflows.mapping import ray_mapper
 from workflows.scoring import actor_pool, check_gpus
 from workflows.stores import ProbabilityStore
 from workflows.sweep import SweepPlan, SweepProgress
+from workflows.workers import run_cell, warm_up
 
 __all__ = ["Driver"]
 
@@ -53,39 +50,6 @@ class _Tuning:
     key: str
     started_ms: int
     width: int
-
-
-def _run_cell(
-    cell: Cell,
-    tables: dict[str, ProbabilityTable],
-    sweep: str,
-    mapper: Mapper,
-    storage: StudyStorage | None,
-) -> CellRecord:
-    """Compute a cell on a worker; an error becomes a record, so that it stops no other cell."""
-    started_ms = time.time_ns() // 1_000_000
-    try:
-        with ExitStack() as stack:
-            ledger = None
-            if storage is not None and cell.tuner is not None:
-                notes = {"cell": cell.label, "sweep": sweep}
-                ledger = stack.enter_context(storage.ledger(cell.key, notes=notes))
-            return compute_cell(
-                cell,
-                tables["optimization"],
-                tables["test"],
-                sweep=sweep,
-                mapper=mapper,
-                ledger=ledger,
-            )
-    except Exception as error:
-        return failed_record(cell, error, sweep=sweep, started_ms=started_ms)
-
-
-def _warm_up() -> None:
-    """Load on a worker what a cell takes: the imports of this module, and compiled code."""
-    table = np.full((4, 2), 0.5)
-    anneal(table, np.array([0, 1, 0, 1]), schedule=Schedule(budget=100), classes=("a", "b"))
 
 
 class Driver:
@@ -114,7 +78,7 @@ class Driver:
         self._actor_class = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES)(
             ScoringActor
         )
-        self._cell_task = ray.remote(max_retries=_RETRIES)(_run_cell)
+        self._cell_task = ray.remote(max_retries=_RETRIES)(run_cell)
 
         self._requests = deque(plan.missing_tables.items())
         self._idle: dict[str, list[Any]] = {}
@@ -172,7 +136,7 @@ class Driver:
         if self._placement.shared:
             actors = min(self._placement.actor_slots, len(self._requests))
             free -= math.ceil(actors * self._placement.actors["num_cpus"])
-        task = ray.remote(max_retries=0)(_warm_up).options(**self._placement.cells)
+        task = ray.remote(max_retries=0)(warm_up).options(**self._placement.cells)
         for _ in range(min(free, _WARM_WORKERS)):
             task.remote()
 
@@ -275,12 +239,18 @@ class Driver:
                 del self._tables[key]
 
     def _width(self, cell: Cell) -> int:
-        """Return how many parts of a cell run at once: its share of the CPUs without a cell."""
+        """Return how many parts of a cell run at once: its share of the CPUs without a cell.
+
+        The last cells of a sweep share all CPUs: those that others still hold come free while
+        they run, and until then their parts wait in Ray's queue.
+        """
         if cell.tuner is None:
             return 1
-        free = self._placement.cell_cpus - sum(tuning.width for tuning in self._tuning.values())
-        if self._placement.shared:
-            free -= len(self._scoring)
+        free = self._placement.cell_cpus
+        if self._requests or self._scoring:
+            free -= sum(tuning.width for tuning in self._tuning.values())
+            if self._placement.shared:
+                free -= len(self._scoring)
         share = free // len(self._waiting)
         if cell.tuner.protocol == "paper":
             share = min(share, cell.tuner.window, cell.tuner.trials)

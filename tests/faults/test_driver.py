@@ -36,7 +36,7 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored, tmp
             "dcs: stopped; what is finished is kept, run the same command again to go on"
         ]
     assert 1 <= len(kept(scored)) < 6
-    wait_for(lambda: find_worker(os.getpid(), "_run_cell") is None, "the tasks to be dropped")
+    wait_for(lambda: find_worker(os.getpid(), "run_cell") is None, "the tasks to be dropped")
     if number != signal.SIGKILL:
         parents = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
         # None at all where the first cell was not sent yet.
@@ -60,7 +60,7 @@ def test_nodes_that_run_something_else_are_named_at_the_start(cluster, monkeypat
 
 def test_a_local_ray_ends_with_its_driver(undisturbed, scored, tmp_path):
     process = start_dcs(*_arguments(tmp_path, scored))
-    wait_for(lambda: find_worker(process.pid, "_run_cell"), "work")
+    wait_for(lambda: find_worker(process.pid, "run_cell"), "work")
     below = descendants(process.pid)
     process.kill()
     end(process)

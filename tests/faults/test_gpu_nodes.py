@@ -50,9 +50,9 @@ def _noting_cell(notes: Path):
         """Say where a cell is computed; cells of the last table wait until the GPU is free."""
         import ray
 
-        from workflows.driver import _run_cell
+        from workflows.workers import run_cell
 
-        record = _run_cell(cell, *more)
+        record = run_cell(cell, *more)
         (notes / f"cell-{cell.key}-{_node_id()}").touch()
         if cell.seed == CONFIG.seeds[-1]:
             wait_for(lambda: ray.available_resources().get("GPU", 0) == 1, "the GPU to be free")
@@ -70,7 +70,7 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
     notes = tmp_path / "notes"
     notes.mkdir()
     monkeypatch.setattr(workflows.driver, "ScoringActor", _noting_actor(notes))
-    monkeypatch.setattr(workflows.driver, "_run_cell", _noting_cell(notes))
+    monkeypatch.setattr(workflows.driver, "run_cell", _noting_cell(notes))
     output = tmp_path / "runs"
     sweep(output)
     check_complete(output, undisturbed[1])

@@ -73,9 +73,9 @@ def test_a_worker_killed_in_mid_study_goes_on_from_there(cluster, undisturbed, s
     config = CONFIG.model_copy(update={"optuna_storage": _secret(studies)})
 
     def kill_in_mid_study() -> int:
-        wait_for(lambda: find_worker(os.getpid(), "_run_cell"), "a cell")
+        wait_for(lambda: find_worker(os.getpid(), "run_cell"), "a cell")
         wait_for(lambda: _states(studies)["COMPLETE"] > 2, "some trials")
-        return kill_worker(os.getpid(), "_run_cell", after=0)
+        return kill_worker(os.getpid(), "run_cell", after=0)
 
     with ThreadPoolExecutor(1) as threads:
         killed = threads.submit(kill_in_mid_study)
@@ -94,11 +94,11 @@ def test_a_driver_killed_in_mid_study_and_run_again(
     arguments += ["--address", cluster.address]
     environment = {STORAGE_VARIABLE: studies}
     process = start_dcs(*arguments, **environment)
-    wait_for(lambda: find_worker(os.getpid(), "_run_cell"), "a cell")
+    wait_for(lambda: find_worker(os.getpid(), "run_cell"), "a cell")
     wait_for(lambda: _states(studies)["COMPLETE"] > 2, "some trials")
     process.kill()
     said = [*end(process)[1:]]
-    wait_for(lambda: find_worker(os.getpid(), "_run_cell") is None, "the tasks to be dropped")
+    wait_for(lambda: find_worker(os.getpid(), "run_cell") is None, "the tasks to be dropped")
     before = _states(studies)
     assert before["RUNNING"] > 0
 
@@ -140,7 +140,7 @@ def test_trials_of_a_lone_cell_are_fanned_out_and_their_worker_killed(
 def test_a_cell_killed_while_its_trials_run_elsewhere(cluster, undisturbed, scored):
     def kill_both_at_it() -> int:
         wait_for(lambda: find_worker(os.getpid(), "_apply"), "a trial")
-        return kill_worker(os.getpid(), "_run_cell", after=0)
+        return kill_worker(os.getpid(), "run_cell", after=0)
 
     with ThreadPoolExecutor(1) as threads:
         killed = threads.submit(kill_both_at_it)
@@ -157,7 +157,7 @@ def test_trials_elsewhere_end_with_their_driver(cluster, undisturbed, scored, tm
     os.kill(process.pid, signal.SIGTERM)
     code, _, err = end(process)
     assert code == 128 + signal.SIGTERM, err
-    for name in ("_apply", "_run_cell"):
+    for name in ("_apply", "run_cell"):
         wait_for(lambda name=name: find_worker(os.getpid(), name) is None, f"{name} to end")
     code, _, err = end(start_dcs(*arguments))
     assert code == 0, err

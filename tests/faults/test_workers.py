@@ -19,7 +19,7 @@ from .sweeps import CONFIG, check_complete, kept, results, sweep
 
 def test_a_worker_killed_in_mid_annealing(cluster, undisturbed, scored):
     with ThreadPoolExecutor(1) as threads:
-        killed = threads.submit(kill_worker, os.getpid(), "_run_cell")
+        killed = threads.submit(kill_worker, os.getpid(), "run_cell")
         _, report = sweep(scored)
         assert killed.result() > 0
     assert report.pending == 0
@@ -39,7 +39,7 @@ def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, tmp_path):
 
     def lose_it() -> int:
         raylet = node.all_processes["raylet"][0].process.pid
-        pid = kill_worker(raylet, "_run_cell", after=0.1)
+        pid = kill_worker(raylet, "run_cell", after=0.1)
         cluster.remove_node(node, allow_graceful=False)
         return pid
 
@@ -83,7 +83,7 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, kill
     """A crash in compiled code, again and again: the cell is FAILED, the others are not."""
     import workflows.driver
 
-    monkeypatch.setattr(workflows.driver, "_run_cell", _crash_on_dnip)
+    monkeypatch.setattr(workflows.driver, "run_cell", _crash_on_dnip)
     records, report = sweep(scored)
     assert report.pending == 0
     failed = [record for record in records if not record.finished]
@@ -96,11 +96,11 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, kill
 
 def _crash_on_dnip(cell, *more):
     # On a worker nothing is patched: this is the real one.
-    from workflows.driver import _run_cell
+    from workflows.workers import run_cell
 
     if cell.method == "dnip":
         os.abort()
-    return _run_cell(cell, *more)
+    return run_cell(cell, *more)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_task_out_of_memory(
     import workflows.driver
 
     monkeypatch.setattr(
-        workflows.driver, "_run_cell", _greedy(small_memory, tmp_path / "once", always)
+        workflows.driver, "run_cell", _greedy(small_memory, tmp_path / "once", always)
     )
     records, report = sweep(scored)
     assert report.pending == 0
@@ -148,12 +148,12 @@ def test_a_task_out_of_memory(
 def _greedy(group: Path, once: Path, always: bool):
     def run(cell, *more):
         # On a worker nothing is patched: this is the real one.
-        from workflows.driver import _run_cell
+        from workflows.workers import run_cell
 
         if cell.method == "dnip" and (always or not once.exists()):
             once.touch()
             (group / "cgroup.procs").write_text(str(os.getpid()))
             bytearray(os.urandom(2**20) * 1024)
-        return _run_cell(cell, *more)
+        return run_cell(cell, *more)
 
     return run

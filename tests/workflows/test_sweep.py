@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 
 from tracking import CellRecord, Outbox, Recorder, queries
 from workflows.cells import table_requests
+from workflows.cluster_placement import place
+from workflows.compute import failed_record
 from workflows.config import SweepConfig, TunerSettings
 from workflows.estimate import estimate
 from workflows.stores import ProbabilityStore
@@ -176,3 +180,25 @@ def test_a_cell_that_raises_stops_no_other(cluster, tmp_path):
     assert not plan_sweep(poisoned, tmp_path).has_work
     plan = plan_sweep(poisoned, tmp_path, retry_failed=True)
     assert [c.method for cells in plan.missing_cells.values() for c in cells] == ["dcs"]
+
+
+def _note_width(cell, tables, sweep, mapper, storage) -> CellRecord:
+    record = failed_record(cell, ValueError("not computed"), sweep=sweep, started_ms=0)
+    return replace(record, params={"width": getattr(mapper, "width", 1)})
+
+
+def test_the_last_cells_share_all_cpus(finished, tmp_path, monkeypatch):
+    """Those that others hold when they are handed out come free while they run."""
+    output, *_ = finished
+    shutil.copytree(output / "probabilities", tmp_path / "probabilities")
+    monkeypatch.setattr("workflows.driver.run_cell", _note_width)
+    monkeypatch.setattr(
+        "workflows.driver._look",
+        lambda: replace(place([]), cells={}, cell_cpus=8, cells_in_flight=24),
+    )
+    records, _ = _sweep(CONFIG, tmp_path)
+    widths = {"icl": [], "dcs": []}
+    for record in records:
+        widths[record.identity["method"]].append(record.params["width"])
+    # Handed out when 7, 5, 3 and 1 cells waited; each has two trials.
+    assert widths == {"icl": [1] * 4, "dcs": [1, 1, 2, 2]}
