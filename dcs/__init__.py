@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from dcs.methods import get_method
     from dcs.metrics import ClassificationMetrics
     from dcs.objective import Objective
-    from dcs.probabilities import ProbabilityTable, Provenance
+    from dcs.probabilities import ProbabilityTable
+    from dcs.provenance import Provenance
     from dcs.scheme import CorrectionScheme
     from dcs.selection import FittedScheme, SelectionSettings, fit_scheme
 
@@ -61,7 +62,7 @@ _HOME = {
     "Objective": "dcs.objective",
     "Preference": "dcs.front",
     "ProbabilityTable": "dcs.probabilities",
-    "Provenance": "dcs.probabilities",
+    "Provenance": "dcs.provenance",
     "Schedule": "dcs.annealing",
     "SelectionSettings": "dcs.selection",
     "Weight": "dcs.corrections",

@@ -34,14 +34,16 @@ def finite_number(
     raise InvalidInputError(f"{name} {show(value)}: a finite number{rule} is needed")
 
 
-def whole_number(value: Any, name: str, *, least: int) -> int:
+def whole_number(value: Any, name: str, *, least: int, most: int | None = None) -> int:
     """Return `value` as an int.
 
     Raises
     ------
     InvalidInputError
-        When it is no whole number, true or false, or less than `least`.
+        When it is no whole number, true or false, less than `least`, or more than `most`.
     """
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if whole and value >= least and (most is None or value <= most):
         return int(value)
-    raise InvalidInputError(f"{name} {show(value)}: a whole number, {least} or more, is needed")
+    rule = f"{least} or more" if most is None else f"{least} to {most}"
+    raise InvalidInputError(f"{name} {show(value)}: a whole number, {rule}, is needed")

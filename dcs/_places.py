@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from dcs._claims import Claims
 from dcs._files import atomic_write_bytes
 from dcs._messages import named
+from dcs._redaction import redact
 from dcs.errors import ConfigError, DCSError, MissingDependencyError
 
 __all__ = ["Place", "open_place"]
@@ -157,7 +158,7 @@ class _Remote:
             raise MissingDependencyError(f"store {url!r}: {error}") from None
         except ValueError as error:
             raise ConfigError(f"store {url!r} cannot be used: {error}") from None
-        self.url = url
+        self.url = redact(url)  # It is only shown, in logs too.
         self._root = self._root.rstrip("/")
         self._claims = Claims(self)
 

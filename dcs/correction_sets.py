@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs._numbers import finite_number
+from dcs._numbers import finite_number, whole_number
 from dcs.corrections import DONT_CHANGE, LARGEST_WEIGHT, Correction, Membership, Weight
 from dcs.errors import InvalidInputError
 
@@ -126,20 +126,17 @@ class CorrectionSet:
         InvalidInputError
             When an argument is not allowed.
         """
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 2:
-            raise InvalidInputError(f"count {count!r}: a whole number of weights, 2 or more")
-        low, high = (
-            finite_number(smallest, "smallest weight"),
-            finite_number(largest, "largest weight"),
-        )
+        count = whole_number(count, "count", least=2)
+        low = finite_number(smallest, "smallest weight")
+        high = finite_number(largest, "largest weight")
         if not 0.0 < low < 1.0 <= high <= LARGEST_WEIGHT:
             raise InvalidInputError(
                 f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest"
             )
-        step = (math.log(high) - math.log(low)) / (int(count) - 1)
+        step = (math.log(high) - math.log(low)) / (count - 1)
         # A whole number of steps below 1, so that the weight 1 is exactly among them.
-        below = max(1, min(int(count) - 1, round(-math.log(low) / step)))
-        weights = tuple(Weight(math.exp((i - below) * step)) for i in range(int(count)))
+        below = max(1, min(count - 1, round(-math.log(low) / step)))
+        weights = tuple(Weight(math.exp((i - below) * step)) for i in range(count))
         return cls((_memberships() if memberships else ()) + weights)
 
     def limited(self, memberships: int | None) -> CorrectionSet:
@@ -168,15 +165,10 @@ class CorrectionSet:
         """
         if memberships is None:
             return self
-        whole = isinstance(memberships, int | np.integer) and not isinstance(memberships, bool)
-        if not whole or not 0 <= memberships <= MEMBERSHIP_COUNT:
-            raise InvalidInputError(
-                f"memberships {memberships!r}: a whole number from 0 to {MEMBERSHIP_COUNT}, or "
-                "None for all"
-            )
+        count = whole_number(memberships, "memberships", least=0, most=MEMBERSHIP_COUNT)
         published = _memberships()
         nested = (published[-2], published[-1], *published[:-2])
-        left_out = set(nested[int(memberships) :])
+        left_out = set(nested[count:])
         kept = tuple(c for c in self.corrections if c not in left_out)
         if len(kept) < 2:
             raise InvalidInputError(
@@ -242,9 +234,5 @@ def _memberships() -> tuple[Correction, ...]:
 
 
 def _weights(weight_scale: int) -> tuple[Correction, ...]:
-    whole = isinstance(weight_scale, int | np.integer) and not isinstance(weight_scale, bool)
-    if not whole or weight_scale < 1:
-        raise InvalidInputError(
-            f"weight_scale {weight_scale!r}: a whole number of weights, 1 or more, is needed"
-        )
-    return tuple(Weight(i / weight_scale) for i in range(1, int(weight_scale) + 1))
+    scale = whole_number(weight_scale, "weight_scale", least=1)
+    return tuple(Weight(i / scale) for i in range(1, scale + 1))

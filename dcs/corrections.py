@@ -81,7 +81,7 @@ class Membership:
     @property
     def name(self) -> str:
         """Return a short name that people can read."""
-        if (self.a, self.b, self.c) == (0.0, 1.0, 1.0):
+        if self == DONT_CHANGE:
             return "Don't Change"
         if (self.a, self.b, self.c) == (0.0, 0.0, 1.0):
             return "Mirror"
@@ -90,6 +90,19 @@ class Membership:
         if self.b == self.c:
             return f"High {self.a:g}-{self.c:g}"
         return f"Peak {self.a:g}-{self.b:g}-{self.c:g}"
+
+    @property
+    def effect(self) -> str:
+        """What it does to the probabilities of its class, in words."""
+        a, b, c = self.a, self.b, self.c
+        if self == DONT_CHANGE:
+            return "probabilities stay as they are (Don't Change)"
+        if a == b:
+            end = "" if c == 1.0 else f", and those of {c:g} or more become 0"
+            return f"low probabilities win: 0 becomes 1, falling to 0 at {c:g}{end}"
+        if b == c:
+            return f"only probabilities above {a:g} count: {a:g} becomes 0, rising to 1 at 1"
+        return f"only probabilities between {a:g} and {c:g} count, most of all those near {b:g}"
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
@@ -148,6 +161,13 @@ class Weight:
     def name(self) -> str:
         """Return a short name that people can read."""
         return f"Weight {self.value:.4g}"
+
+    @property
+    def effect(self) -> str:
+        """What it does to the probabilities of its class, in words."""
+        if self.value == 1.0:
+            return "probabilities stay as they are (weight 1)"
+        return f"every probability is multiplied by {self.value:.4g}"
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:

@@ -123,10 +123,7 @@ class Hyperparameters:
             finite_number(getattr(self, name), name, least=0.0)
         whole_number(self.weight_scale, "weight_scale", least=2)
         CorrectionSet.dcs().limited(self.memberships)
-        if whole_number(self.averages, "averages", least=0) > _MOST_AVERAGES:
-            raise InvalidInputError(
-                f"averages {self.averages!r}: at most {_MOST_AVERAGES} are allowed"
-            )
+        whole_number(self.averages, "averages", least=0, most=_MOST_AVERAGES)
         Objective(beta=self.beta, tau=self.tau)
 
     def follows(self, n_rows: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dcs.errors import ConfigError
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
 from dcs.prompting import (
     SPLITS,
     Demonstrations,
@@ -16,6 +16,7 @@ from dcs.prompting import (
     render_query,
     select_demonstrations,
 )
+from dcs.provenance import Provenance
 from dcs.scorers.base import Progress, Scorer
 
 __all__ = ["count_queries", "generate_tables", "queries_of"]

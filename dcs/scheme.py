@@ -6,26 +6,21 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs._arrays import checked_classes, checked_probabilities
 from dcs._files import atomic_write_text
-from dcs._messages import escaped, show, suggest
+from dcs._messages import escaped
 from dcs._reading import parse_json, read_text
+from dcs._scheme_json import parsed, written
 from dcs.calibration import Calibration
-from dcs.corrections import DONT_CHANGE, Correction, Membership, Weight, correction_from_dict
+from dcs.corrections import DONT_CHANGE, Correction, Membership, Weight
 from dcs.errors import InvalidInputError, SchemeError
 
 __all__ = ["CorrectionScheme"]
-
-_FORMAT: Final = "dcs-scheme"
-#: Version 2 adds the calibration and weights above 1; a scheme without them is still written as 1,
-#: which older releases read.
-_VERSION: Final = 2
-_KEYS: Final = ("format", "version", "calibration", "corrections", "provenance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +165,7 @@ class CorrectionScheme:
             The sentences.
         """
         sentences = [
-            f"{name}: {_sentence(correction)}"
+            f"{name}: {correction.effect}."
             for name, correction in zip(self.classes, self.corrections, strict=True)
         ]
         if self.calibration is None:
@@ -218,17 +213,7 @@ class CorrectionScheme:
         dict
             Format, version, corrections and provenance.
         """
-        above = any(isinstance(c, Weight) and c.value > 1.0 for c in self.corrections)
-        data: dict[str, Any] = {"format": _FORMAT, "version": 2 if above else 1}
-        if self.calibration is not None:
-            data |= {"version": 2, "calibration": self.calibration.to_dict()}
-        return data | {
-            "corrections": [
-                {"class": name, **correction.to_dict()}
-                for name, correction in zip(self.classes, self.corrections, strict=True)
-            ],
-            "provenance": dict(self.provenance),
-        }
+        return written(self)
 
     def to_json(self) -> str:
         """Return the scheme as JSON text.
@@ -288,35 +273,9 @@ class CorrectionScheme:
         SchemeError
             When they are not those of a scheme; names `source` and the key.
         """
-        _check_head(data, source)
-        entries = data["corrections"]
-        if not isinstance(entries, list):
-            raise SchemeError(f"{source}: key 'corrections' must be a list, one entry per class")
-        names: list[str] = []
-        corrections: list[Correction] = []
-        for i, entry in enumerate(entries):
-            where = f"{source}: corrections[{i}]"
-            if not isinstance(entry, dict):
-                raise SchemeError(
-                    f"{where} is {show(entry)}; an object with class and kind is needed"
-                )
-            rest = dict(entry)
-            name = rest.pop("class", None)
-            if not isinstance(name, str):
-                raise SchemeError(f"{where}: key 'class' is {show(name)}; a class name is needed")
-            try:
-                corrections.append(correction_from_dict(rest))
-            except InvalidInputError as error:
-                raise SchemeError(f"{where} (class {show(name)}): {error}") from error
-            names.append(name)
-        calibration: Calibration | None = None
-        if "calibration" in data:
-            try:
-                calibration = Calibration.from_dict(data["calibration"])
-            except InvalidInputError as error:
-                raise SchemeError(f"{source}: key 'calibration': {error}") from error
+        parts = parsed(data, source)
         try:
-            return cls(tuple(names), tuple(corrections), data.get("provenance", {}), calibration)
+            return cls(*parts)
         except SchemeError as error:
             raise SchemeError(f"{source}: {error}") from error
 
@@ -351,41 +310,3 @@ class CorrectionScheme:
         """
         text = read_text(path, error=SchemeError)
         return cls.from_json(text, source=escaped(os.fspath(path)))
-
-
-def _check_head(data: Any, source: str) -> None:
-    if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise SchemeError(f"{source}: key 'format' is not {_FORMAT!r}: not a correction scheme")
-    version = data.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise SchemeError(
-            f"{source}: key 'version' is {show(version)}; 1..{_VERSION} are readable"
-        )
-    if version > _VERSION:
-        raise SchemeError(
-            f"{source}: key 'version' is {show(version)}, newer than the {_VERSION} known here; "
-            "upgrade this package"
-        )
-    for key in data:
-        if key not in _KEYS:
-            raise SchemeError(f"{source}: unknown key {show(key)}{suggest(key, _KEYS)}")
-    if "corrections" not in data:
-        raise SchemeError(f"{source}: key 'corrections' is missing")
-    if not isinstance(data.get("provenance", {}), dict):
-        raise SchemeError(f"{source}: key 'provenance' must be an object")
-
-
-def _sentence(correction: Correction) -> str:
-    if isinstance(correction, Weight):
-        if correction.value == 1.0:
-            return "probabilities stay as they are (weight 1)."
-        return f"every probability is multiplied by {correction.value:.4g}."
-    a, b, c = correction.a, correction.b, correction.c
-    if correction == DONT_CHANGE:
-        return "probabilities stay as they are (Don't Change)."
-    if a == b:
-        rise = "" if c == 1.0 else f", and those of {c:g} or more become 0"
-        return f"low probabilities win: 0 becomes 1, falling to 0 at {c:g}{rise}."
-    if b == c:
-        return f"only probabilities above {a:g} count: {a:g} becomes 0, rising to 1 at 1."
-    return f"only probabilities between {a:g} and {c:g} count, most of all those near {b:g}."

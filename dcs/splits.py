@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs._messages import show
+from dcs._numbers import whole_number
 from dcs.errors import InvalidInputError
 from dcs.seeds import derive_generator
 
@@ -51,7 +52,7 @@ def stratified_split(
     """
     classes = _checked_labels(labels)
     names, shares = _checked_fractions(fractions)
-    generator = derive_generator(_checked_seed(seed), "stratified_split")
+    generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_split")
     parts: list[list[NDArray[np.int64]]] = [[] for _ in names]
     wanted = np.zeros(len(names))
     given = np.zeros(len(names), dtype=np.int64)
@@ -106,12 +107,8 @@ def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.
     its next row when it is the furthest behind its share.
     """
     classes = _checked_labels(labels)
-    whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
-    if not whole or not 1 <= size <= classes.size:
-        raise InvalidInputError(
-            f"size {show(size)}: a whole number of rows, 1 to {classes.size}, is needed"
-        )
-    generator = derive_generator(_checked_seed(seed), "stratified_choice")
+    size = whole_number(size, "size", least=1, most=classes.size)
+    generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_choice")
     names, counts = np.unique(classes, return_counts=True)
     # When each row's turn is: the k-th of n rows of a class comes at (k + 1/2) / n.
     turns = np.empty(classes.size)
@@ -119,7 +116,7 @@ def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.
         order = generator.permutation(np.flatnonzero(classes == name))
         turns[order] = (np.arange(count) + 0.5) / count
         turns[order[0]] = -float(count)
-    chosen = np.argsort(turns, kind="stable")[: int(size)]
+    chosen = np.argsort(turns, kind="stable")[:size]
     return np.sort(chosen).astype(np.int64)
 
 
@@ -171,9 +168,3 @@ def _checked_fractions(
     if abs(total - 1) > 1e-9:
         raise InvalidInputError(f"split fractions {show(dict(fractions))} sum to {total:g}, not 1")
     return tuple(fractions), np.array(list(fractions.values()), dtype=np.float64) / total
-
-
-def _checked_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InvalidInputError(f"split seed is {show(seed)}; a non-negative integer is needed")
-    return int(seed)

@@ -17,7 +17,8 @@ from dcs._numerics import softmax
 from dcs._reading import text_file
 from dcs._table_checks import at, check_classes, check_ids, check_shape, more, refuse_cells
 from dcs.errors import TableError
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
+from dcs.provenance import Provenance
 
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
 

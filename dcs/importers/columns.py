@@ -14,7 +14,8 @@ from dcs._messages import escaped, show, suggest
 from dcs._table_checks import listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
+from dcs.provenance import Provenance
 
 _PREFIX = "p:"
 

@@ -22,7 +22,8 @@ from dcs._table_checks import listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table, text_lines
 from dcs.importers._lm_eval_targets import Sample, resolve_targets
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
+from dcs.provenance import Provenance
 
 _NAME = re.compile(r"samples_(?P<task>.+)_[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+")
 _MUTUAL = "acc_mutual_info"

@@ -19,7 +19,8 @@ from dcs._reading import existing_file, memory_bound
 from dcs._table_checks import check_shape, listing
 from dcs.errors import TableError
 from dcs.importers._common import ImportOptions, build_table
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
+from dcs.provenance import Provenance
 
 _KEYS = ("probs", "logits", "labels", "classes", "ids")
 

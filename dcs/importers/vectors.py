@@ -15,7 +15,8 @@ import numpy as np
 from dcs._messages import escaped, show
 from dcs.errors import TableError
 from dcs.importers._common import PARTS, ImportOptions, build_table, text_lines
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
+from dcs.provenance import Provenance
 
 _FOLDER = re.compile(
     r"(?P<task>[^_]+)_(?P<model>.+)_shot(?P<shots>[0-9]{1,6}|N)_seed(?P<seed>[0-9]{1,18})"

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dcs.errors import DCSError, TableError
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
+from dcs.provenance import Provenance
 
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from dcs.corrections import Membership, Weight
 from dcs.errors import DCSError, SchemeError, TableError, TrackingError
 from dcs.importers import import_file
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
 from dcs.prompting import get_task
+from dcs.provenance import Provenance
 from dcs.scheme import CorrectionScheme
 from tracking import Outbox
 from tracking.destinations import DestinationInfo, read_info

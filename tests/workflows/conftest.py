@@ -12,7 +12,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dcs.probabilities import ProbabilityTable, Provenance
+from dcs.probabilities import ProbabilityTable
+from dcs.provenance import Provenance
 from workflows.cli import main
 
 

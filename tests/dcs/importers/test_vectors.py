@@ -8,7 +8,7 @@ import pytest
 
 from dcs.errors import ConfigError, TableError
 from dcs.importers import ImportOptions, import_file, import_tables
-from dcs.probabilities import Provenance
+from dcs.provenance import Provenance
 
 LINES = "x1 0 1 0.25 0.75\nx2 1 1 0.5 0.5\n"
 

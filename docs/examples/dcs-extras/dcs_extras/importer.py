@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dcs import ProbabilityTable, Provenance
 from dcs.errors import TableError
 from dcs.importers import Importer, ImportOptions
-from dcs.probabilities import ProbabilityTable, Provenance
 
 JSONL = Importer(
     name="jsonl",
