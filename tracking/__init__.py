@@ -10,13 +10,12 @@ from tracking import queries, tables
 from tracking.outbox import Outbox, OutboxContents
 from tracking.provenance import collect_provenance
 from tracking.recorder import Recorder
-from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord, trace_rows
+from tracking.records import CellRecord, TrialRecord, trace_rows
 from tracking.replay import sync
-from tracking.reports import RecorderReport, parse_trials
+from tracking.reports import RecorderReport
 from tracking.stores import default_tracking_uri, resolve_tracking_uri, ui_arguments
 
 __all__ = [
-    "TRACE_COLUMNS",
     "CellRecord",
     "Outbox",
     "OutboxContents",
@@ -25,7 +24,6 @@ __all__ = [
     "TrialRecord",
     "collect_provenance",
     "default_tracking_uri",
-    "parse_trials",
     "queries",
     "resolve_tracking_uri",
     "sync",

@@ -13,14 +13,13 @@ from tracking._readings import has_chosen
 from tracking.destinations import DestinationInfo
 from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord
 from tracking.serving import save_scheme_model
-from tracking.stores import StoreUnavailable
+from tracking.stores import StoreUnavailable, search_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, Run
 
 _COMPLETE = ("FINISHED", "FAILED")
-_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +222,7 @@ class SweepRuns:
         self._client.delete_run(run.id)
 
     def _search(self, where: str) -> Iterator[Run]:
-        token: str | None = None
-        while True:
-            page = self._client.search_runs(
-                [self.experiment_id], where, max_results=_PAGE, page_token=token
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
+        return search_runs(self._client, self.experiment_id, where)
 
     def _cells_where(self, key: str | None = None) -> str:
         where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"

@@ -8,14 +8,14 @@ cells.pivot_table(index="task", columns="method", values="test/accuracy")
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcs._messages import suggest
 from dcs.errors import TrackingError
 from tracking import schema
 from tracking.records import KEY_PATTERN
-from tracking.stores import open_client, quietly, resolve_tracking_uri
+from tracking.stores import open_client, quietly, resolve_tracking_uri, search_runs
 from tracking.tables import CORRECTION_COLUMNS, CORRECTION_NUMBERS
 
 if TYPE_CHECKING:
@@ -172,24 +172,6 @@ def open_experiment(tracking_uri: str, experiment: str) -> tuple[MlflowClient, s
                 f"{', '.join(known)}"
             )
     return client, str(found.experiment_id)
-
-
-def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
-    """Yield the runs of an experiment that fulfil a condition, oldest first."""
-    token: str | None = None
-    while True:
-        with quietly():
-            page = client.search_runs(
-                [experiment_id],
-                where,
-                order_by=["attributes.start_time ASC"],
-                max_results=1000,
-                page_token=token,
-            )
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 def _head(run: Run) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tracking._sender import DRAWING_SECONDS, Sender
 from tracking.destinations import Destination, DestinationInfo
 from tracking.outbox import Outbox
 from tracking.records import KEY_PATTERN, CellRecord
-from tracking.reports import RecorderReport, SweepStatus, check_figures, check_trials
+from tracking.reports import RecorderReport, SweepStatus, check_figures, parse_trials
 from tracking.stores import load_client_class, resolve_tracking_uri, stored_uri
 
 __all__ = ["Recorder"]
@@ -106,7 +106,7 @@ class Recorder:
             sweep_params=plain(dict(sweep_params or {}), "sweep_params"),
             run_name=run_name,
             source=source,
-            trials=check_trials(trials),
+            trials=parse_trials(trials),
             trace_points=trace_points,
             figures=check_figures(figures) == "all",
         )

@@ -9,7 +9,7 @@ from typing import Literal
 from dcs._messages import suggest
 from dcs.errors import ConfigError
 
-__all__ = ["RecorderReport", "SweepStatus", "check_figures", "check_trials", "parse_trials"]
+__all__ = ["RecorderReport", "SweepStatus", "check_figures", "parse_trials"]
 
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -78,16 +78,6 @@ def parse_trials(text: str | int) -> str | int:
         return text
     hint = suggest(text, ["all", "none"])
     raise ConfigError(f"tracking.trials is {text!r}{hint}; allowed: all, none, best:K")
-
-
-def check_trials(trials: str | int) -> str | int:
-    """Return the option of which trials get runs, or refuse it."""
-    if trials in ("all", "none") or (isinstance(trials, int) and trials >= 0):
-        return trials
-    raise ConfigError(
-        f"tracking.trials is {trials!r}{suggest(trials, ['all', 'none'])}; allowed: all, none, "
-        "or the number of best trials"
-    )
 
 
 def check_figures(figures: str) -> str:

@@ -11,9 +11,15 @@ from dcs.errors import TrackingError
 from tracking import schema
 from tracking._readings import ordered
 from tracking.outbox import Outbox
-from tracking.queries import open_experiment, search_runs
+from tracking.queries import open_experiment
 from tracking.records import CellRecord
-from tracking.stores import is_http, open_client, quietly, resolve_tracking_uri
+from tracking.stores import (
+    is_http,
+    open_client,
+    quietly,
+    resolve_tracking_uri,
+    search_runs,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

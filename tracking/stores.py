@@ -24,6 +24,7 @@ from dcs.errors import ConfigError, TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 __all__ = [
     "StoreUnavailable",
@@ -227,6 +228,24 @@ def load_client_class() -> type[MlflowClient]:
         raise TrackingError("this MLflow cannot save models; install mlflow>=3.17")
 
     return MlflowClient
+
+
+def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
+    """Yield the runs of an experiment that fulfil a condition, oldest first."""
+    token: str | None = None
+    while True:
+        with quietly():
+            page = client.search_runs(
+                [experiment_id],
+                where,
+                order_by=["attributes.start_time ASC"],
+                max_results=1000,
+                page_token=token,
+            )
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def check_reachable(uri: str) -> None:

@@ -18,7 +18,7 @@ from pydantic import (
 from dcs._messages import suggest
 from dcs.correction_sets import MEMBERSHIP_COUNT
 from dcs.errors import ConfigError
-from tracking import parse_trials
+from tracking.reports import parse_trials
 from workflows.mistakes import as_value_error, first_mistake
 
 __all__ = [

@@ -16,13 +16,13 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.servers import free_port, mlflow_server
 from tracking import Outbox, Recorder, sync
 from tracking.report import render_report
 from tracking.stored import StoredCell, run_link, stored_cells, sweep_run
 from tracking.stores import default_tracking_uri
 
 from .paper_cells import paper_cells
-from .servers import free_port, mlflow_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Page

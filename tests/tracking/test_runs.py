@@ -16,7 +16,7 @@ from tracking._content import chosen, thin
 from tracking._runs import SweepRuns
 from tracking.destinations import DestinationInfo
 from tracking.records import CellRecord
-from tracking.reports import check_trials, parse_trials
+from tracking.reports import parse_trials
 from tracking.stores import StoreUnavailable, artifact_location, open_client, quietly
 
 from .cells import content, make_cell, runs
@@ -178,7 +178,7 @@ def test_option_of_trials_is_read_and_checked() -> None:
         with pytest.raises(ConfigError, match="allowed: all, none, best:K"):
             parse_trials(wrong)
     with pytest.raises(ConfigError, match="did you mean 'none'"):
-        check_trials("nne")
+        parse_trials("nne")
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 100, 101, 1000])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import free_port, mlflow_server
 from tracking import Recorder, queries, sync
 
 from .cells import content, make_cell, runs, table
-from .servers import free_port, mlflow_server
 
 pytestmark = pytest.mark.slow
 

@@ -22,13 +22,13 @@ from dcs.correction_sets import CorrectionSet
 from dcs.errors import SchemeError, TrackingError
 from dcs.probabilities import ProbabilityTable
 from dcs.scheme import CorrectionScheme
+from tests.servers import free_port, running
 from tracking import Recorder
 from tracking._scheme_model import SchemeModel
 from tracking.serving import model_uri, register_scheme, save_scheme_model
 from tracking.stored import stored_cells
 
 from .cells import make_cell
-from .servers import free_port, running
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=7)
 NAMES = ("Sports", "World news", "label", "p:x")
