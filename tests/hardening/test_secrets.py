@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from unittest import mock
 from urllib.parse import quote
 
+import numpy as np
 import pytest
+import yaml
 
 from dcs._redaction import redact
+from dcs.errors import DCSError
+from dcs.store import ShardStore, query_hash
 from tests.hardening.commands import Outcome, soon
-from tests.hardening.corpus import table
-from tests.tracking.servers import free_port
+from tests.hardening.corpus import SWEEP, table
+from tests.servers import free_port
 from tests.workflows.conftest import run_dcs
 from workflows.cells import Cell
 from workflows.compute import failed_record
@@ -181,6 +187,68 @@ def test_a_store_of_shards_with_a_key_in_its_address(tmp_path: Path) -> None:
             outcome = run_dcs("store", "ls", "--store", url)
         assert outcome.code == 2
         search(outcome)
+
+
+def test_a_store_that_answers_with_a_key_in_its_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"memory://me:{PASSWORD}@{tmp_path.name}/x"
+    group = ShardStore(url).group({"label_words": ["a", "b"]})
+    group.write([query_hash("one")], np.array([[0.5, 0.5]]))
+    (shard,) = group.place.files(group.key).keys() - {"settings.json"}
+    group.place.write(f"{group.key}/{shard}", b"damaged")
+    for words in (("ls",), ("verify",), ("show", group.key), ("gc", "--dry-run")):
+        with soon():
+            outcome = run_dcs("store", *words, "--store", url)
+        assert outcome.code in (0, 1), outcome
+        search(outcome)
+    assert ShardStore(url).group({"label_words": ["a", "b"]}).rows == {}
+    assert "***" in caplog.text
+    search(Outcome(0, "", caplog.text))
+
+
+def test_a_sweep_with_passwords_in_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = mock.Mock(side_effect=DCSError("stopped by the test"))
+    monkeypatch.setattr("workflows.cli._sweeping._joined_ray", stop)
+    config = {
+        **SWEEP,
+        "optuna_storage": f"postgresql://me:{quote(PASSWORD, safe='')}@127.0.0.1:1/x",
+        "scoring": {"store": f"memory://me:{PASSWORD}@h/x"},
+    }
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(config))
+    for words in (("sweep", path, "--dry-run"), ("sweep", path)):
+        with soon():
+            outcome = run_dcs(*words, "-o", tmp_path / "o")
+        search(outcome)
+    assert (tmp_path / "o" / "mlflow.db").stat().st_size > 10_000
+    path.unlink()
+    search(None, tmp_path)
+
+
+def test_what_a_job_takes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", SECRETS["RAY_AUTH_TOKEN"])
+
+    class Jobs:
+        def submit_job(self, **job: Any) -> str:
+            shutil.copytree(job["runtime_env"]["working_dir"], seen)
+            (seen / "job").write_text(repr(job))
+            return "raysubmit_1"
+
+    monkeypatch.setattr("workflows.cluster_jobs.open_jobs", lambda address: Jobs())
+    own = tmp_path / "own"
+    (own / ".aws").mkdir(parents=True)
+    for name in (".env", ".netrc", ".aws/credentials"):
+        (own / name).write_text("\n".join(SECRETS.values()))
+    (own / "texts.jsonl").write_text("{}")
+    (own / "s.yaml").write_text(yaml.safe_dump(SWEEP))
+    outcome = run_dcs("submit", own / "s.yaml", "--working-dir", own, "--detach")
+    assert outcome.code == 0, outcome
+    assert sorted(path.name for path in seen.iterdir()) == ["job", "s.yaml", "texts.jsonl"]
+    search(outcome, seen)
 
 
 def test_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:

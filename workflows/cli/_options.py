@@ -7,7 +7,25 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Data", "Output", "Runs", "Seed", "TrackingUri", "recorded_store"]
+__all__ = [
+    "Config",
+    "Data",
+    "Output",
+    "Runs",
+    "Seed",
+    "TrackingUri",
+    "recorded_store",
+    "sweep_file",
+]
+
+Config = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG.yaml",
+        help="The sweep: models, tasks, shots, ... Or the name of one in the package: "
+        "quickstart, paper_main, ...",
+    ),
+]
 
 Output = Annotated[
     Path,
@@ -55,6 +73,13 @@ Data = Annotated[
         show_default=False,
     ),
 ]
+
+
+def sweep_file(config: Path) -> Path:
+    """Return the file of a sweep: a bare word that is no file names one in the package."""
+    from workflows.config import packaged_config
+
+    return config if config.suffix or config.exists() else packaged_config(str(config))
 
 
 def recorded_store(runs: Path, tracking_uri: str | None) -> str:

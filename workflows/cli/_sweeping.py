@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from dcs._files import atomic_path
 from dcs._messages import last_line
+from dcs._redaction import redact
 from tracking import CellRecord, Recorder, RecorderReport
 from tracking.figures import class_accuracy_figure
 from workflows.cli._console import console
@@ -74,7 +76,8 @@ def sweep_and_show(
         output=output,
         experiment=whole.name,
         sweep_key=sweep_key(whole),
-        sweep_params=whole.model_dump(mode="json"),
+        # The address of a store may hold a password.
+        sweep_params=json.loads(redact(whole.model_dump_json())),
         run_name=whole.name,
         trials=whole.tracking.trials,
         figures=whole.tracking.figures,

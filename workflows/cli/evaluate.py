@@ -54,9 +54,10 @@ def evaluate(
     if scheme is not None:
         change = compare_predictions(labels, predictions[0], predictions[1], n_classes)
         console.print(
-            f"change: accuracy {100 * change.accuracy.estimate:+.1f} "
+            f"change: accuracy {100 * change.accuracy.estimate:+.1f} points "
             f"({sentence_of_chance(change.accuracy_p)}), "
-            f"COBias {100 * change.cobias.estimate:+.1f} ({sentence_of_chance(change.cobias_p)})",
+            f"COBias {100 * change.cobias.estimate:+.1f} points "
+            f"({sentence_of_chance(change.cobias_p)})",
             highlight=False,
         )
 

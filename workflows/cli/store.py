@@ -31,7 +31,8 @@ def ls(store: Place = _PLACE) -> None:
     """List the groups: prompts that differ in the query alone."""
     from workflows.cli._console import console, new_table
 
-    groups = _opened(store).groups()
+    place = _opened(store)
+    groups = place.groups()
     table = new_table("group ", "model ", "scorer ", "prompts", "shards", "KiB", "written ")
     for info in groups:
         revision = str(info.settings.get("revision") or "")
@@ -46,7 +47,7 @@ def ls(store: Place = _PLACE) -> None:
         )
     console.print(table)
     console.print(
-        f"{len(groups)} groups, {sum(info.rows for info in groups)} prompts in {store}",
+        f"{len(groups)} groups, {sum(info.rows for info in groups)} prompts in {place.url}",
         highlight=False,
         soft_wrap=True,
     )
@@ -80,7 +81,7 @@ def verify(store: Place = _PLACE) -> None:
         problems = place.verify()
     for line in problems:
         typer.echo(line)
-    typer.echo(f"{len(problems)} damaged files in {store}")
+    typer.echo(f"{len(problems)} damaged files in {place.url}")
     if problems:
         typer.echo(
             "next: dcs store gc removes damaged shards; their prompts are scored again when needed"
@@ -93,7 +94,9 @@ def gc(
     store: Place = _PLACE,
     older_than: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", help="Also groups last written to so many days ago."),
+        typer.Option(
+            min=0.0, metavar="DAYS", help="Also groups last written to so many days ago."
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -102,14 +105,15 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
     """Remove half-written and damaged files, and shards that others cover."""
-    removed = _opened(store).collect(
+    place = _opened(store)
+    removed = place.collect(
         older_than=None if older_than is None else older_than * 86400.0,
         keys=only or (),
         dry_run=dry_run,
     )
     for name in removed:
         typer.echo(name)
-    typer.echo(f"{len(removed)} files {'would be ' if dry_run else ''}removed from {store}")
+    typer.echo(f"{len(removed)} files {'would be ' if dry_run else ''}removed from {place.url}")
 
 
 def _opened(store: str) -> ShardStore:

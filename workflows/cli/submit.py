@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 
-from workflows.cli._options import TrackingUri
+from workflows.cli._options import Config, TrackingUri, sweep_file
 from workflows.cli._signals import STOP
 
 __all__ = ["submit"]
 
 
 def submit(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.yaml", help="The sweep, as for `dcs sweep`.")
-    ],
+    config: Config,
     address: Annotated[
         str,
         typer.Option(
@@ -79,7 +77,8 @@ def submit(
             "PGPASSWORD for PostgreSQL, on the cluster"
         )
     # Mistakes show here and not on the cluster.
-    narrowed(load_config(config, models=model), only or [])
+    file = sweep_file(config)
+    narrowed(load_config(file, models=model), only or [])
     options = ["--output", output]
     for name, values in (("--model", model), ("--only", only)):
         for value in values or []:
@@ -91,8 +90,8 @@ def submit(
         options.append("--retry-failed")
 
     client = open_jobs(address)
-    with staged(config, working_dir) as stage:
-        job = start_job(client, config, stage, options)
+    with staged(file, working_dir) as stage:
+        job = start_job(client, file, stage, options)
     typer.echo(f"job {job} at {address}; to stop it: ray job stop --address {address} {job}")
     if detach:
         return

@@ -8,21 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from workflows.cli._engine import Yes, with_engine_options
-from workflows.cli._options import Data, Output, TrackingUri
+from workflows.cli._options import Config, Data, Output, TrackingUri, sweep_file
 
 __all__ = ["sweep"]
 
 
 @with_engine_options
 def sweep(
-    config: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG.yaml",
-            help="The sweep: models, tasks, shots, ... Or the name of one in the package: "
-            "quickstart, paper_main, ...",
-        ),
-    ],
+    config: Config,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,11 +69,10 @@ def sweep(
     """
     from workflows.cli._planning import show_plan
     from workflows.cli._sweeping import sweep_and_show
-    from workflows.config import load_config, narrowed, packaged_config
+    from workflows.config import load_config, narrowed
 
     whole = load_config(
-        # A bare word that is no file names one of those in the package.
-        config if config.suffix or config.exists() else packaged_config(str(config)),
+        sweep_file(config),
         models=model,
         limit=limit,
         data=None if data is None else str(data.absolute()),

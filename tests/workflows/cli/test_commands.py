@@ -75,6 +75,15 @@ def test_help_names_what_there_is_to_choose_from(dcs):
         assert [name for name in names if name not in shown] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("quickstart", "127.0.0.1:9"), ("nosuch", "there are gemma2_2b")]
+)
+def test_submit_takes_the_name_of_a_packaged_sweep(name, said, dcs):
+    answer = dcs("submit", name, "--detach", "--address", "http://127.0.0.1:9")
+    assert answer.code == 2
+    assert said in answer.err
+
+
 def test_the_version_is_that_of_the_installed_package(dcs):
     answer = dcs("--version")
     assert answer.code == 0
