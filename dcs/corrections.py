@@ -98,11 +98,11 @@ class Membership:
         if self == DONT_CHANGE:
             return "probabilities stay as they are (Don't Change)"
         if a == b:
-            end = "" if c == 1.0 else f", and those of {c:g} or more become 0"
+            end = "" if c == 1.0 else " and above"
             return f"low probabilities win: 0 becomes 1, falling to 0 at {c:g}{end}"
         if b == c:
-            return f"only probabilities above {a:g} count: {a:g} becomes 0, rising to 1 at 1"
-        return f"only probabilities between {a:g} and {c:g} count, most of all those near {b:g}"
+            return f"only probabilities above {a:g} count, rising from 0 to 1"
+        return f"only probabilities from {a:g} to {c:g} count, most of all near {b:g}"
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:

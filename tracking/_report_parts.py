@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from dcs._shown import sentence_of_chance
-from dcs.corrections import DONT_CHANGE, Correction, Weight
 from dcs.scheme import CorrectionScheme
 from tracking._readings import has_chosen, method_title, place, shots_rank, shots_text
 from tracking.estimates import mean_and_deviation
@@ -23,7 +22,6 @@ __all__ = [
     "Shift",
     "changes",
     "chosen_schemes",
-    "correction_words",
     "packages",
     "period",
 ]
@@ -126,20 +124,6 @@ def chosen_schemes(cells: Sequence[StoredCell]) -> Iterator[tuple[StoredCell, Sc
             yield cell, _text(cell.record), cell.run_id in drawn
 
 
-def correction_words(correction: Correction) -> str:
-    """Return what a correction does to the probabilities of its class, in a few words."""
-    if isinstance(correction, Weight):
-        return "unchanged" if correction.value == 1.0 else f"multiplied by {correction.value:.2f}"
-    if correction == DONT_CHANGE:
-        return "unchanged"
-    a, b, c = (f"{value:g}" for value in (correction.a, correction.b, correction.c))
-    if correction.a == correction.b:
-        return f"falling from 1 at probability 0 to 0 at {c}"
-    if correction.b == correction.c:
-        return f"rising from 0 at probability {a} to 1 at 1"
-    return f"triangle rising from {a} to {b}, falling to {c}"
-
-
 def packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
     """Return the packages that the cells were computed with; several versions are all named."""
     found: dict[str, dict[str, None]] = {}
@@ -172,7 +156,7 @@ def _text(record: CellRecord) -> SchemeText:
     return SchemeText(
         ", ".join(filter(None, parts)),
         tuple(
-            (name, correction.kind, correction_words(correction))
+            (name, correction.kind, correction.effect)
             for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
         ),
         scheme.calibration.name if scheme.calibration else "",

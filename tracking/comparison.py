@@ -10,7 +10,6 @@ from typing import Any
 from dcs._shown import chance
 from dcs.scheme import CorrectionScheme
 from tracking._readings import annealing_seconds
-from tracking._report_parts import correction_words
 from tracking.estimates import Estimate, class_intervals
 from tracking.records import CellRecord
 from tracking.schema import flatten
@@ -139,7 +138,7 @@ def _words(cell: CellRecord) -> dict[str, str]:
     scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
     first = {"calibration": scheme.calibration.name} if scheme.calibration else {}
     return first | {
-        name: correction_words(correction)
+        name: correction.effect
         for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
     }
 

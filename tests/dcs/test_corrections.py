@@ -186,3 +186,27 @@ def test_a_number_of_memberships_is_checked(count: Any) -> None:
 def test_a_search_needs_two_memberships_where_there_is_nothing_else(count: int) -> None:
     with pytest.raises(InvalidInputError, match=f"memberships {count} leaves {count} of 19"):
         CorrectionSet.furud().limited(count)
+
+
+@pytest.mark.parametrize(
+    ("correction", "effect"),
+    [
+        (Weight(0.8), "every probability is multiplied by 0.8"),
+        (Weight(1.0), "probabilities stay as they are (weight 1)"),
+        (Membership(0, 1, 1), "probabilities stay as they are (Don't Change)"),
+        (Membership(0, 0, 1), "low probabilities win: 0 becomes 1, falling to 0 at 1"),
+        (
+            Membership(0, 0, 0.5),
+            "low probabilities win: 0 becomes 1, falling to 0 at 0.5 and above",
+        ),
+        (Membership(0.5, 1, 1), "only probabilities above 0.5 count, rising from 0 to 1"),
+        (
+            Membership(0, 0.25, 0.5),
+            "only probabilities from 0 to 0.5 count, most of all near 0.25",
+        ),
+    ],
+)
+def test_what_a_correction_does_is_said_in_words(
+    correction: Membership | Weight, effect: str
+) -> None:
+    assert correction.effect == effect

@@ -33,6 +33,12 @@ def test_what_is_no_whole_number_is_refused(value: Any) -> None:
         whole_number(value, "x", least=1)
 
 
+def test_what_is_too_large_is_refused() -> None:
+    assert whole_number(3, "x", least=1, most=3) == 3
+    with pytest.raises(InvalidInputError, match=r"^x 4: a whole number, 1 to 3, is needed$"):
+        whole_number(4, "x", least=1, most=3)
+
+
 @pytest.mark.parametrize(
     ("bounds", "said"),
     [({"positive": True}, "greater than 0 is"), ({"least": 0.5}, "0.5 or more, is")],

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from dcs.correction_sets import CorrectionSet
-from dcs.corrections import Membership, Weight
 from dcs.errors import InvalidInputError, TrackingError
 from dcs.probabilities import ProbabilityTable
 from tracking import Outbox, Recorder
-from tracking._report_parts import changes, chosen_schemes, correction_words
+from tracking._report_parts import changes, chosen_schemes
 from tracking.comparison import compare_records
 from tracking.report import _measured, render_report
 from tracking.stored import StoredCell, find_cell, log_report, run_link, stored_cells, sweep_run
@@ -104,8 +102,8 @@ def test_the_page_shows_tables_figures_schemes_and_failures(report: str) -> None
     page = Page(report)
     assert "<paper> & more" in page.text
     assert "DCS, paper" in page.text and "difference" in page.text
-    assert "World : triangle rising from 0 to 0.25, falling to 0.5" in page.text
-    assert "Sports : multiplied by 0.80" in page.text
+    assert "World : only probabilities from 0 to 0.5 count, most of all near 0.25" in page.text
+    assert "Sports : every probability is multiplied by 0.8" in page.text
     assert "1 failed" in page.text
     assert "ValueError: <b>bad</b> & worse" in page.text
     assert "accuracy 60.0 → 80.0" in page.text
@@ -142,23 +140,6 @@ def test_a_sweep_without_search_has_a_report_too() -> None:
     ]
     page = Page(render_report(cells, title="plain", link=lambda _: "http://x", store="s"))
     assert "Nothing was searched in this sweep." in page.text
-
-
-@pytest.mark.parametrize("correction", [*CorrectionSet.dcs(weight_scale=5)])
-def test_every_correction_has_words(correction: Membership | Weight) -> None:
-    words = correction_words(correction)
-    assert words == words.strip() and len(words) < 60
-
-
-def test_words_of_corrections() -> None:
-    assert correction_words(Weight(0.8)) == "multiplied by 0.80"
-    assert correction_words(Membership(0, 0.25, 0.5)) == (
-        "triangle rising from 0 to 0.25, falling to 0.5"
-    )
-    assert correction_words(Membership(0, 1, 1)) == "unchanged"
-    assert correction_words(Weight(1.0)) == "unchanged"
-    assert correction_words(Membership(0.5, 1, 1)) == "rising from 0 at probability 0.5 to 1 at 1"
-    assert correction_words(Membership(0, 0, 1)) == "falling from 1 at probability 0 to 0 at 1"
 
 
 def test_changes_are_those_of_the_largest_number_of_shots() -> None:
@@ -265,8 +246,8 @@ def test_two_cells_side_by_side() -> None:
     classes = {row.name: (row.first, row.second, row.difference) for row in found.classes}
     assert classes == {"Sports": ("80.0", "75.0", "−5.0"), "World": ("50.0", "", "")}
     assert [row.first for row in found.schemes] == [
-        "multiplied by 0.80",
-        "triangle rising from 0 to 0.25, falling to 0.5",
+        "every probability is multiplied by 0.8",
+        "only probabilities from 0 to 0.5 count, most of all near 0.25",
     ]
     same = compare_records(first, first)
     assert same.settings == () and {row.difference for row in same.results} == {"="}
