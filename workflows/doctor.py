@@ -157,7 +157,7 @@ def check_studies(place: str | None) -> Finding:
             "optuna",
             "failure",
             redact(str(error)),
-            "mend DCS_OPTUNA_STORAGE, or unset it to keep studies in memory",
+            "mend --optuna-storage or DCS_OPTUNA_STORAGE, or leave both out: studies in memory",
         )
     return Finding("optuna", "ok", f"studies in {storage.label}")
 
