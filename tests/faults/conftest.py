@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from .processes import free_port
+from tests.servers import free_port
+
 from .sweeps import results, sweep
 
 #: Ray reads these when it is imported, and every process of a cluster inherits them.

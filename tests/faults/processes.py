@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 DEADLINE = 120.0
@@ -79,12 +76,6 @@ def kill_worker(root: int, name: str, *, after: float = 0.2) -> int:
     return pid
 
 
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 def start_dcs(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     """Start ``dcs ARGUMENTS`` in a session of its own."""
     code = "from workflows.cli import main; main()"
@@ -108,34 +99,3 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
         process.communicate()
         raise
     return process.returncode, out, err
-
-
-@contextmanager
-def mlflow_server(folder: Path, port: int, *, backend: str | None = None) -> Iterator[str]:
-    """Run a real MLflow server whose database and artifacts outlive it."""
-    address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", backend or f"sqlite:///{folder}/server.db"]
-    command += ["--artifacts-destination", str(folder / "artifacts")]
-    settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with subprocess.Popen(
-        command,
-        env=os.environ | settings,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            wait_for(lambda: _answers(f"{address}/health"), f"the MLflow server at {address}")
-            yield address
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=1):
-            return True
-    except OSError:
-        return False

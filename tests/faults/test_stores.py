@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import DCSError
+from tests.servers import free_port, mlflow_server
 from tracking import Outbox, sync
 
-from .processes import end, free_port, mlflow_server, start_dcs
+from .processes import end, start_dcs
 from .sweeps import CONFIG, check_complete, kept, results, sweep, write_config
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracking.servers import free_port
+from tests.servers import free_port
 from tests.workflows.conftest import run_dcs
 from tracking.stores import open_client
 from workflows import doctor, health

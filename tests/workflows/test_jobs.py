@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.servers import free_ports, running
 from tests.workflows.conftest import run_dcs
 from tracking import Outbox
 
@@ -30,54 +26,22 @@ tuner: {trials: 2}
 """
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [free.getsockname()[1] for free in sockets]
-
-
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def head() -> Iterator[str]:
     """The jobs' address of ``ray start --head``, with these tests' token, all on loopback."""
-    port, dashboard, agent = _free_ports(3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed.
-        folder = Path(f"/tmp/ray-dcs-{os.getpid()}")
-        command = ["ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
-        command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
-        command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
-        # The fixed default may be taken by another Ray on this machine; jobs are started there.
-        command += [f"--dashboard-agent-listen-port={agent}"]
-        process = subprocess.Popen(
-            command,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            _wait_for(f"http://127.0.0.1:{dashboard}/api/gcs_healthz")
+    port, dashboard, agent = free_ports(3)
+    # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed.
+    folder = Path(f"/tmp/ray-dcs-{os.getpid()}")
+    command = ["ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+    command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
+    command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+    # The fixed default may be taken by another Ray on this machine; jobs are started there.
+    command += [f"--dashboard-agent-listen-port={agent}"]
+    try:
+        with running(command, f"http://127.0.0.1:{dashboard}/api/gcs_healthz"):
             yield f"http://127.0.0.1:{dashboard}"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait_for(url: str) -> None:
-    request = urllib.request.Request(
-        url, headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
-    )
-    for _ in range(900):
-        try:
-            with urllib.request.urlopen(request, timeout=2):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError(f"nothing answers at {url}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_sweep_is_submitted_followed_and_done(head: str, tmp_path: Path) -> None:

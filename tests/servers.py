@@ -1,0 +1,85 @@
+"""Real servers for tests: started on a free port of this machine, ended with all they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["free_port", "free_ports", "mlflow_server", "running"]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports of 127.0.0.1 that nothing listens on."""
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [free.getsockname()[1] for free in sockets]
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nothing listens on."""
+    (port,) = free_ports(1)
+    return port
+
+
+@contextmanager
+def running(command: list[str], health: str) -> Iterator[None]:
+    """Run a command until the block ends; the block starts when `health` answers."""
+    settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    # MLflow starts its server by name, and Ray is started so.
+    settings["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        command,
+        env=os.environ | settings,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            _wait_for(health, process)
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
+
+def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
+    # Ray answers only who has the token of these tests; others do not look at it.
+    token = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
+    until = time.monotonic() + 180
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(address, headers=token), timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"nothing answers at {address}")
+
+
+@contextmanager
+def mlflow_server(
+    folder: Path, port: int, *, backend: str | None = None, artifacts: bool = True
+) -> Iterator[str]:
+    """Run a server on a database, by default the SQLite file of a folder.
+
+    With `artifacts` it keeps them itself, otherwise its clients do. Both outlive it.
+    """
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", backend or f"sqlite:///{folder}/mlflow.db"]
+    if artifacts:
+        command += ["--artifacts-destination", str(folder / "artifacts")]
+    else:
+        command += ["--default-artifact-root", str(folder / "mlartifacts")]
+    with running(command, f"{address}/health"):
+        yield address
