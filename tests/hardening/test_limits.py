@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import resource
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from dcs.importers import import_file
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import get_task
 from dcs.scheme import CorrectionScheme
+from dcs.store import ShardStore, query_hash
 from tests.hardening.commands import checked, soon
 from tests.hardening.corpus import KINDS, SWEEP, TASK, record, scheme, table
 from tracking import Recorder
@@ -338,6 +341,28 @@ def test_a_clock_that_goes_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert report.ended
     client = open_client(f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert client.get_experiment_by_name("e") is not None
+
+
+def test_commands_while_the_clock_goes_backwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: real() - 60 * next(calls))
+    table(80).write(tmp_path / "t.parquet")
+    ShardStore(tmp_path / "s").group({"label_words": ["a", "b"]}).write(
+        [query_hash("one")], np.array([[0.5, 0.5]])
+    )
+    for words in (
+        ("tune", tmp_path / "t.parquet", "--method", "batch", "-o", tmp_path / "o"),
+        ("table", "tune", "--runs", tmp_path / "o"),
+        ("sync", "-o", tmp_path / "o"),
+        ("store", "gc", "--older-than", 1, "--store", tmp_path / "s"),
+    ):
+        outcome = checked(*words)
+        assert outcome.code == 0, outcome
+    # What was written just now is not old.
+    assert "0 files removed" in outcome.out
+    assert next(calls) > 10
 
 
 def test_the_bound_follows_the_machine() -> None:

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -240,14 +241,51 @@ def test_commands_on_places_that_cannot_be_written(
     assert os.listdir(tmp_path / "folder") == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
-    table().write(tmp_path / "t.parquet")
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o500)
-    outcome = checked("import", "parquet", tmp_path / "t.parquet", "-o", closed / "x")
-    assert outcome.code == 2
-    assert "ermission denied" in outcome.err
+@contextlib.contextmanager
+def nobody() -> Iterator[None]:
+    """Be somebody to whom something is forbidden, which nothing is to root."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.setegid(65534)
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+            os.setegid(0)
+
+
+def test_folders_and_files_without_the_right_to_them() -> None:
+    # Not tmp_path, whose parents are closed to others.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        good, unreadable, scheme_file = (folder / each for each in ("t.parquet", "u.parquet", "s"))
+        for place in (good, unreadable):
+            table().write(place)
+        scheme().save(scheme_file)
+        opened, closed = folder / "opened", folder / "closed"
+
+        def commands(target: Path) -> list[tuple[object, ...]]:
+            return [
+                ("import", "parquet", good, "-o", target / "x"),
+                ("apply", scheme_file, good, "-o", target / "x"),
+                ("tune", good, "--method", "batch", "-o", target / "o"),
+                ("evaluate", unreadable),
+            ]
+
+        # Once where it is allowed, since what is imported later cannot be read by others.
+        for words in commands(opened):
+            assert checked(*words).code == 0
+        closed.mkdir(mode=0o555)
+        unreadable.chmod(0)
+        with nobody():
+            for words in commands(closed):
+                outcome = checked(*words)
+                assert outcome.code == 2, outcome
+                assert "ermission denied" in outcome.err, outcome
+        assert list(closed.iterdir()) == []
 
 
 def test_commands_on_a_full_disk(tmp_path: Path) -> None:
