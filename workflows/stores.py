@@ -110,9 +110,17 @@ class ProbabilityStore:
         Raises
         ------
         TableError
-            A file is missing or damaged; names it.
+            A file is missing, damaged or another one than was scored; names it.
         """
-        return {str(split): ProbabilityTable.read(self.path(key, split)) for split in SPLITS}
+        tables = {str(split): ProbabilityTable.read(self.path(key, split)) for split in SPLITS}
+        for split, digest in (self.digests(key) or {}).items():
+            if tables[split].digest != digest:
+                # Cells are named by the note: they would be kept under the name of other numbers.
+                raise TableError(
+                    f"{self.path(key, split)}: changed since it was scored; put the file back, "
+                    f"or remove the folder {key} to have its tables scored again"
+                )
+        return tables
 
     def write(
         self,

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from dcs.errors import TableError
 from tracking import CellRecord, Outbox, Recorder, queries
 from workflows.cells import table_requests
 from workflows.cluster_placement import place
 from workflows.compute import failed_record
 from workflows.config import SweepConfig, TunerSettings
 from workflows.estimate import estimate
+from workflows.generate import request_key
 from workflows.stores import ProbabilityStore
 from workflows.sweep import plan_sweep, run_sweep, sweep_key
 
@@ -202,3 +204,13 @@ def test_the_last_cells_share_all_cpus(finished, tmp_path, monkeypatch):
         widths[record.identity["method"]].append(record.params["width"])
     # Handed out when 7, 5, 3 and 1 cells waited; each has two trials.
     assert widths == {"icl": [1] * 4, "dcs": [1, 1, 2, 2]}
+
+
+def test_a_table_replaced_by_another_is_not_taken_for_it(finished, tmp_path):
+    output, *_ = finished
+    shutil.copytree(output / "probabilities", tmp_path / "probabilities")
+    key, other = [request_key(request) for request in table_requests(CONFIG)[:2]]
+    store = ProbabilityStore.under(tmp_path)
+    shutil.copy(store.path(other, "test"), store.path(key, "test"))
+    with pytest.raises(TableError, match=f"{key}/test.parquet: changed since it was scored"):
+        _sweep(CONFIG, tmp_path)
