@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracking import _content, schema, summary
+from tracking._lookup import check_active, search_runs
 from tracking._readings import has_chosen
 from tracking.destinations import DestinationInfo
 from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord
 from tracking.serving import save_scheme_model
-from tracking.stores import StoreUnavailable, search_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -154,11 +154,7 @@ class SweepRuns:
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
-        if experiment.lifecycle_stage != "active":
-            raise StoreUnavailable(
-                f"experiment {name!r} is deleted there; restore it with `mlflow experiments "
-                f"restore --experiment-id {experiment.experiment_id}` or choose another name"
-            )
+        check_active(experiment)
         return str(experiment.experiment_id)
 
     def _parent(self) -> str:

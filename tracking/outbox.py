@@ -123,7 +123,10 @@ class Outbox:
         if not path.exists():
             raise TrackingError(f"{path}: there is no record of this cell")
         text = read_text(path, error=TrackingError, limit=_LARGEST)
-        record = CellRecord.from_json(text, source=str(path))
+        try:
+            record = CellRecord.from_json(text, source=str(path))
+        except TrackingError as error:
+            raise TrackingError(f"{error}; delete it to compute the cell again") from error
         if record.key != key:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
         return record

@@ -7,20 +7,19 @@ cells.pivot_table(index="task", columns="method", values="test/accuracy")
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dcs._messages import suggest
 from dcs.errors import TrackingError
+from dcs.scheme import CorrectionScheme
 from tracking import schema
+from tracking._lookup import artifact_text, open_experiment, search_runs
 from tracking.records import KEY_PATTERN
-from tracking.stores import open_client, quietly, resolve_tracking_uri, search_runs
+from tracking.stores import quietly
 from tracking.tables import CORRECTION_COLUMNS, CORRECTION_NUMBERS
 
 if TYPE_CHECKING:
     import pandas as pd
-    from mlflow import MlflowClient
     from mlflow.entities import Run
 
 __all__ = ["cells", "schemes", "trials"]
@@ -60,7 +59,7 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
     Raises
     ------
     dcs.errors.TrackingError
-        When there is no such experiment or the store cannot be opened.
+        When there is no such experiment, it was deleted, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
     where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
@@ -98,7 +97,7 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
     Raises
     ------
     dcs.errors.TrackingError
-        When there is no such experiment or the store cannot be opened.
+        When there is no such experiment, it was deleted, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
     where = f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}'"
@@ -111,11 +110,13 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
             {
                 **_head(run),
                 "trial": int(run.data.tags[schema.TRIAL_NUMBER]),
-                "state": run.data.tags[schema.TRIAL_STATE],
+                "state": run.data.tags.get(schema.TRIAL_STATE),
                 **_times(run),
                 **_values(run),
             }
             for run in search_runs(client, experiment_id, where)
+            # Those that somebody else tagged so are none of ours.
+            if schema.TRIAL_NUMBER in run.data.tags
         ],
         TRIAL_COLUMNS,
     )
@@ -139,39 +140,26 @@ def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
     Raises
     ------
     dcs.errors.TrackingError
-        When there is no such experiment or the store cannot be opened.
+        When there is no such experiment, it was deleted, or the store cannot be opened.
     """
-    from mlflow.artifacts import load_text
-
     client, experiment_id = open_experiment(tracking_uri, experiment)
     where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}' and attributes.status = 'FINISHED'"
     rows = []
     for run in search_runs(client, experiment_id, where):
         with quietly():
             names = {item.path for item in client.list_artifacts(run.info.run_id)}
-            if schema.SCHEME_FILE not in names:
-                continue
-            text = load_text(f"{run.info.artifact_uri}/{schema.SCHEME_FILE}")
+        if schema.SCHEME_FILE not in names:
+            continue
+        source = f"{schema.SCHEME_FILE} of run {run.info.run_id}"
+        scheme = CorrectionScheme.from_json(
+            artifact_text(client, run, schema.SCHEME_FILE), source=source
+        )
         head = _head(run)
         del head["status"]
-        for correction in json.loads(text)["corrections"]:
+        for correction in scheme.to_dict()["corrections"]:
             values = {name: correction.get(name) for name in CORRECTION_COLUMNS}
             rows.append({**head, **_identity(run), **values})
     return _frame(rows, SCHEME_COLUMNS)
-
-
-def open_experiment(tracking_uri: str, experiment: str) -> tuple[MlflowClient, str]:
-    """Open a store, and return it with the id of one of its experiments."""
-    client = open_client(resolve_tracking_uri(tracking_uri, "."))
-    with quietly():
-        found = client.get_experiment_by_name(experiment)
-        if found is None:
-            known = [item.name for item in client.search_experiments()]
-            raise TrackingError(
-                f"there is no experiment {experiment!r}{suggest(experiment, known)}; there are: "
-                f"{', '.join(known)}"
-            )
-    return client, str(found.experiment_id)
 
 
 def _head(run: Run) -> dict[str, Any]:

@@ -254,17 +254,14 @@ class CellRecord:
         try:
             body = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise TrackingError(
-                f"{source}: not a whole cell record ({reason(error)}); delete it to compute the "
-                "cell again"
-            ) from error
+            raise TrackingError(f"{source}: not a whole cell record ({reason(error)})") from error
         if not isinstance(body, dict) or body.get("format") != RECORD_FORMAT:
             raise TrackingError(f"{source}: not a cell record (no format {RECORD_FORMAT!r})")
         version = body.get("version")
         if type(version) is not int or not 1 <= version <= RECORD_VERSION:
             raise TrackingError(
                 f"{source}: cell record version {show(version)} cannot be read, only 1 to "
-                f"{RECORD_VERSION}; update this package or delete the file"
+                f"{RECORD_VERSION}; update this package"
             )
         del body["format"], body["version"]
         return _build(cls, body, source)

@@ -15,7 +15,8 @@ from dcs._messages import one_line
 from dcs.errors import TrackingError
 from dcs.scheme import CorrectionScheme
 from tracking import schema
-from tracking.stores import open_client, quietly, resolve_tracking_uri
+from tracking._lookup import open_store
+from tracking.stores import quietly
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +131,7 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
     """
     from mlflow.exceptions import MlflowException
 
-    client = open_client(resolve_tracking_uri(tracking_uri, "."))
+    client = open_store(tracking_uri)
     with quietly():
         found = {item.path for item in client.list_artifacts(run_id)}
         if schema.MODEL_FOLDER not in found:

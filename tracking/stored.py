@@ -6,20 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dcs._messages import one_line
 from dcs.errors import TrackingError
 from tracking import schema
+from tracking._lookup import artifact_text, open_experiment, open_store, search_runs
 from tracking._readings import ordered
 from tracking.outbox import Outbox
-from tracking.queries import open_experiment
 from tracking.records import CellRecord
-from tracking.stores import (
-    is_http,
-    open_client,
-    quietly,
-    resolve_tracking_uri,
-    search_runs,
-)
+from tracking.stores import is_http, quietly
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -76,9 +69,13 @@ def stored_cells(
         if run.info.status in ("FINISHED", "FAILED")
     ]
     if not cells:
+        where = f"tags.`{schema.SCHEMA}` != ''"
+        ours = next(search_runs(client, experiment_id, where), None)
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are still "
             "to be recorded"
+            if ours is not None
+            else f"experiment {experiment!r} has no run of a sweep; is it of another program?"
         )
     place = {id(cell.record): cell for cell in cells}
     return [place[id(record)] for record in ordered(cell.record for cell in cells)]
@@ -97,7 +94,7 @@ def find_cell(tracking_uri: str, name: str, *, outbox: Outbox | None = None) -> 
             f"run {name!r} is too short a name; give at least {_SHORTEST_PREFIX} characters of a "
             "run id or a cell key"
         )
-    client = open_client(resolve_tracking_uri(tracking_uri, "."))
+    client = open_store(tracking_uri)
     with quietly():
         ids = [str(item.experiment_id) for item in client.search_experiments()]
     where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
@@ -134,7 +131,7 @@ def log_report(tracking_uri: str, experiment: str, page: str) -> bool:
     run = sweep_run(tracking_uri, experiment)
     if run is None:
         return False
-    client = open_client(resolve_tracking_uri(tracking_uri, "."))
+    client = open_store(tracking_uri)
     with quietly():
         client.log_text(run.info.run_id, page, schema.REPORT_FILE)
     return True
@@ -157,21 +154,17 @@ def run_link(tracking_uri: str, cell: StoredCell, *, ui: str | None = None) -> s
 
 
 def _record(client: MlflowClient, run: Run, outbox: Outbox | None) -> CellRecord:
-    from mlflow.artifacts import load_text
-
     tags = run.data.tags
     key = tags.get(schema.CELL_KEY, "")
     if outbox is not None:
         local = outbox.load([key]).records.get(key)
         if local is not None and local.digest == tags.get(schema.RECORD_DIGEST):
             return local
-    place = f"{run.info.artifact_uri}/{schema.CELL_FILE}"
     try:
-        with quietly():
-            text = load_text(place)
-    except Exception as error:
+        text = artifact_text(client, run, schema.CELL_FILE)
+        return CellRecord.from_json(text, source=f"{schema.CELL_FILE} of run {run.info.run_id}")
+    except TrackingError as error:
         raise TrackingError(
-            f"cell {key} of run {run.info.run_id}: {schema.CELL_FILE} cannot be read "
-            f"({one_line(error)}); give the folder of the sweep's results"
+            f"{error}; give --runs with the folder of the sweep's results, or delete the run in "
+            "MLflow"
         ) from error
-    return CellRecord.from_json(text, source=place)

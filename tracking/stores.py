@@ -24,7 +24,6 @@ from dcs.errors import ConfigError, TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
 __all__ = [
     "StoreUnavailable",
@@ -192,8 +191,18 @@ def open_client(uri: str) -> MlflowClient:
             client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
         except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
-            raise StoreUnavailable(one_line(error)) from error
+            raise StoreUnavailable(f"{one_line(error)}{_remedy(error)}") from error
     return client
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about what a server answered; nothing for most."""
+    status = getattr(error, "get_http_status_code", lambda: None)()
+    if status in (401, 403):
+        return "; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD of somebody it lets in"
+    if status == 404 or "valid JSON" in str(error):
+        return "; check that this is the address of an `mlflow server`, and no newer or older one"
+    return ""
 
 
 def _make_sqlite(uri: str, client_class: type[MlflowClient]) -> None:
@@ -228,24 +237,6 @@ def load_client_class() -> type[MlflowClient]:
         raise TrackingError("this MLflow cannot save models; install mlflow>=3.17")
 
     return MlflowClient
-
-
-def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
-    """Yield the runs of an experiment that fulfil a condition, oldest first."""
-    token: str | None = None
-    while True:
-        with quietly():
-            page = client.search_runs(
-                [experiment_id],
-                where,
-                order_by=["attributes.start_time ASC"],
-                max_results=1000,
-                page_token=token,
-            )
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 def check_reachable(uri: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.servers import free_port, mlflow_server
 from tracking import Recorder, queries, sync
+from tracking.stored import stored_cells
 
 from .cells import content, make_cell, runs, table
 
@@ -46,5 +47,9 @@ def test_a_server_that_goes_and_comes_back_has_every_cell_once(
         assert set(runs()["status"]) == {"FINISHED"}
         sweep = runs(kind="sweep").iloc[0]
         assert table("leaderboard.json", sweep["run_id"])["seeds"].tolist() == [2]
+        # The server keeps the artifacts, and only the address says which server.
+        monkeypatch.delenv("MLFLOW_TRACKING_URI")
         assert len(queries.schemes(address, "demo")) == 4
+        read = stored_cells(address, "demo")
+        assert [cell.record for cell in read] == [make_cell(1), make_cell(2)]
     assert capfd.readouterr().out == ""
