@@ -53,7 +53,11 @@ class SchemeModel(PythonModel):
 def calibrated(calibration: dict[str, Any], values: np.ndarray) -> np.ndarray:
     """Map the probabilities of all classes, linearly in their logarithms."""
     logs = np.log(np.maximum(values, calibration["floor"]))
-    logits = logs @ np.array(calibration["matrix"]).T + np.array(calibration["offset"])
+    # A matrix product would add in an order that depends on the processor.
+    logits = np.zeros_like(logs)
+    for column, weights in zip(logs.T, np.array(calibration["matrix"]).T, strict=True):
+        logits += np.multiply.outer(column, weights)
+    logits += np.array(calibration["offset"])
     shares = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
     result: np.ndarray = shares / shares.sum(axis=1, keepdims=True)
     return result
