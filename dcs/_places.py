@@ -40,7 +40,7 @@ class Place(Protocol):
     def delete(self, name: str) -> None:
         """Remove a file, if it is there, and its folder with the last file."""
 
-    def age(self, name: str) -> float:
+    def modified(self, name: str) -> float:
         """Return when the file was written, in seconds since 1970; 0 if unknown."""
 
     def lock(self, name: str, *, wait: bool) -> Any:
@@ -107,7 +107,7 @@ class _Local:
         if path.parent != self._root and path.parent.is_dir() and not any(path.parent.iterdir()):
             path.parent.rmdir()
 
-    def age(self, name: str) -> float:
+    def modified(self, name: str) -> float:
         try:
             return (self._root / name).stat().st_mtime
         except FileNotFoundError:
@@ -231,7 +231,7 @@ class _Remote:
         with self._told(f"remove {name}"), suppress(FileNotFoundError):
             self._fs.rm_file(f"{self._root}/{name}")
 
-    def age(self, name: str) -> float:
+    def modified(self, name: str) -> float:
         try:
             return float(self._fs.modified(f"{self._root}/{name}").timestamp())
         except (NotImplementedError, FileNotFoundError):

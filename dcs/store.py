@@ -112,17 +112,11 @@ class ShardGroup:
                 continue
             self._seen.add(name)
             try:
-                hashes, probs = _decode(name, data, self.n_classes)
+                hashes, probs = _decode(name, data, _n_classes(self.settings))
             except ValueError as error:
                 _log.warning("store %s: shard %s/%s: %s", self.place.url, self.key, name, error)
                 continue
             self.rows.update(zip(hashes, probs, strict=True))
-
-    @property
-    def n_classes(self) -> int | None:
-        """Number of label words, if the settings tell."""
-        words = self.settings.get("label_words")
-        return len(words) if isinstance(words, list) else None
 
     def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> str:
         """Keep the probabilities of some queries as one shard; returns its name."""
@@ -209,7 +203,7 @@ class ShardStore:
             shards=len(sizes),
             rows=len(group.rows),
             size=sum(sizes.values()),
-            modified=max((self._place.age(f"{full}/{name}") for name in sizes), default=0.0),
+            modified=max((self._place.modified(f"{full}/{name}") for name in sizes), default=0.0),
         )
 
     def verify(self) -> list[str]:
@@ -222,11 +216,9 @@ class ShardStore:
                     f"{key}/{_SETTINGS}: missing, or not the settings of this group; a run that "
                     "needs the group writes them again"
                 )
-            words = settings.get("label_words")
-            n_classes = len(words) if isinstance(words, list) else None
             for name in self._shards(key):
                 try:
-                    _decode(name, self._place.read(f"{key}/{name}") or b"", n_classes)
+                    self._read_shard(key, name, settings)
                 except ValueError as error:
                     problems.append(f"{key}/{name}: {error}")
         return problems
@@ -262,16 +254,15 @@ class ShardStore:
         return removed
 
     def _garbage(self, key: str, now: float) -> list[str]:
-        n_classes = ShardGroup(self._place, key, _read_settings(self._place, key)).n_classes
+        settings = _read_settings(self._place, key)
         names, content = [], {}
         for name in sorted(self._place.files(key)):
             if name.endswith(_SHARD):
                 try:
-                    hashes, _ = _decode(name, self._place.read(f"{key}/{name}") or b"", n_classes)
-                    content[name] = hashes
+                    content[name] = self._read_shard(key, name, settings)
                 except ValueError:
                     names.append(name)
-            elif name.endswith(_LEFT) and now - self._place.age(f"{key}/{name}") > _STALE:
+            elif name.endswith(_LEFT) and now - self._place.modified(f"{key}/{name}") > _STALE:
                 names.append(name)
         # Largest first: a shard that larger ones cover is not needed.
         covered: set[bytes] = set()
@@ -280,6 +271,10 @@ class ShardStore:
                 names.append(name)
             covered.update(hashes)
         return names
+
+    def _read_shard(self, key: str, name: str, settings: Mapping[str, Any]) -> list[bytes]:
+        data = self._place.read(f"{key}/{name}") or b""
+        return _decode(name, data, _n_classes(settings))[0]
 
     def _keys(self) -> list[str]:
         return [name for name in self._place.folders() if len(name) == 32]
@@ -296,6 +291,11 @@ class ShardStore:
     def _shards(self, key: str) -> dict[str, int]:
         sizes = self._place.files(key)
         return {name: size for name, size in sorted(sizes.items()) if name.endswith(_SHARD)}
+
+
+def _n_classes(settings: Mapping[str, Any]) -> int | None:
+    words = settings.get("label_words")
+    return len(words) if isinstance(words, list) else None
 
 
 def _read_settings(place: Place, key: str) -> dict[str, Any]:

@@ -78,8 +78,8 @@ class PairedComparison:
         Differences of accuracy, COBias, and accuracy minus COBias.
     accuracy_p : float
         Exact McNemar test that neither is more accurate.
-    cobias_p, score_p : float
-        Two-sided bootstrap p-values, not below 1 / (resamples + 1).
+    cobias_p : float
+        Two-sided bootstrap p-value, not below 1 / (resamples + 1).
     """
 
     accuracy: Interval
@@ -87,7 +87,6 @@ class PairedComparison:
     score: Interval
     accuracy_p: float
     cobias_p: float
-    score_p: float
 
 
 def bootstrap_intervals(
@@ -199,7 +198,6 @@ def compare_predictions(
         score=_interval(gain - change, accuracy - bias, level),
         accuracy_p=_mcnemar(int(cells[1].sum()), int(cells[2].sum())),
         cobias_p=_two_sided(bias),
-        score_p=_two_sided(accuracy - bias),
     )
 
 

@@ -51,16 +51,18 @@ class ForwardPasses:
     name: str
     token_budget: int = 0
     reuse_prefix: bool = True
+    torch: Any = field(init=False)
     device: Any = field(init=False)
     accepted: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.torch = require("torch")
         self.device = self.model.device
         self.token_budget = self.token_budget or _TOKEN_BUDGET.get(self.device.type, 1536)
         self.accepted = frozenset(inspect.signature(self.model.forward).parameters)
 
     def next_token_logits(
-        self, prompts: list[list[int]], wanted: Sequence[int], progress: Progress | None
+        self, prompts: list[list[int]], wanted: Sequence[int], progress: Progress
     ) -> NDArray[np.float64]:
         """Return the logits of some tokens after each prompt: [M, len(wanted)].
 
@@ -69,18 +71,17 @@ class ForwardPasses:
         ScoringError
             If a single prompt is more than the memory holds.
         """
-        torch = require("torch")
-
-        def last(tails: list[list[int]], run: Run) -> Any:
-            return self._run_tails(torch, tails, run).logits[:, -1, list(wanted)].double()
-
-        return self._run(torch, prompts, last, progress)
+        return self._run(
+            prompts,
+            lambda tails, run: self._run_tails(tails, run).logits[:, -1, list(wanted)].double(),
+            progress,
+        )
 
     def word_log_probabilities(
         self,
         prompts: list[list[int]],
         words: Sequence[tuple[int, ...]],
-        progress: Progress | None,
+        progress: Progress,
     ) -> NDArray[np.float64]:
         """Return the log-probabilities of whole words after each prompt: [M, len(words)].
 
@@ -89,35 +90,28 @@ class ForwardPasses:
         ScoringError
             If a single prompt is more than the memory holds.
         """
-        torch = require("torch")
-
-        def joint(tails: list[list[int]], run: Run) -> Any:
-            return self._joint(torch, tails, run, words)
-
-        return self._run(torch, prompts, joint, progress)
+        return self._run(prompts, lambda tails, run: self._joint(tails, run, words), progress)
 
     def _run(
         self,
-        torch: Any,
         prompts: list[list[int]],
         read: Callable[[list[list[int]], Run], Any],
-        progress: Progress | None,
+        progress: Progress,
     ) -> NDArray[np.float64]:
         shared = shared_length(prompts) if self.reuse_prefix else 0
-        with torch.inference_mode():
+        with self.torch.inference_mode():
             try:
-                cache = self._run_shared(torch, prompts[0][:shared])
+                cache = self._run_shared(prompts[0][:shared])
             except RuntimeError as error:
-                raise self._too_large(torch, error) from None
+                raise self._too_large(error) from None
             run = Run(prompts, shared if cache is not None else 0, cache)
-            return self._read(torch, run, lambda tails: read(tails, run), progress)
+            return self._read(run, lambda tails: read(tails, run), progress)
 
     def _read(
         self,
-        torch: Any,
         run: Run,
         read: Callable[[list[list[int]]], Any],
-        progress: Progress | None,
+        progress: Progress,
     ) -> NDArray[np.float64]:
         """Run all prompts; `read` gives what is needed of the prompts with some tails."""
         lengths = [len(ids) - run.shared for ids in run.prompts]
@@ -130,20 +124,19 @@ class ForwardPasses:
                     found = read([run.prompts[row][run.shared :] for row in rows])
                     values = found.cpu().numpy()
                 except RuntimeError as error:
-                    if len(rows) == 1 or not is_out_of_memory(torch, error):
-                        raise self._too_large(torch, error) from None
+                    if len(rows) == 1 or not is_out_of_memory(self.torch, error):
+                        raise self._too_large(error) from None
                 else:
                     parts |= dict(zip(rows, values, strict=True))
-                    if progress is not None:
-                        progress(len(rows))
+                    progress(len(rows))
                     continue
                 # Here the failed run's tensors are gone, which they are not while it is handled.
-                self._halve(torch)
+                self._halve()
                 middle = len(rows) // 2
                 pending += [rows[middle:], rows[:middle]]
         return np.stack([parts[row] for row in range(len(run.prompts))])
 
-    def _halve(self, torch: Any) -> None:
+    def _halve(self) -> None:
         self.token_budget = max(1, self.token_budget // 2)
         _log.warning(
             "model %s: out of memory on %s; going on with at most %d tokens at once",
@@ -152,10 +145,10 @@ class ForwardPasses:
             self.token_budget,
         )
         if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+            self.torch.cuda.empty_cache()
 
-    def _too_large(self, torch: Any, error: RuntimeError) -> Exception:
-        if not is_out_of_memory(torch, error):
+    def _too_large(self, error: RuntimeError) -> Exception:
+        if not is_out_of_memory(self.torch, error):
             return error
         return ScoringError(
             f"model {self.name!r} ran out of memory on {self.device} with a single prompt; "
@@ -164,20 +157,19 @@ class ForwardPasses:
 
     def _joint(
         self,
-        torch: Any,
         tails: list[list[int]],
         run: Run,
         token_ids: Sequence[tuple[int, ...]],
     ) -> Any:
         """Return the log-probabilities of whole label words: [rows, N]."""
-        output = self._run_tails(torch, tails, run, keep_cache=True)
+        output = self._run_tails(tails, run, keep_cache=True)
         total = output.logits[:, -1].double().log_softmax(-1)[:, [ids[0] for ids in token_ids]]
         cache: Any = getattr(output, "past_key_values", None)
         is_plain = hasattr(cache, "layers") and all(map(is_plain_layer, cache.layers))
         # Plain layers join new keys to old ones in new tensors, so that the old ones stay.
         kept = [(layer.keys, layer.values) for layer in cache.layers] if is_plain else []
         width = max(len(tail) for tail in tails)
-        padding = torch.tensor([width - len(tail) for tail in tails], device=self.device)
+        padding = self.torch.tensor([width - len(tail) for tail in tails], device=self.device)
         for column, ids in enumerate(token_ids):
             head, rest = list(ids[:-1]), list(ids[1:])
             if not head:
@@ -185,10 +177,12 @@ class ForwardPasses:
             if is_plain:
                 # Only the word is run, on the keys and values of its prompt.
                 past = run.shared + width
-                grown = torch.arange(past + len(head), device=self.device).unsqueeze(0)
+                grown = self.torch.arange(past + len(head), device=self.device).unsqueeze(0)
                 seen = (grown < run.shared) | (grown >= run.shared + padding.unsqueeze(1))
                 inputs = {
-                    "input_ids": torch.tensor([head], device=self.device).repeat(len(tails), 1),
+                    "input_ids": self.torch.tensor([head], device=self.device).repeat(
+                        len(tails), 1
+                    ),
                     "attention_mask": seen.long(),
                     "past_key_values": cache,
                 }
@@ -199,7 +193,7 @@ class ForwardPasses:
                     layer.keys, layer.values = keys, values
             else:
                 longer = [tail + head for tail in tails]
-                more = self._run_tails(torch, longer, run, keep=len(head)).logits
+                more = self._run_tails(longer, run, keep=len(head)).logits
             steps = list(range(len(head)))
             scores = more[:, -len(head) :].double().log_softmax(-1)
             total[:, column] += scores[:, steps, rest].sum(1)
@@ -219,17 +213,16 @@ class ForwardPasses:
             yield rows
             start += len(rows)
 
-    def _run_shared(self, torch: Any, ids: list[int]) -> Any:
+    def _run_shared(self, ids: list[int]) -> Any:
         if not ids:
             return None
-        batch = torch.tensor([ids], device=self.device)
+        batch = self.torch.tensor([ids], device=self.device)
         output = self.model(input_ids=batch, use_cache=True, **self._last_only(1))
         cache = getattr(output, "past_key_values", None)
         return cache if hasattr(cache, "layers") else None
 
     def _run_tails(
         self,
-        torch: Any,
         tails: list[list[int]],
         run: Run,
         *,
@@ -241,12 +234,12 @@ class ForwardPasses:
         padding = [width - len(tail) for tail in tails]
         # Any token will do as padding: the mask hides it.
         rows = [[0] * pad + tail for pad, tail in zip(padding, tails, strict=True)]
-        inputs: dict[str, Any] = {"input_ids": torch.tensor(rows, device=self.device)}
+        inputs: dict[str, Any] = {"input_ids": self.torch.tensor(rows, device=self.device)}
         if any(padding):
-            pads = torch.tensor(padding, device=self.device).unsqueeze(1)
-            columns = torch.arange(width, device=self.device).unsqueeze(0)
-            seen = torch.ones((len(rows), shared), dtype=torch.long, device=self.device)
-            inputs["attention_mask"] = torch.cat([seen, (columns >= pads).long()], dim=1)
+            pads = self.torch.tensor(padding, device=self.device).unsqueeze(1)
+            columns = self.torch.arange(width, device=self.device).unsqueeze(0)
+            seen = self.torch.ones((len(rows), shared), dtype=self.torch.long, device=self.device)
+            inputs["attention_mask"] = self.torch.cat([seen, (columns >= pads).long()], dim=1)
             if "position_ids" in self.accepted:
                 inputs["position_ids"] = shared + (columns - pads).clamp(min=0)
         if cache is not None:

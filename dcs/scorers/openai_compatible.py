@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs._messages import suggest
+from dcs._numerics import softmax
 from dcs.errors import ConfigError, ScoringError
+from dcs.scorers._engines import Engine
 from dcs.scorers._estimates import CostEstimate, estimate_cost
 from dcs.scorers._http import Server, Session, require_aiohttp
 from dcs.scorers._replies import (
@@ -43,7 +45,7 @@ Api = Literal["completions", "chat"]
 _T = TypeVar("_T")
 
 
-class OpenAIScorer:
+class OpenAIScorer(Engine):
     """Reads class probabilities off a served model.
 
     Parameters
@@ -137,7 +139,6 @@ class OpenAIScorer:
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
         self._server = Server(self.base_url, concurrency, retries, timeout, key_variable)
         self._tokenizer = tokenizer
-        self._closed = False
         self.missing: Counter[str] = Counter()
         """How often each label word was missing from the tokens shown."""
         self.answered = 0
@@ -171,23 +172,14 @@ class OpenAIScorer:
             for word, count in self.missing.most_common()
         ]
 
-    def score(
+    def _score(
         self,
         prefix: str,
         queries: Sequence[str],
         label_words: Sequence[str],
-        *,
-        progress: Progress | None = None,
+        progress: Progress,
     ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``.
-
-        See :meth:`dcs.scorers.Scorer.score`.
-        """
-        if self._closed:
-            raise ScoringError(f"model {self.model!r} has been closed; load it again")
         refuse_prefixes(label_words)
-        if not queries:
-            return np.zeros((0, len(label_words)))
         prompts = [prefix + query for query in queries]
         read = self._whole_words if self._rule == "joint" else self._next_tokens
 
@@ -196,15 +188,11 @@ class OpenAIScorer:
 
         return _run(self._all(len(prompts), one, progress))
 
-    def close(self) -> None:
-        """End the use of the scorer."""
-        self._closed = True
-
     async def _all(
         self,
         count: int,
         one: Callable[[Session, int], Awaitable[NDArray[np.float64]]],
-        progress: Progress | None,
+        progress: Progress,
     ) -> NDArray[np.float64]:
         found: dict[int, NDArray[np.float64]] = {}
         rows = iter(range(count))  # shared: each worker takes the next row
@@ -215,8 +203,7 @@ class OpenAIScorer:
                 for row in rows:
                     found[row] = await one(session, row)
                     self.answered += 1
-                    if progress is not None:
-                        progress(1)
+                    progress(1)
 
             workers = [
                 asyncio.create_task(work()) for _ in range(min(self._server.concurrency, count))
@@ -293,8 +280,7 @@ class OpenAIScorer:
         logs = np.array([least if value is None else value for value in found])
         if not np.isfinite(logs[np.array([value is not None for value in found])]).all():
             raise ScoringError(f"query {row}: {self.base_url} gives a log-probability of {logs}")
-        weights = np.exp(logs - logs.max())
-        return np.asarray(weights / weights.sum(), dtype=np.float64)
+        return np.asarray(softmax(logs[None])[0], dtype=np.float64)
 
 
 def _check_rule(rule: str, api: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,18 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, ScoringError
 from dcs.scorers._caches import is_out_of_memory
+from dcs.scorers._engines import TokenEngine
 from dcs.scorers._forward import ForwardPasses
-from dcs.scorers._prompts import tokenize
+from dcs.scorers._prompts import TokenizedPrompts
 from dcs.scorers.base import Progress
-from dcs.scorers.label_tokens import (
-    LabelRule,
-    check_label_rule,
-    class_probabilities,
-    joint_probabilities,
-)
+from dcs.scorers.label_tokens import LabelRule, check_label_rule
 from dcs.scorers.loading import find_device, load_model, loaded_revision, loading, require
 from dcs.scorers.models import ModelReference, resolve_model
 
 __all__ = ["TransformersScorer"]
 
 
-class TransformersScorer:
+class TransformersScorer(TokenEngine):
     """Reads class probabilities off a Transformers model.
 
     The part that all prompts share is run once and its keys and values are used again for every
@@ -127,7 +123,8 @@ class TransformersScorer:
     ) -> None:
         torch, transformers = require("torch"), require("transformers")
         self._model, self._tokenizer = model.eval(), tokenizer
-        self._label_rule: LabelRule = label_rule
+        self._label_rule = label_rule
+        self._limit = getattr(model.config, "max_position_embeddings", None)
         self._passes = ForwardPasses(self._model, self.model, token_budget or 0, reuse_prefix)
         self.version = f"transformers {transformers.__version__}, torch {torch.__version__}"
         self.settings: Mapping[str, str] = {
@@ -135,53 +132,22 @@ class TransformersScorer:
             "label_rule": label_rule,
         }
 
-    def score(
-        self,
-        prefix: str,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        *,
-        progress: Progress | None = None,
-    ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``.
-
-        See :meth:`dcs.scorers.Scorer.score`.
-        """
-        if self._model is None:
-            raise ScoringError(f"model {self.model!r} has been closed; load it again")
-        if not queries:
-            return np.zeros((0, len(label_words)))
-        tokens = tokenize(
-            prefix,
-            queries,
-            label_words,
-            encode=self._encode,
-            describe=lambda token: str(self._tokenizer.decode([token])),
-            rule=self._label_rule,
-            model=self.model,
-            limit=getattr(self._model.config, "max_position_embeddings", None),
-        )
+    def _read(self, tokens: TokenizedPrompts, progress: Progress) -> NDArray[np.float64]:
         if tokens.rule == "joint":
-            words = self._passes.word_log_probabilities(tokens.prompts, tokens.token_ids, progress)
-            return joint_probabilities(words)
-        logits = self._passes.next_token_logits(tokens.prompts, tokens.wanted, progress)
-        return class_probabilities(logits, tokens.token_ids)
-
-    def close(self) -> None:
-        """Free the model's memory. The scorer cannot be used afterwards."""
-        if self._model is None:
-            return
-        on_gpu = self._passes.device.type == "cuda"
-        self._model = None
-        del self._passes
-        if on_gpu:
-            require("torch").cuda.empty_cache()
+            return self._passes.word_log_probabilities(tokens.prompts, tokens.token_ids, progress)
+        return self._passes.next_token_logits(tokens.prompts, tokens.wanted, progress)
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         ids: list[list[int]] = self._tokenizer(
             texts, return_attention_mask=False, return_token_type_ids=False, verbose=False
         )["input_ids"]
         return ids
+
+    def _free(self) -> None:
+        on_gpu = self._passes.device.type == "cuda"
+        del self._model, self._passes
+        if on_gpu:
+            require("torch").cuda.empty_cache()
 
 
 def _moved(torch: Any, model: Any, device: Any, name: str) -> Any:

@@ -20,14 +20,10 @@ from numpy.typing import NDArray
 
 from dcs._messages import named, suggest
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
-from dcs.scorers._prompts import TokenizedPrompts, tokenize
+from dcs.scorers._engines import TokenEngine
+from dcs.scorers._prompts import TokenizedPrompts
 from dcs.scorers.base import Progress
-from dcs.scorers.label_tokens import (
-    LabelRule,
-    check_label_rule,
-    class_probabilities,
-    joint_probabilities,
-)
+from dcs.scorers.label_tokens import LabelRule, check_label_rule
 from dcs.scorers.loading import loaded_revision
 from dcs.scorers.models import ModelReference, resolve_model
 
@@ -40,7 +36,7 @@ _MOST_TOKEN_IDS = 128  # what vLLM allows by token id
 _BATCH = 1024  # prompts handed over at once, so that progress shows
 
 
-class VLLMScorer:
+class VLLMScorer(TokenEngine):
     """Reads class probabilities off a model that vLLM runs.
 
     Parameters
@@ -137,52 +133,21 @@ class VLLMScorer:
             ) from error
         self._tokenizer = self._engine.get_tokenizer()
         config = self._engine.llm_engine.model_config
-        self._max_length = int(config.max_model_len)
-        self._label_rule: LabelRule = (
-            "mean" if label_rule == "auto" and not self._by_id else label_rule
-        )
+        self._limit = int(config.max_model_len) - 1  # one token more is generated
+        self._label_rule = "mean" if label_rule == "auto" and not self._by_id else label_rule
         self.model = reference.name
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
         self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": self._label_rule}
 
-    def score(
-        self,
-        prefix: str,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        *,
-        progress: Progress | None = None,
-    ) -> NDArray[np.float64]:
-        """Return the class probabilities of the prompts ``prefix + query``.
-
-        See :meth:`dcs.scorers.Scorer.score`.
-        """
-        if self._engine is None:
-            raise ScoringError(f"model {self.model!r} has been closed; load it again")
-        if not queries:
-            return np.zeros((0, len(label_words)))
-        tokens = tokenize(
-            prefix,
-            queries,
-            label_words,
-            encode=self._encode,
-            describe=lambda token: str(self._tokenizer.decode([token])),
-            rule=self._label_rule,
-            model=self.model,
-            limit=self._max_length - 1,  # one token more is generated
-        )
+    def _read(self, tokens: TokenizedPrompts, progress: Progress) -> NDArray[np.float64]:
         read = self._whole_words if tokens.rule == "joint" else self._next_tokens
         parts = []
-        for start in range(0, len(queries), _BATCH):
-            rows = range(start, min(start + _BATCH, len(queries)))
+        for start in range(0, len(tokens.prompts), _BATCH):
+            rows = range(start, min(start + _BATCH, len(tokens.prompts)))
             parts.append(read(rows, tokens))
-            if progress is not None:
-                progress(len(rows))
-        values = np.concatenate(parts)
-        if tokens.rule == "joint":
-            return joint_probabilities(values)
-        return class_probabilities(values, tokens.token_ids)
+            progress(len(rows))
+        return np.concatenate(parts)
 
     def _next_tokens(self, rows: range, tokens: TokenizedPrompts) -> NDArray[np.float64]:
         return self._ask(rows, [tokens.prompts[row] for row in rows], tokens.wanted)
@@ -218,11 +183,9 @@ class VLLMScorer:
             [self._values(row, answer, wanted) for row, answer in zip(rows, answers, strict=True)]
         )
 
-    def close(self) -> None:
-        """Shut the engine down and free the GPUs. The scorer cannot be used afterwards."""
-        engine, self._engine = self._engine, None
-        if engine is None:
-            return
+    def _free(self) -> None:
+        engine = self._engine
+        del self._engine
         # There is no public way: ask the engine core, if it is where it is known to be.
         core = getattr(getattr(engine, "llm_engine", None), "engine_core", None)
         shutdown = getattr(core, "shutdown", None)

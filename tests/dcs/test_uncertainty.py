@@ -70,7 +70,7 @@ def test_same_predictions_do_not_differ() -> None:
     labels, predictions = _rows(_CONFUSION)
     pair = compare_predictions(labels, predictions, predictions, 3)
     assert (pair.accuracy.low, pair.accuracy.high) == (0.0, 0.0)
-    assert pair.accuracy_p == pair.cobias_p == pair.score_p == 1.0
+    assert pair.accuracy_p == pair.cobias_p == 1.0
 
 
 def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:

@@ -129,7 +129,7 @@ class TestWholeWords:
 
     def test_too_long_with_a_word(self, engine: VLLMScorer) -> None:
         if engine._by_id:
-            limit = engine._max_length - 1
+            limit = engine._limit
             count = len(engine._encode([QUERIES[0]])[0])
             text = "a " * (limit - count - 1) + QUERIES[0]
             assert limit - 3 <= len(engine._encode([text])[0]) <= limit
