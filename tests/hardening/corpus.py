@@ -23,8 +23,8 @@ from dcs.errors import DCSError, SchemeError, TableError, TrackingError
 from dcs.importers import import_file
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import get_task
-from dcs.provenance import Provenance
 from dcs.scheme import CorrectionScheme
+from tests.workflows.conftest import biased_table
 from tracking import Outbox
 from tracking.destinations import DestinationInfo, read_info
 from tracking.records import CellRecord, TrialRecord
@@ -40,18 +40,7 @@ brief = settings(thorough, max_examples=max(3, EXAMPLES // 4))
 
 def table(n_rows: int = 40, classes: tuple[str, ...] = ("Anger", "Fear", "Joy")) -> Any:
     """Return a small table in which the first class is predicted too often."""
-    rng = np.random.default_rng(3)
-    labels = np.arange(n_rows) % len(classes)
-    logits = rng.normal(size=(n_rows, len(classes))) + 1.5 * np.eye(len(classes))[labels]
-    logits[:, 0] += 1.0
-    probs = np.exp(logits)
-    return ProbabilityTable.from_arrays(
-        probs,
-        labels,
-        classes=classes,
-        provenance=Provenance(model="m", task="t", shots=1, split="test"),
-        normalise=True,
-    )
+    return biased_table(n_rows, seed=3, classes=classes)
 
 
 def scheme(classes: tuple[str, ...] = ("Anger", "Fear", "Joy")) -> CorrectionScheme:

@@ -10,7 +10,10 @@ import typer
 __all__ = [
     "Config",
     "Data",
+    "Models",
+    "Only",
     "Output",
+    "RetryFailed",
     "Runs",
     "Seed",
     "TrackingUri",
@@ -25,6 +28,29 @@ Config = Annotated[
         help="The sweep: models, tasks, shots, ... Or the name of one in the package: "
         "quickstart, paper_main, ...",
     ),
+]
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="Use this model instead of those of the file; repeatable.",
+    ),
+]
+
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="AXIS=VALUE,...",
+        help="Only the cells of these values, e.g. tasks=trec,rte or objectives=err; repeatable, "
+        "one axis each.",
+    ),
+]
+
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Compute cells again that failed earlier.")
 ]
 
 Output = Annotated[

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from workflows.cli._options import Config, TrackingUri, sweep_file
+from workflows.cli._options import (
+    Config,
+    Models,
+    Only,
+    RetryFailed,
+    TrackingUri,
+    sweep_file,
+)
 from workflows.cli._signals import STOP
 
 __all__ = ["submit"]
@@ -31,17 +38,9 @@ def submit(
         ),
     ] = "/mnt/dcs/runs",
     tracking_uri: TrackingUri = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="MODEL", help="As for `dcs sweep`; repeatable."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="AXIS=VALUE,...", help="As for `dcs sweep`; repeatable."),
-    ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Compute cells again that failed earlier.")
-    ] = False,
+    model: Models = None,
+    only: Only = None,
+    retry_failed: RetryFailed = False,
     data: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from workflows.cli._engine import Yes, with_engine_options
-from workflows.cli._options import Config, Data, Output, TrackingUri, sweep_file
+from workflows.cli._options import (
+    Config,
+    Data,
+    Models,
+    Only,
+    Output,
+    RetryFailed,
+    TrackingUri,
+    sweep_file,
+)
 
 __all__ = ["sweep"]
 
@@ -16,23 +25,9 @@ __all__ = ["sweep"]
 @with_engine_options
 def sweep(
     config: Config,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="Use this model instead of those of the file; repeatable.",
-        ),
-    ] = None,
+    model: Models = None,
     data: Data = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="AXIS=VALUE,...",
-            help="Leave out other cells, e.g. tasks=trec,rte or objectives=err; repeatable.",
-        ),
-    ] = None,
+    only: Only = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -44,9 +39,7 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
     ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Compute cells again that failed earlier.")
-    ] = False,
+    retry_failed: RetryFailed = False,
     address: Annotated[
         str | None,
         typer.Option(
