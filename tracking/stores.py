@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from dcs._files import atomic_path
 from dcs._messages import one_line
 from dcs._redaction import redact as redact_text
 from dcs.errors import ConfigError, TrackingError
@@ -206,7 +205,7 @@ def _remedy(error: Exception) -> str:
 
 
 def _make_sqlite(uri: str, client_class: type[MlflowClient]) -> None:
-    """Make a new SQLite file whole or not at all.
+    """Make a new SQLite file whole or not at all, and never in the place of another.
 
     MLflow makes its tables in dozens of steps, which takes seconds; were it killed among them, no
     version of it could open the file again.
@@ -218,12 +217,20 @@ def _make_sqlite(uri: str, client_class: type[MlflowClient]) -> None:
         made = Path(folder) / path.name
         client_class(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
         # MLflow keeps its connection, so a copy is taken the way SQLite offers.
-        with (
-            atomic_path(path) as temporary,
-            closing(sqlite3.connect(made)) as source,
-            closing(sqlite3.connect(temporary)) as copy,
-        ):
-            source.backup(copy)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".dcs-", dir=path.parent) as beside:
+            copied = Path(beside) / path.name
+            with (
+                closing(sqlite3.connect(made)) as source,
+                closing(sqlite3.connect(copied)) as copy,
+            ):
+                source.backup(copy)
+            try:
+                os.link(copied, path)
+            except FileExistsError:
+                pass  # Another sweep in this folder was faster, and has its file open.
+            except OSError:
+                copied.rename(path)  # A file system without links.
 
 
 def load_client_class() -> type[MlflowClient]:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,23 @@ def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(
     assert (root.level, list(root.handlers)) == before
     assert capfd.readouterr() == ("", "")
     assert stores.is_http("http://x")
+
+
+def test_a_file_that_another_sweep_made_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "mlflow.db"
+
+    class Slow:
+        """Makes its tables while another process puts its own file into the folder."""
+
+        def __init__(self, tracking_uri: str) -> None:
+            self._made = tracking_uri.removeprefix("sqlite:///")
+
+        def search_experiments(self, *, max_results: int) -> None:
+            with closing(sqlite3.connect(self._made)) as made:
+                made.execute("CREATE TABLE slow (x)")
+            path.parent.mkdir()
+            path.write_bytes(b"the other's")
+
+    stores._make_sqlite(f"sqlite:///{path}", Slow)
+    assert path.read_bytes() == b"the other's"
+    assert list(path.parent.iterdir()) == [path]
