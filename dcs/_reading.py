@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcs._messages import escaped, reason, show
+from dcs._messages import escaped, one_line, reason, show
 from dcs.errors import DCSError
 
 if TYPE_CHECKING:
@@ -234,9 +234,7 @@ def parse_yaml(text: str, *, source: str, error: type[DCSError]) -> Any:
     except RecursionError:
         raise error(f"{source}: nested too deeply; is it the right file?") from None
     except yaml.YAMLError as problem:
-        raise error(
-            f"{source}: not valid YAML: {escaped(' '.join(str(problem).split()))}"
-        ) from None
+        raise error(f"{source}: not valid YAML: {escaped(one_line(problem))}") from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as problem:
         # What PyYAML raises for a value that does not fit its tag, such as the date 2026-13-41.
         raise error(f"{source}: a value does not fit its type: {reason(problem)}") from None

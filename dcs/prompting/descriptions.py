@@ -62,7 +62,7 @@ class TaskFile:
         prefix.
     replace : tuple of (str, str)
         Replacements in every field, in order.
-    sizes : dict of str to int
+    sizes : tuple of (str, int)
         At most so many texts of each split, drawn with `seed`; a split left out is taken whole.
     seed : int
         Seed of that draw.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ class _Source:
     """Gives the texts; kept as values alone, so that a task can be sent to other processes."""
 
     file: TaskFile
-    data: str | None = field(default=None)
+    data: str | None = None
 
     def __call__(self, split: Split) -> tuple[Any, ...]:
         from dcs.prompting.texts import read_examples

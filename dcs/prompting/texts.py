@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -233,8 +233,6 @@ def _json(text: str, path: Path, line: int | None) -> Any:
 
 
 def _has_datasets() -> bool:
-    import importlib.util
-
     return importlib.util.find_spec("datasets") is not None
 
 

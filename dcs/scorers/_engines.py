@@ -39,7 +39,8 @@ class Engine(ABC):
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
         if not queries:
             return np.zeros((0, len(label_words)))
-        return self._score(prefix, queries, label_words, progress or (lambda count: None))
+        prompts = [prefix + query for query in queries]
+        return self._score(prompts, label_words, progress or (lambda count: None))
 
     def close(self) -> None:
         """End the use of the scorer."""
@@ -47,13 +48,9 @@ class Engine(ABC):
 
     @abstractmethod
     def _score(
-        self,
-        prefix: str,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
+        self, prompts: list[str], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
-        """Score one query or more."""
+        """Score one prompt or more."""
 
 
 class TokenEngine(Engine):
@@ -65,15 +62,10 @@ class TokenEngine(Engine):
     """Most tokens of a prompt and what follows it."""
 
     def _score(
-        self,
-        prefix: str,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
+        self, prompts: list[str], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
         tokens = tokenize(
-            prefix,
-            queries,
+            prompts,
             label_words,
             encode=self._encode,
             describe=lambda token: str(self._tokenizer.decode([token])),

@@ -36,8 +36,7 @@ class TokenizedPrompts:
 
 
 def tokenize(
-    prefix: str,
-    queries: Sequence[str],
+    prompts: list[str],
     label_words: Sequence[str],
     *,
     encode: Callable[[list[str]], list[list[int]]],
@@ -52,8 +51,10 @@ def tokenize(
 
     Parameters
     ----------
-    prefix, queries, label_words
-        As for :meth:`dcs.scorers.Scorer.score`; at least one query.
+    prompts : list of str
+        At least one.
+    label_words : sequence of str
+        As for :meth:`dcs.scorers.Scorer.score`.
     encode : callable
         Gives the token ids of texts, each with one start token if the model wants it.
     describe : callable
@@ -71,16 +72,16 @@ def tokenize(
         If label words collide, or a prompt is empty or too long.
     """
     token_ids, settled = read_label_words(
-        prefix + queries[0],
+        prompts[0],
         label_words,
         encode=lambda text: encode([text])[0],
         describe=describe,
         rule=rule,
     )
-    prompts = encode([prefix + query for query in queries])
+    tokens = encode(prompts)
     # Of a word that is read whole, all tokens but the last are run too.
     word = max(map(len, token_ids)) - 1 if settled == "joint" else 0
-    for row, ids in enumerate(prompts):
+    for row, ids in enumerate(tokens):
         if not ids:
             raise ScoringError(f"query {row}: its prompt is empty")
         if limit is not None and len(ids) + word > limit:
@@ -89,4 +90,4 @@ def tokenize(
                 f"query {row}: its prompt has {len(ids)} tokens{more}; model {model!r} reads at "
                 f"most {limit}; use fewer shots or shorter texts"
             )
-    return TokenizedPrompts(prompts, token_ids, settled)
+    return TokenizedPrompts(tokens, token_ids, settled)

@@ -173,14 +173,9 @@ class OpenAIScorer(Engine):
         ]
 
     def _score(
-        self,
-        prefix: str,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        progress: Progress,
+        self, prompts: list[str], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
         refuse_prefixes(label_words)
-        prompts = [prefix + query for query in queries]
         read = self._whole_words if self._rule == "joint" else self._next_tokens
 
         async def one(session: Session, row: int) -> NDArray[np.float64]:
