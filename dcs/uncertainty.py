@@ -8,6 +8,7 @@ without touching a row.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
@@ -27,6 +28,10 @@ __all__ = [
 ]
 
 _RESAMPLES: Final = 2000
+#: Classes that differ by less are equally accurate but for rounding.
+_EVEN: Final = 1e-9
+#: They find the end of an interval to a thousandth of where it is looked for.
+_HALVINGS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,10 @@ def bootstrap_intervals(
 ) -> MetricIntervals:
     """Return bootstrap intervals for every figure of a confusion matrix.
 
-    Bias-corrected percentile intervals (Efron 1987): resampling adds noise to every class
-    accuracy and so inflates COBias, which plain percentiles would not undo.
+    Bias-corrected percentile intervals (Efron 1987) for all but COBias. Chance alone makes class
+    accuracies differ, so that COBias is overestimated, the more the smaller it is, and resampling
+    does so once more. Its interval holds the true values that would make the observed one likely
+    (a parametric bootstrap, inverted); it reaches 0 where chance explains the whole of it.
 
     Parameters
     ----------
@@ -124,9 +131,10 @@ def bootstrap_intervals(
     cells = np.stack([right, counts.sum(axis=1) - right])
     drawn = _resample(cells, resamples, seed)
     rates, accuracy, bias = _figures(drawn[:, 0], drawn.sum(axis=1))
+    low, high = _cobias_ends(right, counts.sum(axis=1), estimate.cobias, level, resamples, seed)
     return MetricIntervals(
         accuracy=_interval(estimate.accuracy, accuracy, level),
-        cobias=_interval(estimate.cobias, bias, level),
+        cobias=Interval(estimate.cobias, low, high, float(bias.std())),
         score=_interval(estimate.accuracy - estimate.cobias, accuracy - bias, level),
         class_accuracies=tuple(
             _interval(value, rates[:, j], level)
@@ -231,6 +239,56 @@ def _figures(
     pairs = np.maximum(present[:, 0] * (present[:, 0] - 1) / 2, 1)
     bias = (factors * np.nan_to_num(ordered)).sum(axis=1) / pairs
     return rates, accuracy, bias
+
+
+def _cobias_ends(
+    right: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    estimate: float,
+    level: float,
+    resamples: int,
+    seed: int,
+) -> tuple[float, float]:
+    """Return the ends of the interval of COBias: what would hardly make it so large, so small."""
+    known = rows > 0
+    right, rows = right[known], rows[known]
+    n = rows.size
+    if n < 2:
+        return estimate, estimate
+    rates = right / rows
+    # The way the classes lie apart is taken from the data, how far is what is asked for.
+    shape = (rates - rates.mean()) / max(estimate, _EVEN)
+    if estimate < _EVEN:
+        shape = np.linspace(-0.5, 0.5, n) * 3 * (n - 1) / (n + 1)
+    # Classes that are always right, or never, may be otherwise in other rows.
+    likely = (right + 1) / (rows + 2)
+    errors = np.sqrt(likely * (1.0 - likely) / rows)
+    noise = np.random.default_rng(seed).standard_normal((resamples, n)) * errors
+    factors = (2.0 * np.arange(n) - (n - 1)) / (n * (n - 1) / 2)
+
+    def observed(true: float, quantile: float) -> float:
+        return float(np.quantile(np.sort(true * shape + noise, axis=1) @ factors, quantile))
+
+    tail = (1.0 - level) / 2
+    # Less than chance alone makes is luck, or rows that were tuned on.
+    least = max(estimate, observed(0.0, 0.5))
+    low = _crossing(lambda true: observed(true, 1.0 - tail), estimate, least)
+    high = _crossing(lambda true: observed(true, tail), least, least + 4.0 * float(errors.max()))
+    return min(low, estimate), max(high, estimate)
+
+
+def _crossing(rising: Callable[[float], float], value: float, high: float) -> float:
+    """Return where between 0 and `high` a rising function passes a value, or the nearer end."""
+    low = 0.0
+    if rising(low) >= value:
+        return low
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if rising(middle) < value:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 def _interval(estimate: float, drawn: NDArray[np.float64], level: float) -> Interval:

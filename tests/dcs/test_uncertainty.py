@@ -45,9 +45,10 @@ def test_intervals_hold_their_estimate_and_narrow_with_rows() -> None:
         assert (b.high - b.low) == pytest.approx((a.high - a.low) / 10, rel=0.25)
 
 
-def test_covers_the_true_cobias_where_plain_percentiles_do_not() -> None:
+@pytest.mark.parametrize("spread", [0.0, 0.01, 0.02, 0.1])
+def test_covers_the_true_cobias_where_the_bootstrap_does_not(spread: float) -> None:
     rng = np.random.default_rng(0)
-    true = np.array([0.62, 0.58, 0.6, 0.6])
+    true = 0.6 + spread * np.array([1, -1, 0, 0])
     truth = ClassificationMetrics.from_confusion(
         np.diag((true * 1e6).astype(int)) + np.roll(np.diag(((1 - true) * 1e6).astype(int)), 1, 1)
     ).cobias
@@ -57,7 +58,16 @@ def test_covers_the_true_cobias_where_plain_percentiles_do_not() -> None:
         confusion = np.diag(right) + np.roll(np.diag(400 - right), 1, 1)
         found = bootstrap_intervals(confusion, seed=i, resamples=500).cobias
         covered += found.low <= truth <= found.high
-    assert covered >= 48
+    assert covered >= 55
+
+
+def test_what_chance_explains_reaches_down_to_no_bias() -> None:
+    noisy = bootstrap_intervals(np.array([[52, 48], [50, 50]])).cobias
+    assert noisy.low == 0.0 < noisy.estimate < noisy.high
+    even = bootstrap_intervals(np.array([[50, 50, 0], [0, 50, 50], [50, 0, 50]])).cobias
+    assert even.low == even.estimate == 0.0
+    assert 0.05 < even.high < 0.2, "more even than chance allows says nothing more"
+    assert bootstrap_intervals(np.array([[9, 1], [0, 0]])).cobias.high == 0.0
 
 
 def test_class_without_rows_has_no_interval() -> None:
