@@ -136,17 +136,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         targets = column_or_1d(y, warn=True)
         self.classes_ = np.unique(targets) if self.labels is None else np.asarray(self.labels)
-        if self.classes_.size < 2:
-            raise InvalidInputError(
-                f"y has only one class, {self.classes_[0]!r}; at least two are needed"
-            )
-        order = {label: j for j, label in enumerate(self.classes_.tolist())}
-        unknown = [label for label in np.unique(targets).tolist() if label not in order]
-        if unknown:
-            raise InvalidInputError(
-                f"y has the class {unknown[0]!r}, which is not in labels; name every class there"
-            )
-        indices = np.array([order[label] for label in targets.tolist()], dtype=np.int64)
+        indices = self._indices(targets)
         if self.estimator is None:
             probs = self._normalised(X)
         else:
@@ -227,6 +217,20 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _indices(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the places of the targets among the classes."""
+        if self.classes_.size < 2:
+            raise InvalidInputError(
+                f"y has only one class, {self.classes_[0]!r}; at least two are needed"
+            )
+        order = {label: j for j, label in enumerate(self.classes_.tolist())}
+        unknown = [label for label in np.unique(targets).tolist() if label not in order]
+        if unknown:
+            raise InvalidInputError(
+                f"y has the class {unknown[0]!r}, which is not in labels; name every class there"
+            )
+        return np.array([order[label] for label in targets.tolist()], dtype=np.int64)
 
     def _normalised(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
         wrong = np.argwhere(probs < 0.0)

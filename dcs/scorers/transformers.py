@@ -74,14 +74,14 @@ class TransformersScorer(TokenEngine):
             raise ConfigError(f"dtype {precision!r}: allowed are bfloat16, float16 and float32")
         with loading(reference, transformers):
             tokenizer, loaded = load_model(transformers, reference, getattr(torch, precision))
-        self.model = reference.name
-        self.revision = loaded_revision(reference)
         self._adopt(
             _moved(torch, loaded, place, reference.name),
             tokenizer,
-            label_rule,
-            token_budget,
-            reuse_prefix,
+            name=reference.name,
+            revision=loaded_revision(reference),
+            token_budget=token_budget,
+            label_rule=label_rule,
+            reuse_prefix=reuse_prefix,
         )
 
     @classmethod
@@ -109,23 +109,35 @@ class TransformersScorer(TokenEngine):
         """
         check_label_rule(label_rule)
         scorer = cls.__new__(cls)
-        scorer.model, scorer.revision = name, revision
-        scorer._adopt(model, tokenizer, label_rule, token_budget, reuse_prefix)
+        scorer._adopt(
+            model,
+            tokenizer,
+            name=name,
+            revision=revision,
+            token_budget=token_budget,
+            label_rule=label_rule,
+            reuse_prefix=reuse_prefix,
+        )
         return scorer
 
     def _adopt(
         self,
         model: Any,
         tokenizer: Any,
-        label_rule: LabelRule,
+        *,
+        name: str,
+        revision: str,
         token_budget: int | None,
+        label_rule: LabelRule,
         reuse_prefix: bool,
     ) -> None:
+        """Take a loaded model, and set all that a scorer has."""
         torch, transformers = require("torch"), require("transformers")
+        self.model, self.revision = name, revision
         self._model, self._tokenizer = model.eval(), tokenizer
         self._label_rule = label_rule
         self._limit = getattr(model.config, "max_position_embeddings", None)
-        self._passes = ForwardPasses(self._model, self.model, token_budget or 0, reuse_prefix)
+        self._passes = ForwardPasses(self._model, name, token_budget or 0, reuse_prefix)
         self.version = f"transformers {transformers.__version__}, torch {torch.__version__}"
         self.settings: Mapping[str, str] = {
             "dtype": str(model.dtype).removeprefix("torch."),

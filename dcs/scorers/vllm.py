@@ -102,28 +102,26 @@ class VLLMScorer(TokenEngine):
                 "SamplingParams.logprob_token_ids; use the rule mean or first, or the engine "
                 "transformers"
             )
-        options: dict[str, Any] = {
-            "model": reference.location,
-            "dtype": precision,
-            "revision": reference.version,
-            "tokenizer_revision": reference.version,
-            "tensor_parallel_size": tensor_parallel,
-            "enable_prefix_caching": True,
-            "max_logprobs": _MOST_TOKEN_IDS,
-            "logprobs_mode": "raw_logprobs" if self._by_id else "processed_logprobs",
-            "seed": 0,
-        }
-        if not has_gpu:
-            options["enforce_eager"] = True
-        if tensor_parallel > 1:
+        asked = {
+            "enforce_eager": None if has_gpu else True,
             # In a Ray actor vLLM would choose Ray, and wait for GPUs that the actor holds.
-            options["distributed_executor_backend"] = "mp"
-        if memory is not None:
-            options["gpu_memory_utilization"] = memory
-        if max_length is not None:
-            options["max_model_len"] = max_length
+            "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
+            "gpu_memory_utilization": memory,
+            "max_model_len": max_length,
+        }
         try:
-            self._engine: Any = self._vllm.LLM(**options)
+            self._engine: Any = self._vllm.LLM(
+                model=reference.location,
+                dtype=precision,
+                revision=reference.version,
+                tokenizer_revision=reference.version,
+                tensor_parallel_size=tensor_parallel,
+                enable_prefix_caching=True,
+                max_logprobs=_MOST_TOKEN_IDS,
+                logprobs_mode="raw_logprobs" if self._by_id else "processed_logprobs",
+                seed=0,
+                **{option: value for option, value in asked.items() if value is not None},
+            )
         except Exception as error:
             # vLLM and the libraries below it raise errors of many unrelated classes.
             raise ScoringError(
