@@ -102,7 +102,7 @@ def _results(first: CellRecord, second: CellRecord) -> list[ComparedRow]:
 def _with_intervals(row: ComparedRow, both: tuple[Estimate, Estimate]) -> ComparedRow:
     """Put the 95 % intervals of a share behind it, where they are known."""
     first, second = (
-        each.percent() if each.is_single else text
+        each.percent(padded=True) if each.is_single else text
         for each, text in zip(both, (row.first, row.second), strict=True)
     )
     return replace(row, first=first, second=second)
@@ -149,13 +149,13 @@ def _figure(
     is_share = percent or name.endswith(("accuracy", "cobias"))
     scale, digits = (100.0, 1) if is_share else (1.0, 4)
     ours, theirs = ("" if v is None else _number(scale * v, digits) for v in (first, second))
+    label = f"{name}, %" if is_share and not percent else name
     if first is None or second is None:
-        return ComparedRow(name, ours, theirs)
+        return ComparedRow(label, ours, theirs)
     gap = scale * (second - first)
     better = None
     if round(gap, digits) != 0 and (is_share or name.endswith((*_LESS, "score"))):
         better = (gap < 0) == name.endswith(_LESS)
-    label = f"{name}, %" if is_share and not percent else name
     return ComparedRow(label, ours, theirs, _number(gap, digits, sign="+"), better)
 
 
