@@ -1,10 +1,12 @@
-"""What holds for all tests: one way for Ray to know its own, and the same examples every time."""
+"""What holds for all tests: Ray's token, the same examples every time, a database to copy."""
 
 from __future__ import annotations
 
 import os
 import secrets
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Set before anything imports Ray, which reads it only once.
@@ -15,3 +17,13 @@ os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 settings.register_profile("repeatable", derandomize=True, database=None)
 settings.register_profile("search", derandomize=False, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""
+    from tracking.stores import default_tracking_uri, open_client
+
+    folder = tmp_path_factory.mktemp("store")
+    open_client(default_tracking_uri(folder))
+    return folder / "mlflow.db"

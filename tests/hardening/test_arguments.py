@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ from hypothesis import strategies as st
 
 from dcs.errors import DCSError
 from tests.hardening.commands import checked, leftovers
-from tests.hardening.corpus import KINDS, SWEEP, brief, record, scheme, table, thorough
-from tracking import Recorder
+from tests.hardening.corpus import KINDS, SWEEP, brief, scheme, table, thorough
 from workflows.cli import app
 
 
@@ -72,7 +72,7 @@ ALWAYS = {
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def places(tmp_path_factory: pytest.TempPathFactory, one_recorded: Path) -> dict[str, str]:
     """Paths of every sort: good files, folders, loops, pipes, nothing."""
     root = tmp_path_factory.mktemp("places")
     table().write(root / "good.parquet")
@@ -84,10 +84,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (root / "dangling").symlink_to(root / "nowhere")
     (root / "inside").symlink_to(root)
     os.mkfifo(root / "pipe")
-    options = {"output": root / "recorded", "experiment": "e", "sweep_key": "k"}
-    with Recorder(None, sweep_params={}, **options) as recorder:  # type: ignore[arg-type]
-        recorder.record(record())
-        recorder.finish()
+    shutil.copytree(one_recorded, root / "recorded")
     for kind in KINDS:
         (root / "kinds").mkdir(exist_ok=True)
         (root / "kinds" / f"{kind.name} {kind.file}").write_bytes(kind.good)

@@ -328,23 +328,23 @@ def test_names_that_mean_something_to_a_terminal(name: str | bytes, tmp_path: Pa
     assert "[/bold]" in outcome.out
 
 
-def test_a_clock_that_goes_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_goes_backwards(output: Path) -> None:
     import dataclasses
 
     from tracking.stores import open_client
 
     backwards = dataclasses.replace(record(), started_ms=2_000_000, finished_ms=1_000_000)
-    with Recorder(None, output=tmp_path, experiment="e", sweep_key="k", sweep_params={}) as rec:
+    with Recorder(None, output=output, experiment="e", sweep_key="k", sweep_params={}) as rec:
         rec.record(backwards)
         report = rec.finish()
     assert (report.recorded, report.pending) == (1, 0), report
     assert report.ended
-    client = open_client(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = open_client(f"sqlite:///{output / 'mlflow.db'}")
     assert client.get_experiment_by_name("e") is not None
 
 
 def test_commands_while_the_clock_goes_backwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = time.time, itertools.count()
     monkeypatch.setattr(time, "time", lambda: real() - 60 * next(calls))
@@ -353,16 +353,16 @@ def test_commands_while_the_clock_goes_backwards(
         [query_hash("one")], np.array([[0.5, 0.5]])
     )
     for words in (
-        ("tune", tmp_path / "t.parquet", "--method", "batch", "-o", tmp_path / "o"),
-        ("table", "tune", "--runs", tmp_path / "o"),
-        ("sync", "-o", tmp_path / "o"),
+        ("tune", tmp_path / "t.parquet", "--method", "batch", "-o", output),
+        ("table", "tune", "--runs", output),
+        ("sync", "-o", output),
         ("store", "gc", "--older-than", 1, "--store", tmp_path / "s"),
     ):
         outcome = checked(*words)
         assert outcome.code == 0, outcome
     # What was written just now is not old.
     assert "0 files removed" in outcome.out
-    assert next(calls) > 10
+    assert next(calls) > 3
 
 
 def test_the_bound_follows_the_machine() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from dcs.store import ShardStore, query_hash
 from tests.hardening.commands import checked, leftovers
 from tests.hardening.corpus import brief, damaged, record, scheme, spoiled, table
-from tracking import Outbox, Recorder
+from tracking import Outbox
 
 _SETTINGS = {
     "model": "m",
@@ -101,13 +102,9 @@ def test_other_settings(data: st.DataObject) -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An output folder with an MLflow database and one recorded cell."""
-    folder = tmp_path_factory.mktemp("recorded")
-    with Recorder(None, output=folder, experiment="e", sweep_key="k", sweep_params={}) as recorder:
-        recorder.record(record())
-        recorder.finish()
-    return folder
+def recorded(tmp_path_factory: pytest.TempPathFactory, one_recorded: Path) -> Path:
+    """An output folder with an MLflow database and one recorded cell, to be spoiled."""
+    return shutil.copytree(one_recorded, tmp_path_factory.mktemp("spoiled") / "recorded")
 
 
 @brief

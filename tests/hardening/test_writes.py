@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -256,7 +257,7 @@ def nobody() -> Iterator[None]:
             os.setegid(0)
 
 
-def test_folders_and_files_without_the_right_to_them() -> None:
+def test_folders_and_files_without_the_right_to_them(empty_store: Path) -> None:
     # Not tmp_path, whose parents are closed to others.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -266,6 +267,8 @@ def test_folders_and_files_without_the_right_to_them() -> None:
             table().write(place)
         scheme().save(scheme_file)
         opened, closed = folder / "opened", folder / "closed"
+        (opened / "o").mkdir(parents=True)
+        shutil.copy(empty_store, opened / "o" / "mlflow.db")
 
         def commands(target: Path) -> list[tuple[object, ...]]:
             return [

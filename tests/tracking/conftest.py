@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracking.records import CellRecord
-from tracking.stores import default_tracking_uri, open_client
+from tracking.stores import default_tracking_uri
 
 from .cells import make_cell
 
@@ -33,14 +33,6 @@ def runs_without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 @pytest.fixture
 def drawn() -> None:
     """Have the figures of cells and sweeps drawn."""
-
-
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""
-    folder = tmp_path_factory.mktemp("store")
-    open_client(default_tracking_uri(folder))
-    return folder / "mlflow.db"
 
 
 @pytest.fixture
