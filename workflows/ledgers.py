@@ -162,11 +162,8 @@ class StudyStorage:
         from optuna.storages.journal import JournalFileBackend
 
         path = Path(self.place).expanduser()
-        if path.exists() and not path.is_file():
-            # Reading a pipe or a device would never end.
-            raise StudyStorageError(
-                f"optuna_storage: {path} is not a regular file; give the path of a journal file"
-            )
+        if path.exists() and not path.is_file():  # Reading a pipe would never end.
+            raise StudyStorageError(f"optuna_storage: {path} is not a regular file; name another")
         path.parent.mkdir(parents=True, exist_ok=True)
         return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
 

@@ -43,9 +43,9 @@ def table(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tuned(table, tmp_path_factory) -> tuple[Outcome, Path]:
+def tuned(table, new_output) -> tuple[Outcome, Path]:
     """A finished ``dcs tune`` and its folder."""
-    output = tmp_path_factory.mktemp("tuned") / "runs"
+    output = new_output()
     return run_dcs("tune", table, *STUDY, "--output", output), output
 
 
@@ -132,8 +132,7 @@ def test_tune_again_computes_nothing(dcs, tuned, table, monkeypatch):
     assert (output / "scheme.json").read_bytes() == before
 
 
-def test_tune_without_options_raises_accuracy_and_tells_its_front(dcs, table, tmp_path):
-    output = tmp_path / "runs"
+def test_tune_without_options_raises_accuracy_and_tells_its_front(dcs, table, output):
     outcome = dcs("tune", table, "--trials", 2, "--output", output)
     assert outcome.code == 0, outcome.err
     assert CorrectionScheme.load(output / "scheme.json").classes == ("Anger", "Fear", "Joy")
@@ -148,28 +147,28 @@ def test_tune_without_options_raises_accuracy_and_tells_its_front(dcs, table, tm
     assert len(cell["trials"]) == 2 + 12 + 1
 
 
-def test_a_limit_on_cobias_is_kept_on_the_rows_it_was_chosen_on(dcs, table, tmp_path):
-    outcome = dcs("tune", table, "--max-cobias", 10, "--output", tmp_path)
+def test_a_limit_on_cobias_is_kept_on_the_rows_it_was_chosen_on(dcs, table, output):
+    outcome = dcs("tune", table, "--max-cobias", 10, "--output", output)
     assert outcome.code == 0, outcome.err
-    assert _tuned_cell(tmp_path)["metrics"]["dev/lasting_cobias"] <= 0.1
+    assert _tuned_cell(output)["metrics"]["dev/lasting_cobias"] <= 0.1
 
 
-def test_tune_takes_an_objective_and_tests_the_change(dcs, table, tmp_path):
-    outcome = dcs("tune", table, "--beta", 0.4, "--memberships", 5, "--output", tmp_path)
+def test_tune_takes_an_objective_and_tests_the_change(dcs, table, output):
+    outcome = dcs("tune", table, "--beta", 0.4, "--memberships", 5, "--output", output)
     assert outcome.code == 0, outcome.err
-    cell = _tuned_cell(tmp_path)
+    cell = _tuned_cell(output)
     assert cell["identity"]["tuner"]["objective"] == {"beta": 0.4, "tau": 0.0}
     assert cell["identity"]["tuner"]["memberships"] == 5
     searched = [t["params"] for t in cell["trials"] if t["params"]["corrections"] != "none"]
     assert {(p["beta"], p["tau"]) for p in searched} <= {(0.4, 0.0)}
     gain = 100 * (cell["metrics"]["test/accuracy"] - cell["metrics"]["uncorrected/test/accuracy"])
     assert f"accuracy {gain:+.1f} points (p " in outcome.out
-    both = dcs("tune", table, "--beta", 0.4, "--objective", "err", "--output", tmp_path)
+    both = dcs("tune", table, "--beta", 0.4, "--objective", "err", "--output", output)
     _is_one_line_error(both, ["--objective err", "--beta"])
 
 
-def test_a_peer_is_tuned_like_any_method(dcs, table, tmp_path):
-    outcome = dcs("tune", table, "--method", "batch", "--output", tmp_path)
+def test_a_peer_is_tuned_like_any_method(dcs, table, output):
+    outcome = dcs("tune", table, "--method", "batch", "--output", output)
     assert outcome.code == 0, outcome.err
     assert "Batch calibration" in outcome.out
 
@@ -191,12 +190,10 @@ def test_certifying_many_classes_is_refused_before_any_work(dcs, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_tune_with_a_test_table_uses_every_row(dcs, table, tmp_path):
+def test_tune_with_a_test_table_uses_every_row(dcs, table, tmp_path, output):
     other = tmp_path / "other.parquet"
     biased_table(90, seed=1).write(other)
-    outcome = dcs(
-        "tune", table, "--test", other, "--trials", 2, "--method", "dnip", "-o", tmp_path / "r"
-    )
+    outcome = dcs("tune", table, "--test", other, "--trials", 2, "--method", "dnip", "-o", output)
     assert outcome.code == 0, outcome.err
     assert "90 held-out rows" in outcome.out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from workflows.cli.report import table_finder
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(new_output: Callable[[], Path]) -> Path:
     """The output folder of a small sweep with cells that the paper has too."""
-    folder = tmp_path_factory.mktemp("report") / "runs"
+    folder = new_output()
     records = paper_cells(tasks=("trec", "ddi"), seeds=(0, 1))
     records += paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1), objective="err")
     with Recorder(output=folder, experiment="paper", sweep_key="s1", figures="none") as recorder:

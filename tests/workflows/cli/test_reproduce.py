@@ -38,18 +38,18 @@ def moods(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tuned(moods, tmp_path_factory) -> Path:
+def tuned(moods, new_output) -> Path:
     """The folder of a finished ``dcs tune``."""
-    output = tmp_path_factory.mktemp("tuned") / "runs"
+    output = new_output()
     study = ("--protocol", "paper", "--trials", 2)
     assert run_dcs("tune", moods, *study, "--output", output).code == 0
     return output
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory) -> Path:
+def swept(new_output) -> Path:
     """The folder of a finished sweep, computed in this process."""
-    output = tmp_path_factory.mktemp("swept") / "runs"
+    output = new_output()
     store = ProbabilityStore.under(output)
     (request,) = table_requests(SWEEP)
     actor = ScoringActor("tiny_lm", store.root, 0.0)
