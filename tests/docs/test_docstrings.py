@@ -21,7 +21,7 @@ from .documents import ROOT
 
 validate = pytest.importorskip("numpydoc.validate").validate
 
-_WORKFLOWS = ("cells", "cluster", "compute", "config", "front", "sweep", "tables", "tune")
+_WORKFLOWS = ("cells", "cluster", "compute", "config", "front", "own_table", "sweep", "tune")
 #: Parameters, returned and yielded values: missing, unknown, in another order, without a word.
 _CODES = ("GL08", "SS01", "PR01", "PR02", "PR03", "PR04", "PR07", "RT01", "RT03", "YD01")
 
