@@ -118,6 +118,16 @@ class ScoringSettings(BaseModel):
     def load(self, model: str) -> Scorer:
         """Load a model for scoring.
 
+        Parameters
+        ----------
+        model : str
+            Its name, or its folder.
+
+        Returns
+        -------
+        Scorer
+            Ready to score; to be closed.
+
         Raises
         ------
         ScoringError
@@ -133,6 +143,16 @@ class ScoringSettings(BaseModel):
         Engine and its installed version, the model's weights (their hash, or the name and
         revision of a model of the hub or a server), precision, label rule and the server's
         options. Where a model runs and how fast does not count.
+
+        Parameters
+        ----------
+        model : str
+            Its name, or its folder.
+
+        Returns
+        -------
+        dict
+            Plain JSON.
 
         Raises
         ------
