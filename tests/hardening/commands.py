@@ -46,7 +46,7 @@ def checked(*arguments: object) -> Outcome:
         assert "\x1b[2J" not in text, outcome
     if "nan" not in arguments:
         assert not re.search(r"\bnan\b", outcome.out), outcome
-    if outcome.code == 2 and not outcome.err.startswith("Usage"):
+    if outcome.code == 2:
         assert outcome.err.startswith("dcs: error: "), outcome
         assert outcome.err.count("\n") == 1, outcome
     return outcome

@@ -98,7 +98,7 @@ def test_warnings_are_worded_for_people() -> None:
     code = (
         "import sys, warnings\n"
         "from workflows import cli\n"
-        "cli.app = lambda arguments: warnings.warn('no rows are\\nlabelled x')\n"
+        "cli.app = lambda arguments, **options: warnings.warn('no rows are\\nlabelled x')\n"
         "cli.main()\n"
     )
     done = subprocess.run(

@@ -29,11 +29,13 @@ from workflows.cli import (
 )
 from workflows.cli._failures import (
     MENDABLE,
+    USAGE_ERROR,
     explained,
     forget_output,
     plain_warning,
     print_anything,
     show_traceback,
+    show_usage_error,
 )
 from workflows.cli._signals import STOP
 
@@ -107,7 +109,8 @@ def main() -> None:
     warnings.formatwarning = plain_warning
     try:
         try:
-            app(arguments)
+            # Its own way to end would print a box of several lines for a mistyped option.
+            sys.exit(app(arguments, prog_name="dcs", standalone_mode=False))
         finally:
             # A full disk behind the output shows here, and not after the last line of Python.
             sys.stdout.flush()
@@ -117,6 +120,12 @@ def main() -> None:
             raise
         typer.echo(f"dcs: error: {explained(error)}", err=True)
         sys.exit(2)
+    except USAGE_ERROR as error:
+        show_usage_error(error)
+        sys.exit(2)
+    except typer.Abort:
+        typer.echo("Aborted.", err=True)
+        sys.exit(1)
     except SystemExit:
         if STOP.number is None:
             raise

@@ -7,6 +7,9 @@ import os
 import sys
 import traceback
 from types import TracebackType
+from typing import cast
+
+import typer
 
 from dcs._messages import escaped
 from dcs._redaction import redact
@@ -14,16 +17,21 @@ from dcs.errors import DCSError
 
 __all__ = [
     "MENDABLE",
+    "USAGE_ERROR",
     "explained",
     "forget_output",
     "plain_warning",
     "print_anything",
     "show_traceback",
+    "show_usage_error",
 ]
 
 #: What a user can mend: bad input, a full or read-only disk, too little memory. The rest is a bug
 #: and shows its traceback.
 MENDABLE = (DCSError, OSError, MemoryError)
+
+#: A mistyped command or option. Typer has it of its own or of Click, by its version.
+USAGE_ERROR = cast(type[Exception], typer.BadParameter.__base__)
 
 _LONGEST = 2000
 _ADVICE = {
@@ -53,8 +61,25 @@ def explained(error: BaseException) -> str:
         text = "; ".join(part for part in (text or type(error).__name__, advice) if part)
     else:
         text = str(error)
-    line = redact(escaped(" ".join(text.split())))
+    return _cut(redact(escaped(" ".join(text.split()))))
+
+
+def _cut(line: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def show_usage_error(error: Exception) -> None:
+    """Print on one line what was mistyped, and which help to read.
+
+    A group of commands without one has printed its help already.
+    """
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return
+    # Not annotated as what it is: see USAGE_ERROR.
+    context, said = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
+    command = context.command_path if context is not None else "dcs"
+    line = redact(escaped(" ".join(said.split())).rstrip("."))
+    typer.echo(f"dcs: error: {_cut(line)}; see {command} --help", err=True)
 
 
 def show_traceback(

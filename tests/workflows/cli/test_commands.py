@@ -60,6 +60,31 @@ def test_help_of_every_command_teaches(name, dcs):
         assert parameter.help, f"{name}: {parameter.name}"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tuna"], "'tune'"),
+        (["tune"], "'TABLE'; see dcs tune --help"),
+        (["tune", "x", "--beta", "many"], "'--beta'"),
+        (["tune", "x", "--betta", "1"], "--beta"),
+        (["store", "show"], "'GROUP'; see dcs store show --help"),
+        (["store", "gc", "--older-than", "-1"], "'--older-than'"),
+        (["table", "x", "mian"], "'main'"),
+    ],
+)
+def test_what_is_mistyped_is_said_on_one_line(words, said, dcs):
+    outcome = dcs(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    _is_one_line_error(outcome, [said, "--help"])
+
+
+def test_nothing_typed_shows_help(dcs):
+    for words in ((), ("store",)):
+        outcome = dcs(*words)
+        assert "Usage" in outcome.out + outcome.err
+        assert "error" not in outcome.err
+
+
 def test_help_lists_the_commands_by_what_they_are_for(dcs):
     top = dcs("--help")
     assert top.code == 0
