@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -26,6 +26,13 @@ from tracking.tables import frame_of
 
 __all__ = ["timing_table"]
 
+_NOTE = (
+    "Moves and seconds are those of the annealing run whose scheme was chosen, where it was "
+    "timed; 'to tune' is the time of all that was tried. N·D is the number of classes times the "
+    "number of corrections to choose from."
+)
+_PAPER_NOTE = " Of the paper: mean (range) over its tasks."
+
 
 def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> ResultTable:
     """Return the time of one annealing run against the size of its search (paper, Figure 2).
@@ -44,47 +51,8 @@ def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
         if tuning_seconds(cell) is not None and search_space(cell) is not None:
             where = (*place(cell, "model", "task", "shots", "method"), setting(cell, axes))
             groups.setdefault(where, []).append(cell)
-    rows, frame = [], []
-    for (model, task, shots, method, settings), group in groups.items():
-        sizes = [search_space(cell) or 0 for cell in group]
-        n_classes = len((group[0].scheme or {}).get("corrections", []))
-        known = [s for s in map(annealing_seconds, group) if s is not None]
-        seconds, deviation = mean_and_deviation(known)
-        whole, whole_deviation = mean_and_deviation([tuning_seconds(c) or 0.0 for c in group])
-        moves = [c.metrics["opt/evaluations"] for c in group if "opt/evaluations" in c.metrics]
-        optimization = optimization_rows(group[0])
-        frame.append(
-            (
-                model,
-                task,
-                shots,
-                method,
-                settings,
-                len(group),
-                n_classes,
-                optimization,
-                fmean(sizes),
-                fmean(moves) if moves else math.nan,
-                seconds,
-                deviation,
-                whole,
-                whole_deviation,
-            )
-        )
-        rows.append(
-            (
-                str(model),
-                task_title(task),
-                text(shots),
-                ", ".join(filter(None, (method_title(method), settings))),
-                str(n_classes),
-                "" if optimization is None else f"{optimization:,}",
-                _range(sizes),
-                f"{fmean(moves):,.0f}" if moves else "",
-                _seconds(seconds, deviation),
-                _seconds(whole, whole_deviation),
-            )
-        )
+    measured = [_measure(group) for group in groups.values()]
+    rows = [(*_head(where), *_texts(times)) for where, times in zip(groups, measured, strict=True)]
     kinds: list[RowKind] = ["measured"] * len(rows)
     for model in dict.fromkeys(model for model, _, _, method, _ in groups if method == "dcs"):
         theirs = paper_times(model=model) if paper_too else None
@@ -94,32 +62,67 @@ def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
             head = (str(model), "all seven", "", "DCS, paper")
             rows.append((*head, "", "", f"{theirs['corrections']}·N", "", time, ""))
             kinds.append("paper")
-    names = "model task shots method setting seeds classes rows search_space moves seconds "
-    names += "seconds_std tuning_seconds tuning_seconds_std"
+    names = ("model", "task", "shots", "method", "setting")
+    numbers = (
+        *("seeds", "classes", "rows", "search_space", "moves"),
+        *("seconds", "seconds_std", "tuning_seconds", "tuning_seconds_std"),
+    )
+    tidy = [
+        (*where, *(times[name] for name in numbers))
+        for where, times in zip(groups, measured, strict=True)
+    ]
     return ResultTable(
         name="annealing_time",
         title="Annealing time against the size of the search",
-        frame=frame_of(frame, names.split()),
+        frame=frame_of(tidy, (*names, *numbers)),
         columns=(
-            "model",
-            "task",
-            "shots",
-            "method",
-            "classes N",
-            "rows M",
-            "search space N·D",
-            "moves",
-            "seconds",
-            "seconds to tune",
+            *("model", "task", "shots", "method", "classes N", "rows M"),
+            *("search space N·D", "moves", "seconds", "seconds to tune"),
         ),
         rows=tuple(rows),
         kinds=tuple(kinds),
         left=4,
         sections=1,
-        note="Moves and seconds are those of the annealing run whose scheme was chosen, where it "
-        "was timed; 'to tune' is the time of all that was tried. N·D is the number of classes "
-        "times the number of corrections to choose from."
-        + (" Of the paper: mean (range) over its tasks." if "paper" in kinds else ""),
+        note=_NOTE + (_PAPER_NOTE if "paper" in kinds else ""),
+    )
+
+
+def _measure(group: Sequence[CellRecord]) -> dict[str, Any]:
+    """Return the numbers of a row: means over seeds, and their deviations."""
+    sizes = [search_space(cell) or 0 for cell in group]
+    known = [seconds for seconds in map(annealing_seconds, group) if seconds is not None]
+    moves = [c.metrics["opt/evaluations"] for c in group if "opt/evaluations" in c.metrics]
+    seconds, deviation = mean_and_deviation(known)
+    whole, whole_deviation = mean_and_deviation([tuning_seconds(cell) or 0.0 for cell in group])
+    return {
+        "seeds": len(group),
+        "classes": len((group[0].scheme or {}).get("corrections", [])),
+        "rows": optimization_rows(group[0]),
+        "search_space": fmean(sizes),
+        "sizes": (min(sizes), max(sizes)),
+        "moves": fmean(moves) if moves else math.nan,
+        "seconds": seconds,
+        "seconds_std": deviation,
+        "tuning_seconds": whole,
+        "tuning_seconds_std": whole_deviation,
+    }
+
+
+def _head(where: tuple[Any, ...]) -> tuple[str, ...]:
+    model, task, shots, method, settings = where
+    named = ", ".join(filter(None, (method_title(method), settings)))
+    return str(model), task_title(task), text(shots), named
+
+
+def _texts(times: Mapping[str, Any]) -> tuple[str, ...]:
+    low, high = times["sizes"]
+    return (
+        str(times["classes"]),
+        "" if times["rows"] is None else f"{times['rows']:,}",
+        str(low) if low == high else f"{low}-{high}",
+        "" if math.isnan(times["moves"]) else f"{times['moves']:,.0f}",
+        _seconds(times["seconds"], times["seconds_std"]),
+        _seconds(times["tuning_seconds"], times["tuning_seconds_std"]),
     )
 
 
@@ -127,8 +130,3 @@ def _seconds(mean: float, deviation: float) -> str:
     if math.isnan(mean):
         return ""
     return f"{mean:.2f}" if math.isnan(deviation) else f"{mean:.2f} ± {deviation:.2f}"
-
-
-def _range(sizes: Sequence[int]) -> str:
-    low, high = min(sizes), max(sizes)
-    return str(low) if low == high else f"{low}-{high}"
