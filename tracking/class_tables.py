@@ -75,21 +75,9 @@ def scheme_summary(
             counts = (cell.identity.get("seed"), weight, membership)
             tidy.append((model, task, shots, *counts, *_weakest_values(cell)))
         kinds.append("measured")
-        own = paper_schemes(model=model, task=task, shots=shots) if paper_too else None
-        if own is not None:
-            theirs = (own["weights"], own["memberships"], own["ratio"], own["memberships_by_seed"])
-            weakest = paper_weakest(model=model, task=task, shots=shots)
-            words = "; ".join(
-                f"{row['seed']}: {row['class']} (M) {row['before']} → {row['after']}"
-                for row in weakest
-            )
-            rows.append((head[0], f"{head[1]}, paper", head[2], own["classes"], *theirs, words))
-            gaps = (
-                difference(mean_w, float(own["weights"])),
-                difference(mean_m, float(own["memberships"])),
-                difference(mean_m / mean_w, float(own["ratio"]), digits=2) if mean_w else "",
-            )
-            rows.append((head[0], "difference", head[2], "", *gaps, "", ""))
+        below = _paper_scheme(model, task, shots, mean_w, mean_m) if paper_too else []
+        rows += [(head[0], *row) for row in below]
+        if below:
             kinds += ["paper", "difference"]
     columns = "model task shots seed weights memberships weakest_class weakest_kind before after"
     return ResultTable(
@@ -114,6 +102,29 @@ def scheme_summary(
         note="Classes with each kind of correction, mean over seeds; ratio of memberships to "
         "weights. (M): a membership corrects the weakest class.",
     )
+
+
+def _paper_scheme(
+    model: Any, task: Any, shots: Any, weights: float, memberships: float
+) -> list[tuple[str, ...]]:
+    """Return the paper's row of a prompt and how ours differs from it, or nothing."""
+    own = paper_schemes(model=model, task=task, shots=shots)
+    if own is None:
+        return []
+    words = "; ".join(
+        f"{row['seed']}: {row['class']} (M) {row['before']} → {row['after']}"
+        for row in paper_weakest(model=model, task=task, shots=shots)
+    )
+    theirs = (own["weights"], own["memberships"], own["ratio"], own["memberships_by_seed"])
+    gaps = (
+        difference(weights, float(own["weights"])),
+        difference(memberships, float(own["memberships"])),
+        difference(memberships / weights, float(own["ratio"]), digits=2) if weights else "",
+    )
+    return [
+        (f"{task_title(task)}, paper", text(shots), own["classes"], *theirs, words),
+        ("difference", text(shots), "", *gaps, "", ""),
+    ]
 
 
 def class_accuracies_by_seed(
