@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -91,16 +92,8 @@ def task_grid(
             head = (str(model), text(shots))
             rows.append((*head, *row.titles, *_row(figures, columns)))
             kinds.append("measured")
-            theirs = {
-                task: published(model, shots, row, task) if published else None
-                for task in columns
-                if task in figures
-            }
-            # An average over some of the tasks only is not the one that the paper prints.
-            missing = [t for t in (*GENERAL, *BIOMEDICAL) if t not in map(paper_task, figures)]
-            for task in theirs:
-                if task.startswith("average_") and set(missing) & set(_members(task)):
-                    theirs[task] = None
+            paper = partial(published, model, shots, row) if published else None
+            theirs = _published(paper, figures)
             if any(theirs.values()):
                 *others, last = row.titles
                 rows.append((*head, *others, f"{last}, paper", *_paper_row(theirs, columns)))
@@ -174,6 +167,21 @@ def _figures(group: Sequence[CellRecord], columns: Sequence[str]) -> dict[str, _
                 means = (Estimate(fmean(v.of(m).mean for v in members)) for m in _MEASURES)
                 averages[column] = _Figures(min(v.seeds for v in members), *means)
     return averages | by_task
+
+
+def _published(
+    paper: Callable[[str], PaperResult | None] | None, figures: Iterable[str]
+) -> dict[str, PaperResult | None]:
+    """Return what the paper has of the tasks and averages of a row; None where it has nothing."""
+    tasks = list(figures)
+    # An average over some of the tasks only is not the one that the paper prints.
+    missing = {*GENERAL, *BIOMEDICAL} - set(map(paper_task, tasks))
+    return {
+        task: None
+        if paper is None or (task.startswith("average_") and missing & set(_members(task)))
+        else paper(task)
+        for task in tasks
+    }
 
 
 def _row(figures: Mapping[str, _Figures], columns: Sequence[str]) -> list[str]:
