@@ -145,7 +145,9 @@ class Driver:
         while self._requests and len(self._scoring) < slots:
             key, request = self._requests.popleft()
             actor = self._take_actor(request.model)
-            tables, scoring = actor.generate.options(num_returns=2).remote(request, key)
+            tables, scoring = actor.generate.options(num_returns=2).remote(
+                request, key, self._plan.texts.get(key)
+            )
             self._scoring[scoring] = _Scoring(actor, key, request, tables)
         # An actor without work gives its GPU back: dropping the last handle ends it.
         wanted = {request.model for _, request in self._requests}
@@ -170,6 +172,8 @@ class Driver:
                 # The actor's disk is not ours: keep what it made here too.
                 self._store.keep(scoring.key, ray.get(scoring.tables), note)
         except RayTaskError as error:
+            # The table is at fault and not the actor, which holds its model still.
+            self._idle.setdefault(request.model, []).append(scoring.actor)
             self._give_up(request, error.cause, error)
             return
         except RayActorError as error:
@@ -210,7 +214,8 @@ class Driver:
             ) from error
         reason = str(cause) if isinstance(cause, DCSError) else last_line(error)
         wrapped = ScoringError(f"scoring {request.label} failed: {' '.join(reason.split())}")
-        wrapped.__cause__ = error
+        # Its frames hold a handle of the actor, which would keep CPU and GPU to the end.
+        wrapped.__cause__ = error.with_traceback(None)
         self._unscored.append(wrapped)
         if _creation_failed(error):
             alike = [key for key, other in self._requests if other.model == request.model]

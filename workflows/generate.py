@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from pathlib import Path
 from typing import Any
 
 from dcs._keys import content_key
+from dcs.errors import ScoringError
 from dcs.generation import generate_tables
 from dcs.probabilities import ProbabilityTable
 from dcs.prompting import SPLITS, get_task, prompt_hash, select_demonstrations
@@ -17,7 +19,7 @@ from workflows.scoring import ScoringSettings
 from workflows.stores import ProbabilityStore, Scoring
 from workflows.threads import one_thread
 
-__all__ = ["ScoringActor", "request_key", "scorer_facts"]
+__all__ = ["ScoringActor", "request_key", "scorer_facts", "texts_key"]
 
 
 def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
@@ -39,24 +41,44 @@ def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -
         The task or model is not known.
     """
     known = {} if known is None else known
-    task = get_task(request.task, request.data)
-    demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
-    engine, texts = (request.model, request.scoring), (request.task, request.data)
+    engine = (request.model, request.scoring)
     if engine not in known:
         known[engine] = request.scoring.identity(request.model)
+    return content_key({**known[engine], **_texts_of(request, known)})
+
+
+def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
+    """Return the hash of what a model is asked, whichever it is: the part that files decide.
+
+    Parameters
+    ----------
+    request : TableRequest
+        What is asked for.
+    known : dict, optional
+        As in :func:`request_key`.
+
+    Raises
+    ------
+    DCSError
+        The task is not known.
+    """
+    return content_key(_texts_of(request, {} if known is None else known))
+
+
+def _texts_of(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
+    task = get_task(request.task, request.data)
+    demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
+    texts = (request.task, request.data)
     if texts not in known:
         known[texts] = {
             split: content_key({"rows": [[e.id, e.text, e.label] for e in task.examples(split)]})
             for split in SPLITS
         }
-    return content_key(
-        {
-            **known[engine],
-            "prompt": prompt_hash(task, demonstrations),
-            "limit": request.limit,
-            "examples": known[texts],
-        }
-    )
+    return {
+        "prompt": prompt_hash(task, demonstrations),
+        "limit": request.limit,
+        "examples": known[texts],
+    }
 
 
 def scorer_facts(scorer: Scorer) -> dict[str, str]:
@@ -99,9 +121,18 @@ class ScoringActor:
 
     @one_thread()
     def generate(
-        self, request: TableRequest, key: str
+        self, request: TableRequest, key: str, texts: str | None = None
     ) -> tuple[dict[str, ProbabilityTable], Scoring]:
         """Score both splits of a request and keep them.
+
+        Parameters
+        ----------
+        request : TableRequest
+            What is asked for.
+        key : str
+            Its :func:`request_key`, under which the tables are kept.
+        texts : str, optional
+            Its :func:`texts_key`, as the driver has it.
 
         Returns
         -------
@@ -110,7 +141,19 @@ class ScoringActor:
         scoring : Scoring
             The note kept beside them. An object of its own, so that a driver which shares the
             file system reads no more than that.
+
+        Raises
+        ------
+        ScoringError
+            The texts on this machine are not those of the driver.
         """
+        if texts is not None and texts != texts_key(request):
+            # Kept under the key, the table would be taken for that of the driver's texts.
+            raise ScoringError(
+                f"task {request.task} has other texts on {platform.node()} now than the sweep "
+                f"began with{'' if request.data is None else f' ({request.data})'}; give every "
+                "node the same files and run the same command again"
+            )
         clock = time.perf_counter()
         task = get_task(request.task, request.data)
         tables = generate_tables(

@@ -18,7 +18,7 @@ from workflows.cells import (
     variants_of,
 )
 from workflows.config import SweepConfig
-from workflows.generate import request_key
+from workflows.generate import request_key, texts_key
 from workflows.scoring import INDECISIVE
 from workflows.stores import ProbabilityStore
 
@@ -99,6 +99,8 @@ class SweepPlan:
     also : dict of str to tuple of TableRequest
         By key, further requests that the same table answers: without demonstrations the seed
         changes no prompt. It is scored once; each has cells of its own.
+    texts : dict of str to str
+        By key, the hash of the texts that the table is planned with.
     """
 
     config: SweepConfig
@@ -108,6 +110,7 @@ class SweepPlan:
     ended: dict[str, CellRecord]
     retry_failed: bool
     also: dict[str, tuple[TableRequest, ...]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
     def requests_of(self, key: str) -> tuple[TableRequest, ...]:
         """Return all requests that a table answers.
@@ -228,13 +231,14 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
     store, outbox = ProbabilityStore.under(output), Outbox(output)
     requests: dict[str, TableRequest] = {}
     also: dict[str, tuple[TableRequest, ...]] = {}
+    texts: dict[str, str] = {}
     known: dict[Any, Any] = {}
     for request in table_requests(config):
         key = request_key(request, known=known)
         if key in requests:
             also[key] = (*also.get(key, ()), request)
         else:
-            requests[key] = request
+            requests[key], texts[key] = request, texts_key(request, known=known)
     plan = SweepPlan(
         config=config,
         output=output,
@@ -243,6 +247,7 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
         ended={},
         retry_failed=retry_failed,
         also=also,
+        texts=texts,
     )
     for key in requests:
         digests = store.digests(key)

@@ -36,11 +36,11 @@ def _noting_actor(notes: Path) -> type[ScoringActor]:
     class NotingActor(ScoringActor):
         """Says where it scores; the second table waits for a cell of the first."""
 
-        def generate(self, request, key):
+        def generate(self, request, key, texts):
             (notes / f"table-{request.seed}-{_node_id()}").touch()
             if len(list(notes.glob("table-*"))) > 1:
                 wait_for(lambda: list(notes.glob("cell-*")), "a cell beside the scoring")
-            return super().generate(request, key)
+            return super().generate(request, key, texts)
 
     return NotingActor
 

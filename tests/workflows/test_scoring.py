@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import yaml
 
-from dcs.errors import ConfigError, DCSError
+from dcs.errors import ConfigError, DCSError, ScoringError
 from workflows.cells import TableRequest, table_requests
 from workflows.cluster_placement import CELLS, MAX_CPUS, MAX_GPUS, place
 from workflows.config import SweepConfig, load_config
-from workflows.generate import ScoringActor, request_key
+from workflows.generate import ScoringActor, request_key, texts_key
 from workflows.scoring import INDECISIVE, ScoringSettings, actor_pool, check_gpus, checked_scoring
 from workflows.stores import ProbabilityStore
 from workflows.sweep import sweep_key
@@ -205,6 +205,17 @@ class TestActor:
         ScoringActor("tiny_lm", tmp_path / "probabilities", 0, scoring).generate(REQUEST, key())
         assert list(Path(store).iterdir())
         assert not (tmp_path / "shards").exists()
+
+    def test_refuses_other_texts_than_the_driver_has(self, tmp_path):
+        """As when a file changes meanwhile, or a node has a copy of its own."""
+        store = ProbabilityStore(tmp_path / "probabilities")
+        actor = ScoringActor("tiny_lm", store.root, 0, ScoringSettings(device="cpu"))
+        other = texts_key(dataclasses.replace(REQUEST, seed=REQUEST.seed + 1))
+        with pytest.raises(ScoringError, match=f"task {REQUEST.task} has other texts on"):
+            actor.generate(REQUEST, key(), other)
+        assert store.scoring(key()) is None
+        actor.generate(REQUEST, key(), texts_key(REQUEST))
+        assert store.scoring(key()) is not None
 
     def test_frees_its_model_when_it_is_let_go(self, tmp_path):
         import ray

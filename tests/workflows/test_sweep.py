@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dcs.errors import TableError
+from dcs.errors import ScoringError, TableError
 from tracking import CellRecord, Outbox, Recorder, queries
 from workflows.cells import table_requests
 from workflows.cluster_placement import place
@@ -214,3 +214,19 @@ def test_a_table_replaced_by_another_is_not_taken_for_it(finished, tmp_path):
     shutil.copy(store.path(other, "test"), store.path(key, "test"))
     with pytest.raises(TableError, match=f"{key}/test.parquet: changed since it was scored"):
         _sweep(CONFIG, tmp_path)
+
+
+def test_texts_that_changed_since_the_sweep_was_planned_are_not_scored(cluster, tmp_path):
+    plan = plan_sweep(CONFIG, tmp_path)
+    *changed, unchanged = plan.texts
+    plan.texts.update(dict.fromkeys(changed, "of other texts"))
+    # More than there are CPUs: actors whose tables fail are not to hold theirs.
+    assert len(changed) == 3
+    said = r"helpdesk has other texts on .* than the sweep began with.*\(and 2 more tables\)"
+    with (
+        Recorder(output=tmp_path, experiment="small", sweep_key="small") as recorder,
+        pytest.raises(ScoringError, match=said),
+    ):
+        run_sweep(plan, recorder, Steps())
+    assert [*plan_sweep(CONFIG, tmp_path).cells] == [unchanged]
+    assert len(Outbox(tmp_path).finished()) == 2
