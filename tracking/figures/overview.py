@@ -26,7 +26,8 @@ ABLATION = "ablation"
 
 _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     "class_accuracies": (
-        "Class accuracies before and after correction by DCS{mean}",
+        "Class accuracies before and after correction by DCS{mean}: the nearer the filled dots "
+        "of a panel lie to one upright line, the fairer",
         class_accuracy_figure,
     ),
     "accuracy_cobias": (
@@ -45,13 +46,13 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         time_figure,
     ),
     "importances": (
-        "Which hyperparameters mattered: mean decrease in impurity of a random forest over the "
-        "trials of all cells",
+        "How much of what trials reached each hyperparameter explains: mean decrease in impurity "
+        "of a random forest over the trials of all cells",
         importance_figure,
     ),
     "slices": (
         "What each value of each hyperparameter of DCS reached, a dot per trial, the later the "
-        "darker",
+        "darker: where a cloud is level, the value hardly matters",
         slice_figure,
     ),
 }
