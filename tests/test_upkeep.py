@@ -113,6 +113,15 @@ def test_the_changelog_keeps_its_form():
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
+def test_a_module_can_be_read_at_a_sitting():
+    lengths = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length > 350} == {}
+
+
 def test_every_target_and_its_place_in_ci_is_known():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):.*##", makefile, flags=re.MULTILINE))
