@@ -195,6 +195,8 @@ def _prepare_environment(*, local: bool) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Ray complains on the terminal about work that it dropped when it was told to stop.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    # It shows the traceback of a task that failed again for each result that nobody looks at.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     os.environ.setdefault("RAY_task_oom_retries", _OUT_OF_MEMORY_RETRIES)
     # Otherwise Ray lets in whom it likes, depending on files of earlier runs.
     os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, ScoringError
 from workflows.cluster import ClusterError, Software, connected, software, software_mismatch
 from workflows.cluster_jobs import EXCLUDES, UPLOAD_LIMIT, open_jobs, staged
 from workflows.cluster_placement import CELLS, MAX_CPUS, MAX_GPUS, place
@@ -155,3 +155,21 @@ def test_the_cluster_is_closed_and_places_work_by_resource(cluster_yaml):
 def test_an_address_must_be_one():
     with pytest.raises(ClusterError, match="HOST:PORT"), connected("ray://somewhere"):
         pass
+
+
+def _fail() -> None:
+    raise ScoringError("as expected")
+
+
+def test_a_known_failure_is_not_shown_by_ray_as_well(capfd):
+    """A task with two results, of which one is looked at: its error is the caller's to tell."""
+    with connected():
+        import ray
+
+        first, second = ray.remote(_fail).options(num_returns=2, max_retries=0).remote()
+        with pytest.raises(ScoringError, match="as expected"):
+            ray.get(first)
+        del first, second
+        # Results are dropped in order: those above have been.
+        ray.get(ray.put(None))
+    assert capfd.readouterr().err == ""
