@@ -126,7 +126,7 @@ def _show(
         console.print()
         cells = list(group)
         several = len({record.identity["seed"] for record in cells}) > 1
-        figures = "mean ± sd over seeds" if several else "[95 % interval]"
+        figures = "mean ± sd over seeds" if several else "[95 % interval], p against ICL"
         console.print(f"[bold]{task}[/bold] ({model}): % of test rows, {figures}")
         console.print(results_table(cells, width=console.width))
     for record in records:

@@ -209,7 +209,8 @@ def tune(
             proof = _proof(optimization, records[-1], method=method, settings=settings)
     console.print()
     console.print(
-        f"[bold]{table.name}[/bold]: % of {held_out.n_rows} held-out rows [95 % interval]"
+        f"[bold]{table.name}[/bold]: % of {held_out.n_rows} held-out rows [95 % interval], "
+        "p against ICL"
     )
     console.print(results_table(records, width=console.width))
     console.print(_change(records), soft_wrap=True, highlight=False)
