@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tracking import CellRecord, Outbox, Recorder, RecorderReport, queries
@@ -55,6 +57,17 @@ def sweep(
     ) as recorder:
         records = run_sweep(plan, recorder, Silent())
         return records, recorder.finish()
+
+
+def disturbed_sweep(
+    fault: Callable[[], int], output: Path, config: SweepConfig = CONFIG
+) -> tuple[list[CellRecord], RecorderReport]:
+    """Run what is missing while `fault` kills a process, whose id it returns."""
+    with ThreadPoolExecutor(1) as threads:
+        killed = threads.submit(fault)
+        done = sweep(output, config)
+        assert killed.result() > 0
+    return done
 
 
 def results(records: list[CellRecord]) -> list[dict]:

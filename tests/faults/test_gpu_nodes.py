@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from workflows.generate import ScoringActor
 
 from .nodes import add_node, remove_node
 from .processes import kill_worker, wait_for
-from .sweeps import CONFIG, check_complete, sweep
+from .sweeps import CONFIG, check_complete, disturbed_sweep, sweep
 
 
 def _raylet(node: object) -> int:
@@ -87,10 +86,7 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
 
 
 def test_an_actor_killed_on_its_gpu_in_mid_shard(cluster, undisturbed, gpu_node, tmp_path):
-    with ThreadPoolExecutor(1) as threads:
-        killed = threads.submit(kill_worker, _raylet(gpu_node), "ScoringActor.generate")
-        sweep(tmp_path)
-        assert killed.result() > 0
+    disturbed_sweep(lambda: kill_worker(_raylet(gpu_node), "ScoringActor.generate"), tmp_path)
     check_complete(tmp_path, undisturbed[1])
 
 
@@ -102,8 +98,5 @@ def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, gpu_node, tmp_pat
         remove_node(cluster, other)
         return pid
 
-    with ThreadPoolExecutor(1) as threads:
-        lost = threads.submit(lose_it)
-        sweep(tmp_path)
-        assert lost.result() > 0
+    disturbed_sweep(lose_it, tmp_path)
     check_complete(tmp_path, undisturbed[1])

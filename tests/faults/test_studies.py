@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import optuna
 import pytest
@@ -16,7 +15,7 @@ from tracking import CellRecord
 from workflows.ledgers import STORAGE_VARIABLE
 
 from .processes import end, find_worker, kill_worker, start_dcs, wait_for
-from .sweeps import CONFIG, check_complete, kept, results, sweep, write_config
+from .sweeps import CONFIG, check_complete, disturbed_sweep, kept, results, write_config
 
 PASSWORD = "a%21pass-word"
 TRIALS = CONFIG.tuner.trials
@@ -77,10 +76,7 @@ def test_a_worker_killed_in_mid_study_goes_on_from_there(cluster, undisturbed, s
         wait_for(lambda: _states(studies)["COMPLETE"] > 2, "some trials")
         return kill_worker(os.getpid(), "run_cell", after=0)
 
-    with ThreadPoolExecutor(1) as threads:
-        killed = threads.submit(kill_in_mid_study)
-        records, _ = sweep(scored, config)
-        assert killed.result() > 0
+    records, _ = disturbed_sweep(kill_in_mid_study, scored, config)
     check_complete(scored, undisturbed[1])
     _check_studies(studies, records)
     # What was under way was put in line again; what was finished was not.
@@ -130,10 +126,9 @@ def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored, tmp_p
 def test_trials_of_a_lone_cell_are_fanned_out_and_their_worker_killed(
     cluster, undisturbed, scored
 ):
-    with ThreadPoolExecutor(1) as threads:
-        killed = threads.submit(kill_worker, os.getpid(), "_apply", after=0.05)
-        records, _ = sweep(scored, ALONE)
-        assert killed.result() > 0
+    records, _ = disturbed_sweep(
+        lambda: kill_worker(os.getpid(), "_apply", after=0.05), scored, ALONE
+    )
     assert results(records) == _same_cells(records, undisturbed[1])
 
 
@@ -142,10 +137,7 @@ def test_a_cell_killed_while_its_trials_run_elsewhere(cluster, undisturbed, scor
         wait_for(lambda: find_worker(os.getpid(), "_apply"), "a trial")
         return kill_worker(os.getpid(), "run_cell", after=0)
 
-    with ThreadPoolExecutor(1) as threads:
-        killed = threads.submit(kill_both_at_it)
-        records, _ = sweep(scored, ALONE)
-        assert killed.result() > 0
+    records, _ = disturbed_sweep(kill_both_at_it, scored, ALONE)
     assert results(records) == _same_cells(records, undisturbed[1])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,23 +13,17 @@ from workflows.config import TunerSettings
 
 from .nodes import add_node
 from .processes import kill_worker, wait_for
-from .sweeps import CONFIG, check_complete, kept, results, sweep
+from .sweeps import CONFIG, check_complete, disturbed_sweep, kept, results, sweep
 
 
 def test_a_worker_killed_in_mid_annealing(cluster, undisturbed, scored):
-    with ThreadPoolExecutor(1) as threads:
-        killed = threads.submit(kill_worker, os.getpid(), "run_cell")
-        _, report = sweep(scored)
-        assert killed.result() > 0
+    _, report = disturbed_sweep(lambda: kill_worker(os.getpid(), "run_cell"), scored)
     assert report.pending == 0
     check_complete(scored, undisturbed[1])
 
 
 def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, tmp_path):
-    with ThreadPoolExecutor(1) as threads:
-        killed = threads.submit(kill_worker, os.getpid(), "ScoringActor.generate")
-        sweep(tmp_path)
-        assert killed.result() > 0
+    disturbed_sweep(lambda: kill_worker(os.getpid(), "ScoringActor.generate"), tmp_path)
     check_complete(tmp_path, undisturbed[1])
 
 
@@ -43,10 +36,7 @@ def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, tmp_path):
         cluster.remove_node(node, allow_graceful=False)
         return pid
 
-    with ThreadPoolExecutor(1) as threads:
-        lost = threads.submit(lose_it)
-        sweep(tmp_path)
-        assert lost.result() > 0
+    disturbed_sweep(lose_it, tmp_path)
     check_complete(tmp_path, undisturbed[1])
 
 
