@@ -78,6 +78,8 @@ def show_usage_error(error: Exception) -> None:
     # Not annotated as what it is: see USAGE_ERROR.
     context, said = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
     command = context.command_path if context is not None else "dcs"
+    # Typer has Pydantic check what an option may be, which puts these words in front.
+    said = said.replace("Value error, ", "")
     line = redact(escaped(" ".join(said.split())).rstrip("."))
     typer.echo(f"dcs: error: {_cut(line)}; see {command} --help", err=True)
 
