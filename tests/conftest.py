@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,24 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
     open_client(default_tracking_uri(folder))
     return folder / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def new_output(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Callable[[], Path]:
+    """Make output folders whose MLflow database is ready."""
+
+    def make() -> Path:
+        folder = tmp_path_factory.mktemp("output")
+        shutil.copy(empty_store, folder / "mlflow.db")
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def output(tmp_path: Path, empty_store: Path) -> Path:
+    """An output folder whose MLflow database is ready."""
+    folder = tmp_path / "output"
+    folder.mkdir()
+    shutil.copy(empty_store, folder / "mlflow.db")
+    return folder

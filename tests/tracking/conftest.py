@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,15 +32,6 @@ def runs_without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 @pytest.fixture
 def drawn() -> None:
     """Have the figures of cells and sweeps drawn."""
-
-
-@pytest.fixture
-def output(tmp_path: Path, empty_store: Path) -> Path:
-    """An output folder whose default store is ready."""
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    shutil.copy(empty_store, folder / "mlflow.db")
-    return folder
 
 
 @pytest.fixture
