@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,8 @@ __all__ = ["ComparedRow", "Comparison", "compare_records"]
 
 #: What less is better of.
 _LESS = ("cobias", "seconds")
+
+_DIGEST = re.compile("[0-9a-f]{40,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ def _figure(
 ) -> ComparedRow:
     is_share = percent or name.endswith(("accuracy", "cobias"))
     scale, digits = (100.0, 1) if is_share else (1.0, 4)
+    if not is_share and all(v is None or float(v).is_integer() for v in (first, second)):
+        digits = 0  # a count
     ours, theirs = ("" if v is None else _number(scale * v, digits) for v in (first, second))
     label = f"{name}, %" if is_share and not percent else name
     if first is None or second is None:
@@ -160,12 +165,9 @@ def _figure(
 
 
 def _number(value: float, digits: int, sign: str = "") -> str:
-    if value == int(value) and abs(value) >= 1000:
-        text = f"{int(value):{sign},}"
-        return text.replace("-", "−") if sign else text
-    text = f"{value:{sign}.{digits}f}"
-    if sign and float(text) == 0:
+    if sign and round(value, digits) == 0:
         return "="
+    text = f"{value:{sign},.{digits}f}"
     return text.replace("-", "−") if sign else text
 
 
@@ -175,4 +177,6 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = value if isinstance(value, str) else json.dumps(value)
+    if _DIGEST.fullmatch(text):
+        return text[:12]
     return text if len(text) <= 40 else f"{text[:39]}…"

@@ -228,7 +228,7 @@ def test_two_cells_side_by_side() -> None:
             "test/accuracy": 0.6,
             "test/cobias": 0.3,
             "opt/z": 0.2,
-            "opt/evaluations": 2000,
+            "opt/evaluations": 2519,
         },
         class_accuracies={"class": ["Sports"], "before": [0.5], "after": [0.75]},
     )
@@ -240,7 +240,7 @@ def test_two_cells_side_by_side() -> None:
     assert results["test/accuracy, %"].first == "50.0 [45.0, 55.0]"
     assert results["test/accuracy, %"].second == "60.0"
     assert not [name for name in results if name.endswith(("_low", "_high"))]
-    assert results["opt/evaluations"].difference == "−1,000"
+    assert results["opt/evaluations"].difference == "−481", "a count has no places"
     assert results["test/cobias, %"].better is False
     assert results["opt/z"].better is None, "another beta gives another Z"
     classes = {row.name: (row.first, row.second, row.difference) for row in found.classes}
@@ -252,3 +252,6 @@ def test_two_cells_side_by_side() -> None:
     same = compare_records(first, first)
     assert same.settings == () and {row.difference for row in same.results} == {"="}
     assert compare_records(first, failed_cell(3)).results
+    others = (make_cell(1, params={"digest": word * 32}) for word in ("ab", "cd"))
+    (row,) = compare_records(*others).settings
+    assert (row.first, row.second) == ("ab" * 6, "cd" * 6)
