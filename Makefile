@@ -49,8 +49,8 @@ $(VLLM)/.installed: constraints.txt
 
 test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vllm
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=. \
-		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scorers/test_vllm.py \
-		tests/workflows/test_scoring_vllm.py
+		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scoring/test_vllm.py \
+		tests/workflows/cluster/test_scoring_vllm.py
 
 docs: $(INSTALLED)  ## make the API reference in docs/reference
 	$(BIN)/python scripts/reference.py docs/reference
@@ -66,7 +66,7 @@ test-minimum: $(MINIMUM)/.installed  ## pass the main tests with the lowest vers
 	$(MINIMUM)/bin/python -m pip check
 	NUMBA_CACHE_DIR=$(CURDIR)/$(MINIMUM)/numba $(MINIMUM)/bin/python -m pytest -W default -q \
 		--disable-warnings tests/dcs tests/tracking/test_records.py \
-		tests/tracking/test_recorder.py tests/workflows/test_sweep.py \
+		tests/tracking/store/test_recorder.py tests/workflows/test_sweep.py \
 		tests/workflows/cli/test_commands.py
 
 package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and try it

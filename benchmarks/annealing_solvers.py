@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from dcs import CorrectionSet, Objective, Schedule, anneal
-from dcs._kernels import _search, _table
-from dcs.evaluation import SchemeEvaluator
+from dcs.search.evaluation import SchemeEvaluator
+from dcs.search.kernels import chains as _search
+from dcs.search.kernels import table as _table
 
 _CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 _OBJECTIVE = Objective()

@@ -26,14 +26,14 @@ from typing import Any
 import numpy as np
 from quality_report import FRONT, OURS, print_overall, print_saved, print_table
 
-from dcs.fitting import Hyperparameters
-from dcs.front import Preference
-from dcs.methods import get_method, method_names
-from dcs.metrics import ClassificationMetrics
-from dcs.probabilities import ProbabilityTable
-from dcs.scheme import CorrectionScheme
-from dcs.selection import SelectionSettings, fit_scheme
-from dcs.splits import stratified_split
+from dcs.data.splits import stratified_split
+from dcs.data.table import ProbabilityTable
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.fit import SelectionSettings, fit_scheme
+from dcs.selection.front import Preference
+from dcs.selection.methods import get_method, method_names
+from dcs.selection.settings import Hyperparameters
 
 _PAPER = Hyperparameters(
     calibration="none",
@@ -166,8 +166,8 @@ def run_table(
 
 def study(table: ProbabilityTable, seed: int) -> CorrectionScheme:
     """Fit the default with settings that Optuna finds taking part."""
-    from workflows.config import TunerSettings
-    from workflows.front import run_front
+    from workflows.config.sweep import TunerSettings
+    from workflows.tuning.front import run_front
 
     settings = TunerSettings(protocol="front", trials=TRIALS)
     return run_front(table, get_method(OURS), settings=settings, seed=seed).scheme

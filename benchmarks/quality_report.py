@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dcs.front import cobias_at
+from dcs.selection.front import cobias_at
 
 OURS = "dcs"
 FRONT = "front"

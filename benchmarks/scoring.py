@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from dcs.prompting import get_task, parse_shots, render_prefix, render_query, select_demonstrations
-from dcs.scorers import load_scorer, resolve_model
-from dcs.scorers.transformers import TransformersScorer
+from dcs.scoring import load_scorer, resolve_model
+from dcs.scoring.transformers import TransformersScorer
 
 # hidden size, intermediate size, layers, heads, key-value heads
 SHAPES = {

@@ -26,13 +26,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dcs.probabilities import ProbabilityTable
-from dcs.scheme import CorrectionScheme
+from dcs.data.table import ProbabilityTable
+from dcs.schemes.scheme import CorrectionScheme
 from tracking import CellRecord, Outbox, Recorder
 from workflows.cells import Cell, TableRequest
-from workflows.config import SweepConfig, load_config, packaged_config
-from workflows.stores import ProbabilityStore
-from workflows.sweep import SweepPlan, plan_sweep, run_sweep, sweep_key
+from workflows.config.sweep import SweepConfig, load_config, packaged_config
+from workflows.plan import SweepPlan, plan_sweep, run_sweep, sweep_key
+from workflows.tables import ProbabilityStore
 
 
 class Silent:
@@ -195,14 +195,14 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
             Cell("none", "reviews", 1, seed, "icl", None, table.digest, table.digest)
             for seed in range(first, min(cells, first + per_table))
         ]
-    import workflows.driver
+    import workflows.cluster.driver
 
-    workflows.driver.run_cell = _sleeping(seconds)  # type: ignore[assignment]
+    workflows.cluster.driver.run_cell = _sleeping(seconds)  # type: ignore[assignment]
     memory: list[float] = []
     spans: list[tuple[int, int]] = []
     with local_ray(cpus):
         clock = time.perf_counter()
-        for number, record in enumerate(workflows.driver.Driver(plan, Silent()).run()):
+        for number, record in enumerate(workflows.cluster.driver.Driver(plan, Silent()).run()):
             spans.append((record.started_ms, record.finished_ms))
             if number % max(1, cells // 10) == 0:
                 memory.append(resident())

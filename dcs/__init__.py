@@ -10,21 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dcs.annealing import AnnealingResult, Schedule, anneal
-    from dcs.correction_sets import CorrectionSet
-    from dcs.corrections import Membership, Weight
+    from dcs.data.table import ProbabilityTable, Provenance
     from dcs.errors import DCSError
-    from dcs.estimator import DCSClassifier
-    from dcs.exact import exact_search
-    from dcs.fitting import Hyperparameters
-    from dcs.front import Preference
-    from dcs.methods import get_method
-    from dcs.metrics import ClassificationMetrics
-    from dcs.objective import Objective
-    from dcs.probabilities import ProbabilityTable
-    from dcs.provenance import Provenance
-    from dcs.scheme import CorrectionScheme
-    from dcs.selection import FittedScheme, SelectionSettings, fit_scheme
+    from dcs.evaluation.metrics import ClassificationMetrics
+    from dcs.evaluation.objective import Objective
+    from dcs.schemes.corrections import CorrectionSet, Membership, Weight
+    from dcs.schemes.scheme import CorrectionScheme
+    from dcs.search.annealing import AnnealingResult, Schedule, anneal
+    from dcs.search.exact import exact_search
+    from dcs.selection.estimator import DCSClassifier
+    from dcs.selection.fit import FittedScheme, SelectionSettings, fit_scheme
+    from dcs.selection.front import Preference
+    from dcs.selection.methods import get_method
+    from dcs.selection.settings import Hyperparameters
 
 __all__ = [
     "AnnealingResult",
@@ -50,26 +48,26 @@ __all__ = [
 ]
 
 _HOME = {
-    "AnnealingResult": "dcs.annealing",
-    "ClassificationMetrics": "dcs.metrics",
-    "CorrectionScheme": "dcs.scheme",
-    "CorrectionSet": "dcs.correction_sets",
-    "DCSClassifier": "dcs.estimator",
+    "AnnealingResult": "dcs.search.annealing",
+    "ClassificationMetrics": "dcs.evaluation.metrics",
+    "CorrectionScheme": "dcs.schemes.scheme",
+    "CorrectionSet": "dcs.schemes.corrections",
+    "DCSClassifier": "dcs.selection.estimator",
     "DCSError": "dcs.errors",
-    "FittedScheme": "dcs.selection",
-    "Hyperparameters": "dcs.fitting",
-    "Membership": "dcs.corrections",
-    "Objective": "dcs.objective",
-    "Preference": "dcs.front",
-    "ProbabilityTable": "dcs.probabilities",
-    "Provenance": "dcs.provenance",
-    "Schedule": "dcs.annealing",
-    "SelectionSettings": "dcs.selection",
-    "Weight": "dcs.corrections",
-    "anneal": "dcs.annealing",
-    "exact_search": "dcs.exact",
-    "fit_scheme": "dcs.selection",
-    "get_method": "dcs.methods",
+    "FittedScheme": "dcs.selection.fit",
+    "Hyperparameters": "dcs.selection.settings",
+    "Membership": "dcs.schemes.corrections",
+    "Objective": "dcs.evaluation.objective",
+    "Preference": "dcs.selection.front",
+    "ProbabilityTable": "dcs.data.table",
+    "Provenance": "dcs.data.table",
+    "Schedule": "dcs.search.annealing",
+    "SelectionSettings": "dcs.selection.fit",
+    "Weight": "dcs.schemes.corrections",
+    "anneal": "dcs.search.annealing",
+    "exact_search": "dcs.search.exact",
+    "fit_scheme": "dcs.selection.fit",
+    "get_method": "dcs.selection.methods",
 }
 
 

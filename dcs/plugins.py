@@ -11,8 +11,8 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from dcs._messages import named
 from dcs.errors import ConfigError
+from dcs.messages import named
 
 __all__ = ["GROUPS", "Group", "find_plugin", "plugin_names"]
 

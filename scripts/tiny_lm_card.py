@@ -11,15 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dcs.metrics import ClassificationMetrics
-from dcs.prompting import (
-    Shots,
-    get_task,
-    render_prefix,
-    render_query,
-    select_demonstrations,
-)
-from dcs.scorers import load_scorer
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.prompting import Shots, get_task, render_prefix, render_query, select_demonstrations
+from dcs.scoring import load_scorer
 
 SHOTS: tuple[Shots, ...] = (0, 1, 5, "N")
 SEEDS = (0, 1, 2)

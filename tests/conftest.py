@@ -24,7 +24,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with MLflow's tables: making them takes seconds, copying it does not."""
-    from tracking.stores import default_tracking_uri, open_client
+    from tracking.store.client import default_tracking_uri, open_client
 
     folder = tmp_path_factory.mktemp("store")
     open_client(default_tracking_uri(folder))

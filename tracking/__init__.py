@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-from tracking import queries, tables
-from tracking.outbox import Outbox, OutboxContents
-from tracking.provenance import collect_provenance
-from tracking.recorder import Recorder
+from tracking.archive import Outbox, OutboxContents
+from tracking.environment import collect_provenance
 from tracking.records import CellRecord, TrialRecord, trace_rows
-from tracking.replay import sync
-from tracking.reports import RecorderReport
-from tracking.stores import default_tracking_uri, resolve_tracking_uri, ui_arguments
+from tracking.results import tables
+from tracking.store import queries
+from tracking.store.client import default_tracking_uri, resolve_tracking_uri, ui_arguments
+from tracking.store.recorder import Recorder, RecorderReport, sync
 
 __all__ = [
     "CellRecord",

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dcs._keys import content_key
 from dcs.errors import ConfigError
-from dcs.methods import Method, get_method
+from dcs.io import content_key
 from dcs.prompting import Shots
-from workflows.config import SweepConfig
-from workflows.scoring import ScoringSettings
-from workflows.settings import TunerSettings, checked_settings
+from dcs.selection.methods import Method, get_method
+from workflows.config.scoring import ScoringSettings
+from workflows.config.sweep import SweepConfig
+from workflows.config.tuner import TunerSettings, checked_settings
 
 __all__ = [
     "Cell",

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from dcs._keys import content_key
+from dcs.io import content_key
 from dcs.prompting import SPLITS, get_task, render_prefix, render_query, select_demonstrations
 from tracking import CellRecord
 from workflows.cells import Cell, TableRequest, Variant
-from workflows.settings import TunerSettings
-from workflows.stores import ProbabilityStore
-from workflows.sweep import SweepPlan
+from workflows.config.tuner import TunerSettings
+from workflows.plan import SweepPlan
+from workflows.tables import ProbabilityStore
 
 __all__ = ["GUESSED_GPU", "Estimate", "estimate"]
 

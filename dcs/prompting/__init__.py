@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dcs.prompting.demonstrations import (
+from dcs.prompting.task_files import described_task_names
+from dcs.prompting.tasks import SPLITS, Example, Split, Task, get_task, register_task, task_names
+from dcs.prompting.templates import (
     Demonstrations,
     Shots,
     parse_shots,
+    prompt_hash,
+    render_prefix,
+    render_query,
     select_demonstrations,
 )
-from dcs.prompting.task_files import described_task_names
-from dcs.prompting.tasks import (
-    SPLITS,
-    Example,
-    Split,
-    Task,
-    get_task,
-    register_task,
-    task_names,
-)
-from dcs.prompting.templates import prompt_hash, render_prefix, render_query
 
 __all__ = [
     "SPLITS",

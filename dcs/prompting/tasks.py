@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from dcs._messages import show, suggest
 from dcs.errors import ConfigError
+from dcs.messages import show, suggest
 
 __all__ = ["SPLITS", "Example", "Split", "Task", "get_task", "register_task", "task_names"]
 

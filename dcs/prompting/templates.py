@@ -4,11 +4,135 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
+from typing import Literal
 
-from dcs.prompting.demonstrations import Demonstrations
-from dcs.prompting.tasks import Task
+import numpy as np
 
-__all__ = ["prompt_hash", "render_prefix", "render_query"]
+from dcs.errors import ConfigError
+from dcs.prompting.tasks import Example, Task
+from dcs.seeds import derive_generator
+
+__all__ = [
+    "Demonstrations",
+    "Shots",
+    "parse_shots",
+    "prompt_hash",
+    "render_prefix",
+    "render_query",
+    "select_demonstrations",
+]
+
+
+Shots = int | Literal["N"]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """The labelled examples shown in a prompt, in their order.
+
+    Parameters
+    ----------
+    examples : tuple of Example
+        Drawn from the optimization split.
+    shots : int or "N"
+        What was asked for.
+    seed : int
+        The demonstration seed.
+    """
+
+    examples: tuple[Example, ...]
+    shots: Shots
+    seed: int
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """The texts shown, which must not be scored as queries."""
+        return frozenset(example.text for example in self.examples)
+
+
+def parse_shots(value: str | int) -> Shots:
+    """Read a number of shots.
+
+    Parameters
+    ----------
+    value : str or int
+        ``"0"``, ``"1"``, ``"5"``, ... demonstrations drawn at random, or ``"N"`` for one
+        demonstration of each class.
+
+    Returns
+    -------
+    int or "N"
+        The number, or ``"N"``.
+
+    Raises
+    ------
+    ConfigError
+        If `value` is neither.
+    """
+    text = str(value).strip()
+    if text in ("N", "n"):
+        return "N"
+    if text.isascii() and text.isdigit() and not isinstance(value, bool):
+        return int(text)
+    raise ConfigError(
+        f"shots {value!r}: allowed are a number of demonstrations (0, 1, 5, ...) or N "
+        "for one demonstration of each class"
+    )
+
+
+def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrations:
+    """Draw the demonstrations of a prompt from the optimization split.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+    shots : int or "N"
+        ``k`` texts at random whatever their classes, or one text of each class in random order
+        (the paper's 1-shot, k-shot and N-shot prompts).
+    seed : int
+        Demonstration seed; each seed is another draw.
+
+    Returns
+    -------
+    Demonstrations
+        The examples, in the order in which they are shown.
+
+    Raises
+    ------
+    ConfigError
+        If the split has too few texts, or a class has none.
+    """
+    shots = parse_shots(shots)
+    pool = task.examples("optimization")
+    rng = derive_generator(seed, "demonstrations", task.name, str(shots))
+    if shots == "N":
+        chosen = _one_of_each(task, pool, rng)
+    else:
+        if shots > len(pool):
+            raise ConfigError(
+                f"shots {shots}: task {task.name!r} has {len(pool)} optimization texts; "
+                "ask for fewer shots"
+            )
+        order = rng.permutation(len(pool))[:shots]
+        chosen = tuple(pool[int(row)] for row in order)
+    return Demonstrations(examples=chosen, shots=shots, seed=seed)
+
+
+def _one_of_each(
+    task: Task, pool: tuple[Example, ...], rng: np.random.Generator
+) -> tuple[Example, ...]:
+    chosen = []
+    for label, name in enumerate(task.classes):
+        members = [example for example in pool if example.label == label]
+        if not members:
+            raise ConfigError(
+                f"shots N: class {name!r} of task {task.name!r} has no optimization text; "
+                "ask for a number of shots instead"
+            )
+        chosen.append(members[int(rng.integers(len(members)))])
+    return tuple(chosen[int(position)] for position in rng.permutation(len(chosen)))
 
 
 def render_prefix(task: Task, demonstrations: Demonstrations) -> str:

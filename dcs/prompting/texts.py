@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from dcs._hub import hub_advice
-from dcs._messages import escaped, named, reason, show
-from dcs._reading import existing_file, memory_bound, parse_json
 from dcs.errors import ConfigError
-from dcs.prompting.descriptions import TaskFile, TextLocation
+from dcs.io import existing_file, hub_advice, memory_bound, parse_json
+from dcs.messages import escaped, named, reason, show
+from dcs.prompting.task_files import TaskFile, TextLocation
 from dcs.prompting.tasks import Example, Split
 from dcs.seeds import derive_generator
 

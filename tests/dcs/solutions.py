@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.correction_sets import CorrectionSet
-from dcs.metrics import confusion_matrix
-from dcs.objective import Objective
-from dcs.scheme import CorrectionScheme
+from dcs.evaluation.metrics import confusion_matrix
+from dcs.evaluation.objective import Objective
+from dcs.schemes.corrections import CorrectionSet
+from dcs.schemes.scheme import CorrectionScheme
 
 SETS = {
     "dcs": CorrectionSet.dcs(weight_scale=7),

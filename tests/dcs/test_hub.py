@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dcs._hub import hub_advice
 from dcs.errors import ConfigError
+from dcs.io import hub_advice
 from dcs.prompting import texts
 from dcs.prompting.task_files import _FOLDER, read_task_file
-from dcs.scorers import resolve_model
+from dcs.scoring import resolve_model
 
 # What the hub's datasets call the columns, and a label of each class in the task's order.
 COLUMNS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
@@ -102,8 +102,8 @@ class TestModels:
     CODE = """
 import json, sys
 from dcs.errors import ScoringError
-from dcs.scorers import load_scorer
-from dcs.scorers.loading import load_tokenizer
+from dcs.scoring import load_scorer
+from dcs.scoring.models import load_tokenizer
 told = []
 for name in sys.argv[1:]:
     try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs._messages import escaped, first_line, last_line, named, one_line, reason, show, suggest
+from dcs.messages import escaped, first_line, last_line, named, one_line, reason, show, suggest
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dcs._numerics import moments, product, softmax
+from dcs.numerics import moments, product, softmax
 
 _RNG = np.random.default_rng(0)
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from dcs.data.importers import IMPORTERS, Importer, format_names, import_file
 from dcs.errors import ConfigError
-from dcs.importers import IMPORTERS, Importer, format_names, import_file
 from dcs.plugins import GROUPS, Group, find_plugin, plugin_names
 
 _MODULE = """
 from pathlib import Path
-from dcs.importers import Importer
-from dcs.probabilities import ProbabilityTable
+from dcs.data.importers import Importer
+from dcs.data.table import ProbabilityTable
 
 PAIRS = Importer("pairs", "lines of label and probability", "plugged", frozenset())
 OTHER = Importer("other", "calls itself otherwise", "plugged")

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from dcs.corrections import Weight
-from dcs.methods import get_method
-from dcs.probabilities import ProbabilityTable
+from dcs.data.table import ProbabilityTable
 from dcs.prompting import get_task
-from dcs.scheme import CorrectionScheme
+from dcs.schemes.corrections import Weight
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.methods import get_method
 from tests.tracking.paper_cells import paper_cells
 from tracking import Recorder
-from workflows.config import TunerSettings
-from workflows.own_table import table_cells, tune_cells
+from workflows.config.sweep import TunerSettings
+from workflows.tuning.cell import table_cells, tune_cells
 
 __all__ = ["names", "prepare"]
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from workflows.config import SweepConfig
+from workflows.config.sweep import SweepConfig
 
 from .documents import ROOT
 

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.correction_sets import CorrectionSet
+from dcs.data.importers import import_file
+from dcs.data.table import ProbabilityTable
 from dcs.errors import ScoringError, TableError
-from dcs.exact import exact_search
-from dcs.importers import import_file
-from dcs.methods import get_method
-from dcs.metrics import confusion_matrix
-from dcs.objective import Objective
-from dcs.probabilities import ProbabilityTable
-from dcs.scheme import CorrectionScheme
-from workflows.config import TunerSettings
-from workflows.front import run_front
-from workflows.tune import run_study
+from dcs.evaluation.metrics import confusion_matrix
+from dcs.evaluation.objective import Objective
+from dcs.schemes.corrections import CorrectionSet
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.search.exact import exact_search
+from dcs.selection.methods import get_method
+from workflows.config.sweep import TunerSettings
+from workflows.tuning.front import run_front
+from workflows.tuning.paper import run_study
 
 pytestmark = pytest.mark.usefixtures("extras")
 
@@ -121,7 +121,7 @@ def test_tabu_search_reaches_the_proven_optimum(n_classes: int) -> None:
 
 
 def test_the_scorer_keeps_the_contract_of_scorers(tmp_path: Path) -> None:
-    from dcs.scorers import Scorer, load_scorer, resolve_model
+    from dcs.scoring import Scorer, load_scorer, resolve_model
 
     model = tmp_path / "words"
     model.mkdir()

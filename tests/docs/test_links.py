@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import re
 from urllib.parse import unquote
 
 import pytest
-
-from dcs.plugins import GROUPS
 
 from .documents import ROOT, Document, documents
 
@@ -47,46 +43,6 @@ def test_web_addresses_are_whole(document: Document) -> None:
             assert re.fullmatch(r"https?://[\w.-]+(:\d+)?(/\S*)?", target), (
                 f"{document.name}:{line}: {target}"
             )
-
-
-@pytest.mark.parametrize("document", _DOCUMENTS.values(), ids=lambda document: document.name)
-def test_files_that_are_named_exist(document: Document) -> None:
-    text = document.path.read_text(encoding="utf-8")
-    folders = "dcs|tracking|workflows|tests|docs|benchmarks|scripts"
-    named = set(re.findall(rf"`((?:{folders})/[\w./-]*)`", text))
-    made = ("docs/reference/", "docs/reference/index.html")
-    assert sorted(name for name in named if name not in made and not (ROOT / name).exists()) == []
-
-
-@pytest.mark.parametrize("document", _DOCUMENTS.values(), ids=lambda document: document.name)
-def test_what_is_named_in_the_code_exists(document: Document) -> None:
-    text = document.path.read_text(encoding="utf-8")
-    others = {*GROUPS, *_TAGS}
-    named = set(re.findall(r"`((?:dcs|tracking|workflows)(?:\.\w+)+)\b(?![/-])", text)) - others
-    endings = (".md", ".py", ".trials", ".yaml")
-    assert sorted(n for n in named if not n.endswith(endings) and not _in_the_code(n)) == []
-
-
-def _in_the_code(name: str) -> bool:
-    parts = name.split(".")
-    for n in range(len(parts), 0, -1):
-        with contextlib.suppress(ModuleNotFoundError):
-            found = importlib.import_module(".".join(parts[:n]))
-            for part in parts[n:]:
-                found = getattr(found, part, None)
-            return found is not None
-    return False
-
-
-def test_the_layout_names_files_that_there_are() -> None:
-    text = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
-    modules = {
-        p.name
-        for folder in ("dcs", "tracking", "workflows")
-        for p in (ROOT / folder).rglob("*.py")
-    }
-    named = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+\.py)`", text)}
-    assert sorted(named - modules) == []
 
 
 def test_every_document_can_be_reached_from_the_readme() -> None:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tracking import CellRecord, Outbox, Recorder, RecorderReport, queries
-from workflows.config import SweepConfig, TunerSettings
-from workflows.sweep import plan_sweep, run_sweep, sweep_key
+from tracking import CellRecord, Outbox, Recorder, RecorderReport
+from tracking.store import queries
+from workflows.config.sweep import SweepConfig, TunerSettings
+from workflows.plan import plan_sweep, run_sweep, sweep_key
 
 CONFIG = SweepConfig(
     name="disturbed",

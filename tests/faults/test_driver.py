@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-import workflows.cluster
-from tracking import queries
-from workflows.cluster import ClusterError, check_software
+import workflows.cluster.connect
+from tracking.store import queries
+from workflows.cluster.connect import ClusterError, check_software
 
 from .processes import descendants, end, find_worker, start_dcs, title, wait_for
 from .sweeps import CONFIG, check_complete, kept, write_config

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workflows.generate import ScoringActor
+from workflows.cluster.scoring import ScoringActor
 
 from .nodes import add_node, remove_node
 from .processes import kill_worker, wait_for
@@ -49,7 +49,7 @@ def _noting_cell(notes: Path):
         """Say where a cell is computed; cells of the last table wait until the GPU is free."""
         import ray
 
-        from workflows.workers import run_cell
+        from workflows.cluster.workers import run_cell
 
         record = run_cell(cell, *more)
         (notes / f"cell-{cell.key}-{_node_id()}").touch()
@@ -64,12 +64,12 @@ def _noting_cell(notes: Path):
 def test_stages_overlap_and_each_stays_on_its_nodes(
     cluster, undisturbed, gpu_node, tmp_path, monkeypatch
 ):
-    import workflows.driver
+    import workflows.cluster.driver
 
     notes = tmp_path / "notes"
     notes.mkdir()
-    monkeypatch.setattr(workflows.driver, "ScoringActor", _noting_actor(notes))
-    monkeypatch.setattr(workflows.driver, "run_cell", _noting_cell(notes))
+    monkeypatch.setattr(workflows.cluster.driver, "ScoringActor", _noting_actor(notes))
+    monkeypatch.setattr(workflows.cluster.driver, "run_cell", _noting_cell(notes))
     output = tmp_path / "runs"
     sweep(output)
     check_complete(output, undisturbed[1])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tracking import queries
-from workflows.config import TunerSettings
+from tracking.store import queries
+from workflows.config.sweep import TunerSettings
 
 from .nodes import add_node
 from .processes import kill_worker, wait_for
@@ -71,9 +71,9 @@ def _run_of(cells, key: str) -> str:
 @pytest.mark.parametrize("killer", ["abort"])
 def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, killer, monkeypatch):
     """A crash in compiled code, again and again: the cell is FAILED, the others are not."""
-    import workflows.driver
+    import workflows.cluster.driver
 
-    monkeypatch.setattr(workflows.driver, "run_cell", _crash_on_dnip)
+    monkeypatch.setattr(workflows.cluster.driver, "run_cell", _crash_on_dnip)
     records, report = sweep(scored)
     assert report.pending == 0
     failed = [record for record in records if not record.finished]
@@ -86,7 +86,7 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, kill
 
 def _crash_on_dnip(cell, *more):
     # On a worker nothing is patched: this is the real one.
-    from workflows.workers import run_cell
+    from workflows.cluster.workers import run_cell
 
     if cell.method == "dnip":
         os.abort()
@@ -118,10 +118,10 @@ def small_memory() -> Iterator[Path]:
 def test_a_task_out_of_memory(
     cluster, undisturbed, scored, tmp_path, small_memory, always, monkeypatch
 ):
-    import workflows.driver
+    import workflows.cluster.driver
 
     monkeypatch.setattr(
-        workflows.driver, "run_cell", _greedy(small_memory, tmp_path / "once", always)
+        workflows.cluster.driver, "run_cell", _greedy(small_memory, tmp_path / "once", always)
     )
     records, report = sweep(scored)
     assert report.pending == 0
@@ -138,7 +138,7 @@ def test_a_task_out_of_memory(
 def _greedy(group: Path, once: Path, always: bool):
     def run(cell, *more):
         # On a worker nothing is patched: this is the real one.
-        from workflows.workers import run_cell
+        from workflows.cluster.workers import run_cell
 
         if cell.method == "dnip" and (always or not once.exists()):
             once.touch()

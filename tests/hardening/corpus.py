@@ -18,18 +18,18 @@ import yaml
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from dcs.corrections import Membership, Weight
+from dcs.data.importers import import_file
+from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError, SchemeError, TableError, TrackingError
-from dcs.importers import import_file
-from dcs.probabilities import ProbabilityTable
 from dcs.prompting import get_task
-from dcs.scheme import CorrectionScheme
+from dcs.schemes.corrections import Membership, Weight
+from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table
 from tracking import Outbox
-from tracking.destinations import DestinationInfo, read_info
 from tracking.records import CellRecord, TrialRecord
-from workflows.config import load_config
-from workflows.stores import ProbabilityStore
+from tracking.store.destinations import DestinationInfo, read_info
+from workflows.config.sweep import load_config
+from workflows.tables import ProbabilityStore
 
 EXAMPLES = int(os.environ.get("DCS_HARDENING_EXAMPLES", "8"))
 """Examples per property; 8 take a second or two, 2000 minutes."""

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.probabilities import ProbabilityTable
-from dcs.scheme import CorrectionScheme
+from dcs.data.table import ProbabilityTable
+from dcs.schemes.scheme import CorrectionScheme
 from tests.hardening.commands import Outcome, checked, leftovers
 from tests.hardening.corpus import KINDS, damaged, scheme, spoiled, table, thorough
 

@@ -20,17 +20,17 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dcs import _reading
+from dcs import io as _reading
+from dcs.data.importers import import_file
+from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError, SchemeError, TableError
-from dcs.importers import import_file
-from dcs.probabilities import ProbabilityTable
 from dcs.prompting import get_task
-from dcs.scheme import CorrectionScheme
-from dcs.store import ShardStore, query_hash
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.scoring.cache import ShardStore, query_hash
 from tests.hardening.commands import checked, soon
 from tests.hardening.corpus import KINDS, SWEEP, TASK, record, scheme, table
 from tracking import Recorder
-from workflows.config import load_config
+from workflows.config.sweep import load_config
 
 TEXT_KINDS = [kind for kind in KINDS if kind.name not in ("table", "npz", "parquet columns")]
 by_text = pytest.mark.parametrize("kind", TEXT_KINDS, ids=lambda kind: kind.name)
@@ -110,7 +110,7 @@ def test_an_archive_that_unpacks_to_more_than_there_is(
     path = tmp_path / "t.npz"
     np.savez_compressed(path, probs=np.zeros((2_000_000, 4)), labels=np.zeros(3, dtype=int))
     assert path.stat().st_size < 200_000
-    monkeypatch.setattr("dcs.importers.npz.memory_bound", lambda: 2**20)
+    monkeypatch.setattr("dcs.data.importers.npz.memory_bound", lambda: 2**20)
     _refused(lambda: import_file("npz", path), "t.npz", "unpacks to")
 
 
@@ -331,7 +331,7 @@ def test_names_that_mean_something_to_a_terminal(name: str | bytes, tmp_path: Pa
 def test_a_clock_that_goes_backwards(output: Path) -> None:
     import dataclasses
 
-    from tracking.stores import open_client
+    from tracking.store.client import open_client
 
     backwards = dataclasses.replace(record(), started_ms=2_000_000, finished_ms=1_000_000)
     with Recorder(None, output=output, experiment="e", sweep_key="k", sweep_params={}) as rec:

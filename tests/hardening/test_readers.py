@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError
-from dcs.probabilities import ProbabilityTable
-from dcs.scheme import CorrectionScheme
+from dcs.schemes.scheme import CorrectionScheme
 from tests.hardening.corpus import KINDS, Kind, damaged, spoiled, thorough
 
 by_name = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 import yaml
 
-from dcs._redaction import redact
 from dcs.errors import DCSError
-from dcs.store import ShardStore, query_hash
+from dcs.messages import redact
+from dcs.scoring.cache import ShardStore, query_hash
 from tests.hardening.commands import Outcome, soon
 from tests.hardening.corpus import SWEEP, table
 from tests.servers import free_port
 from tests.workflows.conftest import run_dcs
 from workflows.cells import Cell
-from workflows.compute import failed_record
+from workflows.tuning.cell import failed_record
 
 PASSWORD = "hunter2/w0rd-of-Mine"
 SECRETS = {
@@ -235,7 +235,7 @@ def test_what_a_job_takes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             (seen / "job").write_text(repr(job))
             return "raysubmit_1"
 
-    monkeypatch.setattr("workflows.cluster_jobs.open_jobs", lambda address: Jobs())
+    monkeypatch.setattr("workflows.cluster.jobs.open_jobs", lambda address: Jobs())
     own = tmp_path / "own"
     (own / ".aws").mkdir(parents=True)
     for name in (".env", ".netrc", ".aws/credentials"):

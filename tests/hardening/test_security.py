@@ -11,7 +11,7 @@ import pytest
 from dcs.errors import ConfigError
 from tracking import Outbox, ui_arguments
 from tracking.records import KEY_PATTERN
-from workflows.config import SweepConfig
+from workflows.config.sweep import SweepConfig
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
@@ -124,7 +124,7 @@ def test_addresses_to_listen_on_are_of_this_machine() -> None:
 def test_a_local_ray_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
-    from workflows import cluster
+    from workflows.cluster import connect as cluster
 
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -179,7 +179,7 @@ def test_names_of_models_lead_nowhere_else(model: str, tmp_path: Path) -> None:
 
 
 def test_names_of_experiments_lead_nowhere_else(tmp_path: Path) -> None:
-    from tracking.stores import artifact_location
+    from tracking.store.client import artifact_location
 
     for name in TRAVERSALS:
         place = artifact_location(f"sqlite:///{tmp_path}/x.db", tmp_path, name)
@@ -193,8 +193,8 @@ def test_a_report_shows_names_as_text() -> None:
 
     from tests.hardening.corpus import record
     from tracking import CellRecord
-    from tracking.report import render_report
-    from tracking.stored import StoredCell
+    from tracking.records import StoredCell
+    from tracking.results.report import render_report
 
     evil = "<script>alert(1)</script>"
     cell: CellRecord = dataclasses.replace(

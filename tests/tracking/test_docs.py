@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.calibration import from_arrays
-from dcs.correction_sets import CorrectionSet
-from dcs.scheme import CorrectionScheme
+from dcs.schemes.calibration import from_arrays
+from dcs.schemes.corrections import CorrectionSet
+from dcs.schemes.scheme import CorrectionScheme
 from tracking import Recorder, schema
 
 from .paper_cells import paper_cells

@@ -12,8 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dcs.probabilities import ProbabilityTable
-from dcs.provenance import Provenance
+from dcs.data.table import ProbabilityTable, Provenance
 from workflows.cli import main
 
 
@@ -45,7 +44,7 @@ def run_dcs(*arguments: object) -> Outcome:
 @pytest.fixture(autouse=True)
 def runs_without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else in recording, and is tested where it is written."""
-    monkeypatch.setattr("tracking._painter.Painter._draw", lambda painter, order: {})
+    monkeypatch.setattr("tracking.store._painter.Painter._draw", lambda painter, order: {})
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.tracking.cells import make_cell
-from workflows.agreement import compare_results
+from workflows.reproduce import compare_results
 
 _SURE = {"after_low": [0.7, 0.4], "after_high": [0.9, 0.6]}
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from dcs._keys import content_key
+from dcs.io import content_key
 from workflows.cells import Cell, cells_of, table_requests
-from workflows.config import SweepConfig, TunerSettings
+from workflows.config.sweep import SweepConfig, TunerSettings
 
 CELL = Cell(
     model="tiny_lm",

@@ -14,8 +14,9 @@ import pytest
 
 from tests.servers import free_port
 from tests.workflows.conftest import run_dcs
-from tracking.stores import open_client
-from workflows import doctor, health
+from tracking.store.client import open_client
+from workflows import doctor
+from workflows import doctor as health
 
 NAMES = {"python", "packages", "environment", "machine", "output", "mlflow", "optuna"}
 

@@ -16,8 +16,8 @@ import pytest
 from tests.faults.processes import wait_for
 from tests.workflows.conftest import run_dcs
 from tracking import CellRecord, Outbox, Recorder
-from workflows.config import SweepConfig, TunerSettings
-from workflows.sweep import plan_sweep, run_sweep, sweep_key
+from workflows.config.sweep import SweepConfig, TunerSettings
+from workflows.plan import plan_sweep, run_sweep, sweep_key
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import ray
 
-from workflows.cluster import ClusterError, connected
+from workflows.cluster.connect import ClusterError, connected
 
 
 def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):

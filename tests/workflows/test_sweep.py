@@ -9,15 +9,16 @@ from dataclasses import replace
 import pytest
 
 from dcs.errors import ScoringError, TableError
-from tracking import CellRecord, Outbox, Recorder, queries
+from tracking import CellRecord, Outbox, Recorder
+from tracking.store import queries
 from workflows.cells import table_requests
-from workflows.cluster_placement import place
-from workflows.compute import failed_record
-from workflows.config import SweepConfig, TunerSettings
+from workflows.cluster.placement import place
+from workflows.cluster.scoring import request_key
+from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.estimate import estimate
-from workflows.generate import request_key
-from workflows.stores import ProbabilityStore
-from workflows.sweep import plan_sweep, run_sweep, sweep_key
+from workflows.plan import plan_sweep, run_sweep, sweep_key
+from workflows.tables import ProbabilityStore
+from workflows.tuning.cell import failed_record
 
 CONFIG = SweepConfig(
     name="small",
@@ -193,9 +194,9 @@ def test_the_last_cells_share_all_cpus(finished, tmp_path, monkeypatch):
     """Those that others hold when they are handed out come free while they run."""
     output, *_ = finished
     shutil.copytree(output / "probabilities", tmp_path / "probabilities")
-    monkeypatch.setattr("workflows.driver.run_cell", _note_width)
+    monkeypatch.setattr("workflows.cluster.driver.run_cell", _note_width)
     monkeypatch.setattr(
-        "workflows.driver._look",
+        "workflows.cluster.driver._look",
         lambda: replace(place([]), cells={}, cell_cpus=8, cells_in_flight=24),
     )
     records, _ = _sweep(CONFIG, tmp_path)

@@ -76,7 +76,7 @@ app.command("sync", rich_help_panel=_AFTER)(sync.sync)
 def _show_version(asked: bool) -> None:
     if not asked:
         return
-    from tracking.provenance import git_commit, installed_version
+    from tracking.environment import git_commit, installed_version
 
     commit = git_commit()
     typer.echo(f"dcs {installed_version()}" + (f" (commit {commit[:12]})" if commit else ""))

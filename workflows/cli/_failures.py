@@ -11,9 +11,8 @@ from typing import cast
 
 import typer
 
-from dcs._messages import escaped
-from dcs._redaction import redact
 from dcs.errors import DCSError
+from dcs.messages import escaped, redact
 
 __all__ = [
     "MENDABLE",

@@ -103,7 +103,7 @@ Data = Annotated[
 
 def sweep_file(config: Path) -> Path:
     """Return the file of a sweep: a bare word that is no file names one in the package."""
-    from workflows.config import packaged_config
+    from workflows.config.sweep import packaged_config
 
     return config if config.suffix or config.exists() else packaged_config(str(config))
 

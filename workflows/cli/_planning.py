@@ -7,14 +7,21 @@ from pathlib import Path
 
 from rich.table import Table
 
-from workflows.axes import GRID
 from workflows.cells import TableRequest
 from workflows.cli._console import console, new_table
 from workflows.cli._scoring import announce_sweep
-from workflows.config import SweepConfig
+from workflows.config.axes import GRID
+from workflows.config.sweep import SweepConfig
 from workflows.estimate import GUESSED_GPU, Estimate, estimate
-from workflows.overview import Count, PlannedCell, by_axis, counted, planned_cells
-from workflows.sweep import SweepPlan, plan_sweep
+from workflows.plan import (
+    Count,
+    PlannedCell,
+    SweepPlan,
+    by_axis,
+    counted,
+    plan_sweep,
+    planned_cells,
+)
 
 __all__ = ["headline", "show_plan"]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from dcs._shown import chance
-from dcs.methods import get_method
+from dcs.evaluation.formatting import chance
+from dcs.selection.methods import get_method
 from tracking import CellRecord
-from tracking.estimates import Estimate, class_intervals, mean_and_deviation
-from workflows.axes import ABLATED
+from tracking.results.frames import Estimate, class_intervals, mean_and_deviation
 from workflows.cells import Cell, Variant
 from workflows.cli._console import new_table
-from workflows.overview import differing_settings
+from workflows.config.axes import ABLATED
+from workflows.plan import differing_settings
 
 __all__ = ["results_table"]
 

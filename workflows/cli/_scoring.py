@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dcs._files import atomic_write_text
-from dcs._keys import content_key
+from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
-from dcs.generation import generate_tables, queries_of
-from dcs.probabilities import ProbabilityTable
+from dcs.io import atomic_write_text, content_key
 from dcs.prompting import (
     SPLITS,
     Shots,
@@ -27,12 +25,13 @@ from dcs.prompting import (
     render_query,
     select_demonstrations,
 )
-from dcs.scorers import Progress, Scorer, is_served
+from dcs.scoring import Progress, Scorer, is_served
+from dcs.scoring.generation import generate_tables, queries_of
 from workflows.cli._console import console
-from workflows.generate import scorer_facts
+from workflows.cluster.scoring import scorer_facts
 
 if TYPE_CHECKING:
-    from workflows.sweep import SweepPlan
+    from workflows.plan import SweepPlan
 
 __all__ = ["TablePair", "announce", "announce_sweep"]
 

@@ -9,22 +9,21 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 
-from dcs._files import atomic_path
-from dcs._messages import last_line
-from dcs._redaction import redact
+from dcs.io import atomic_path
+from dcs.messages import last_line, redact
 from tracking import CellRecord, Recorder, RecorderReport
-from tracking.figures import class_accuracy_figure
+from tracking.results.figures import class_accuracy_figure
 from workflows.cli._console import console
 from workflows.cli._live import sweep_view
 from workflows.cli._planning import headline
 from workflows.cli._results import results_table
 from workflows.cli._scoring import announce_sweep
 from workflows.cli._signals import STOP
-from workflows.cluster import connected
-from workflows.config import SweepConfig
-from workflows.settings import objective_label
-from workflows.stores import ProbabilityStore
-from workflows.sweep import SweepPlan, plan_sweep, run_sweep, sweep_key
+from workflows.cluster.connect import connected
+from workflows.config.sweep import SweepConfig
+from workflows.config.tuner import objective_label
+from workflows.plan import SweepPlan, plan_sweep, run_sweep, sweep_key
+from workflows.tables import ProbabilityStore
 
 __all__ = ["sweep_and_show"]
 

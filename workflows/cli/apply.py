@@ -18,8 +18,8 @@ def apply(
     ],
 ) -> None:
     """Write the corrected probabilities of a table, as a table of the same form."""
-    from dcs.probabilities import ProbabilityTable
-    from dcs.scheme import CorrectionScheme
+    from dcs.data.table import ProbabilityTable
+    from dcs.schemes.scheme import CorrectionScheme
     from workflows.cli._console import console
 
     probabilities = ProbabilityTable.read(table)

@@ -12,7 +12,7 @@ from workflows.cli._options import Runs, TrackingUri, recorded_store
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tracking.comparison import ComparedRow
+    from tracking.results.comparison import ComparedRow
 
 __all__ = ["compare"]
 
@@ -33,8 +33,8 @@ def compare(
 ) -> None:
     """Compare two runs: what differs in them, what they reached, and their schemes in words."""
     from tracking import Outbox
-    from tracking.comparison import compare_records
-    from tracking.stored import find_cell
+    from tracking.results.comparison import compare_records
+    from tracking.store.queries import find_cell
     from workflows.cli._console import console
 
     uri = recorded_store(runs, tracking_uri)

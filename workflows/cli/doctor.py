@@ -10,7 +10,7 @@ import typer
 from workflows.cli._options import Output, TrackingUri
 
 if TYPE_CHECKING:
-    from workflows.health import Finding
+    from workflows.doctor import Finding
 
 __all__ = ["doctor"]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcs._shown import percent, sentence_of_chance
+from dcs.evaluation.formatting import percent, sentence_of_chance
 
 if TYPE_CHECKING:
-    from dcs.uncertainty import Interval
+    from dcs.evaluation.uncertainty import Interval
 
 __all__ = ["evaluate"]
 
@@ -25,10 +25,10 @@ def evaluate(
     """Print accuracy, COBias and class accuracies of a table, before and after correction."""
     from rich.markup import escape
 
-    from dcs.metrics import confusion_matrix
-    from dcs.probabilities import ProbabilityTable
-    from dcs.scheme import CorrectionScheme
-    from dcs.uncertainty import bootstrap_intervals, compare_predictions
+    from dcs.data.table import ProbabilityTable
+    from dcs.evaluation.metrics import confusion_matrix
+    from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
+    from dcs.schemes.scheme import CorrectionScheme
     from workflows.cli._console import console, new_table
 
     probabilities = ProbabilityTable.read(table)

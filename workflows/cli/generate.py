@@ -14,7 +14,7 @@ from workflows.cli._options import Data, Output
 
 if TYPE_CHECKING:
     from workflows.cli._scoring import TablePair
-    from workflows.scoring import ScoringSettings
+    from workflows.config.scoring import ScoringSettings
 
 __all__ = ["generate"]
 
@@ -56,7 +56,7 @@ def generate(
     from dcs.prompting import get_task, parse_shots
     from workflows.cli._console import console
     from workflows.cli._scoring import TablePair
-    from workflows.scoring import checked_scoring
+    from workflows.config.scoring import checked_scoring
 
     settings = checked_scoring(**scoring)
     pairs = [
@@ -94,8 +94,8 @@ def generate(
 
 
 def _numbers(seeds: str) -> list[int]:
-    from dcs._messages import show
     from dcs.errors import ConfigError
+    from dcs.messages import show
 
     if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*", seeds.replace(" ", "")):
         raise ConfigError(f"--seeds {show(seeds)}: write whole numbers from 0 on, e.g. 0,1,2")
@@ -105,9 +105,9 @@ def _numbers(seeds: str) -> list[int]:
 def _generate(
     pairs: list[TablePair], model: str, settings: ScoringSettings, output: Path, yes: bool
 ) -> int:
-    from dcs.generation import count_queries
-    from dcs.scorers import StoredScorer
-    from dcs.store import ShardStore
+    from dcs.scoring import StoredScorer
+    from dcs.scoring.cache import ShardStore
+    from dcs.scoring.generation import count_queries
     from workflows.cli._console import console, count_bar
     from workflows.cli._scoring import announce
 

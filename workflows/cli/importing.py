@@ -17,7 +17,7 @@ class ImportCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help; what reads the formats is imported for it alone."""
-        from dcs.importers import IMPORTERS, format_names
+        from dcs.data.importers import IMPORTERS, format_names
 
         lines = [f"* **{one.name}**: {_plain(one.summary)}" for one in IMPORTERS]
         others = format_names()[len(IMPORTERS) :]
@@ -59,8 +59,8 @@ def import_(
     task: Annotated[str | None, typer.Option(help="Task to note as the origin.")] = None,
 ) -> None:
     """Turn class probabilities from elsewhere into a probability table."""
-    from dcs.importers import import_file
-    from dcs.metrics import ClassificationMetrics
+    from dcs.data.importers import import_file
+    from dcs.evaluation.metrics import ClassificationMetrics
     from workflows.cli._console import console
 
     table = import_file(

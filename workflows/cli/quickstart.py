@@ -17,7 +17,7 @@ def quickstart(output: Output = Path("dcs-runs"), tracking_uri: TrackingUri = No
     afterwards. What is finished is not computed again when the command is repeated.
     """
     from workflows.cli._sweeping import sweep_and_show
-    from workflows.config import load_config, packaged_config
+    from workflows.config.sweep import load_config, packaged_config
 
     config = load_config(packaged_config("quickstart"))
     sweep_and_show(config, whole=config, output=output, tracking_uri=tracking_uri)

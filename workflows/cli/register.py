@@ -27,9 +27,9 @@ def register_model(
 ) -> None:
     """Register the scheme of a run as an MLflow model, and say how to serve it."""
     from tracking import Outbox
-    from tracking.serving import register_scheme
-    from tracking.stored import find_cell
-    from tracking.stores import redact
+    from tracking.store.client import redact
+    from tracking.store.queries import find_cell
+    from tracking.store.serving import register_scheme
     from workflows.cli._console import console
 
     uri = recorded_store(runs, tracking_uri)

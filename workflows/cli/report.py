@@ -11,7 +11,7 @@ import typer
 from workflows.cli._options import TrackingUri, recorded_store
 
 if TYPE_CHECKING:
-    from dcs.probabilities import ProbabilityTable
+    from dcs.data.table import ProbabilityTable
     from tracking import CellRecord
 
 __all__ = ["report", "table_finder"]
@@ -60,11 +60,11 @@ def report(
     One file that needs no network, with the paper's figures beside the measured ones where the
     paper has them.
     """
-    from dcs._files import atomic_write_text
+    from dcs.io import atomic_write_text
     from tracking import Outbox
-    from tracking.report import render_report
-    from tracking.stored import log_report, run_link, stored_cells
-    from tracking.stores import redact
+    from tracking.results.report import render_report
+    from tracking.store.client import redact
+    from tracking.store.queries import log_report, run_link, stored_cells
     from workflows.cli._console import console
 
     uri = recorded_store(runs, tracking_uri)
@@ -99,8 +99,8 @@ def table_finder(runs: Path) -> Callable[[str], ProbabilityTable | None]:
 
     The folder is searched when the first table is asked for, and each file read once.
     """
+    from dcs.data.table import ProbabilityTable
     from dcs.errors import TableError
-    from dcs.probabilities import ProbabilityTable
 
     files = iter(sorted((runs / "probabilities").glob("**/*.parquet")))
     known: dict[str, ProbabilityTable] = {}
@@ -121,8 +121,8 @@ def table_finder(runs: Path) -> Callable[[str], ProbabilityTable | None]:
 
 
 def _write_files(folder: Path, records: list[CellRecord]) -> None:
-    from tracking.figures import overview_figures, save_figure
-    from tracking.summary import all_tables
+    from tracking.results.figures import overview_figures, save_figure
+    from tracking.results.summary import all_tables
 
     for table in all_tables(records):
         table.write(folder)

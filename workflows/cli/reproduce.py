@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tracking import CellRecord
-    from workflows.agreement import Compared
-    from workflows.reproduce import FoundTables
+    from workflows.reproduce import Compared, FoundTables
 
 __all__ = ["reproduce"]
 
@@ -64,9 +63,15 @@ def reproduce(
     cannot be tried.
     """
     from tracking import collect_provenance
-    from workflows.agreement import Compared, compare_results, compare_software
     from workflows.cli._console import console, share_bar
-    from workflows.reproduce import cell_of, find_record, recompute
+    from workflows.reproduce import (
+        Compared,
+        cell_of,
+        compare_results,
+        compare_software,
+        find_record,
+        recompute,
+    )
 
     if tracking_uri is not None:
         tracking_uri = recorded_store(runs, tracking_uri)
@@ -126,8 +131,8 @@ def _tables(
     data: Path | None,
     rescore: bool,
 ) -> FoundTables:
+    from dcs.data.table import ProbabilityTable
     from dcs.errors import ConfigError
-    from dcs.probabilities import ProbabilityTable
     from workflows.cli._console import console, share_bar
     from workflows.cli.tune import split_rows
     from workflows.reproduce import given_tables, request_of, scored_tables, stored_tables
@@ -158,9 +163,9 @@ def _tables(
 
 
 def _write_requirements(record: CellRecord, path: Path) -> None:
-    from dcs._files import atomic_write_text
-    from workflows.agreement import commit_of, requirements_of
+    from dcs.io import atomic_write_text
     from workflows.cli._console import console
+    from workflows.reproduce import commit_of, requirements_of
 
     atomic_write_text(path, requirements_of(record))
     python = ".".join(str(record.provenance.get("python", "3.11")).split(".")[:2])

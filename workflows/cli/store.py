@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from dcs.store import ShardStore
+    from dcs.scoring.cache import ShardStore
 
 __all__ = ["group"]
 
@@ -119,7 +119,7 @@ def gc(
 def _opened(store: str) -> ShardStore:
     """Return a store that is there: an empty answer for a mistyped folder would mislead."""
     from dcs.errors import ConfigError
-    from dcs.store import ShardStore
+    from dcs.scoring.cache import ShardStore
 
     if "://" not in store and not Path(store).is_dir():
         raise ConfigError(

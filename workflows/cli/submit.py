@@ -64,10 +64,10 @@ def submit(
     Only the configuration is uploaded. Ctrl-C ends the following, not the job. The same command
     again goes on where the last one ended. The cluster's token is read from RAY_AUTH_TOKEN.
     """
-    from dcs._redaction import redact
     from dcs.errors import ConfigError
-    from workflows.cluster_jobs import follow_job, open_jobs, staged, start_job
-    from workflows.config import load_config, narrowed
+    from dcs.messages import redact
+    from workflows.cluster.jobs import follow_job, open_jobs, staged, start_job
+    from workflows.config.sweep import load_config, narrowed
 
     if tracking_uri is not None and redact(tracking_uri) != tracking_uri:
         raise ConfigError(

@@ -62,7 +62,7 @@ def sweep(
     """
     from workflows.cli._planning import show_plan
     from workflows.cli._sweeping import sweep_and_show
-    from workflows.config import load_config, narrowed
+    from workflows.config.sweep import load_config, narrowed
 
     whole = load_config(
         sweep_file(config),

@@ -12,7 +12,7 @@ from workflows.cli._options import Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
     from tracking.records import CellRecord
-    from tracking.result_tables import ResultTable
+    from tracking.results.tables import ResultTable
 
 __all__ = ["table"]
 
@@ -61,7 +61,7 @@ def table(
     """Print a table of a sweep as the paper has it, the published figures below the measured."""
     from dcs.errors import TrackingError
     from tracking import Outbox
-    from tracking.stored import stored_cells
+    from tracking.store.queries import stored_cells
 
     uri = recorded_store(runs, tracking_uri)
     records = [cell.record for cell in stored_cells(uri, experiment, outbox=Outbox(runs))]
@@ -76,9 +76,9 @@ def table(
 
 
 def _make(which: Which, records: list[CellRecord], *, paper: bool) -> list[ResultTable]:
-    from tracking.class_tables import class_accuracies_by_seed, scheme_summary
-    from tracking.paper_tables import ablation_tables, main_results
-    from tracking.timing import timing_table
+    from tracking.results.class_tables import class_accuracies_by_seed, scheme_summary
+    from tracking.results.paper_tables import ablation_tables, main_results
+    from tracking.results.timing import timing_table
 
     if which is Which.classes:
         return class_accuracies_by_seed(records, paper_too=paper)

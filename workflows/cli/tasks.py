@@ -97,8 +97,8 @@ def show(
 def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
     """Return how long the prompt is for a model, and how it would read the label words."""
     from dcs.errors import ScoringError
-    from dcs.scorers.label_tokens import label_token_ids
-    from dcs.scorers.loading import light_tokenizer
+    from dcs.scoring.label_words import label_token_ids
+    from dcs.scoring.models import light_tokenizer
 
     tokenizer = light_tokenizer(model)
     ids = tokenizer.encode(prompt)

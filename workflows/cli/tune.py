@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dcs._shown import sentence_of_chance
+from dcs.evaluation.formatting import sentence_of_chance
 from workflows.cli._options import Output, Seed, TrackingUri
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dcs.probabilities import ProbabilityTable
+    from dcs.data.table import ProbabilityTable
     from tracking import CellRecord
-    from workflows.settings import TunerSettings
+    from workflows.config.tuner import TunerSettings
 
 __all__ = ["HELD_OUT", "split_rows", "tune"]
 
@@ -147,14 +147,14 @@ def tune(
     Schemes are searched by simulated annealing and chosen among on rows they have not seen. The
     chosen one is written to OUTPUT/scheme.json, all that was tried to MLflow.
     """
-    from dcs._keys import content_key
-    from dcs.probabilities import ProbabilityTable
-    from dcs.scheme import CorrectionScheme
+    from dcs.data.table import ProbabilityTable
+    from dcs.io import content_key
+    from dcs.schemes.scheme import CorrectionScheme
     from tracking import Recorder
     from workflows.cli._console import console, share_bar
     from workflows.cli._results import results_table
-    from workflows.own_table import table_cells, tune_cells
-    from workflows.settings import checked_settings
+    from workflows.config.tuner import checked_settings
+    from workflows.tuning.cell import table_cells, tune_cells
 
     settings = checked_settings(
         protocol=protocol,
@@ -257,7 +257,7 @@ def _check(
     method: str, protocol: str, whole: ProbabilityTable, *, table: Path, certify: bool
 ) -> None:
     from dcs.errors import ConfigError
-    from dcs.methods import get_method
+    from dcs.selection.methods import get_method
 
     searches = get_method(method).searches
     if method in ("icl", "contextual"):
@@ -278,8 +278,8 @@ def _check(
 def _proof(
     optimization: ProbabilityTable, record: CellRecord, *, method: str, settings: TunerSettings
 ) -> str:
-    from dcs.methods import get_method
-    from workflows.certify import certify
+    from dcs.selection.methods import get_method
+    from workflows.tuning.paper import certify
 
     gap = certify(optimization, get_method(method), record, settings=settings)
     return f"Z {record.metrics['opt/z']:.6f} on its rows: {gap:.2e} above the proven optimum"
@@ -289,10 +289,10 @@ def split_rows(
     table: ProbabilityTable, test: Path | None, *, seed: int
 ) -> tuple[ProbabilityTable, ProbabilityTable]:
     """Return the rows to tune on and those for the final figures: of `test`, or held out."""
+    from dcs.data.splits import stratified_split
+    from dcs.data.table import ProbabilityTable
     from dcs.errors import TableError
-    from dcs.probabilities import ProbabilityTable
     from dcs.seeds import derive_seed
-    from dcs.splits import stratified_split
 
     if test is None:
         parts = stratified_split(

@@ -22,7 +22,7 @@ def ui(
     import sys
 
     from tracking import ui_arguments
-    from tracking.stores import redact
+    from tracking.store.client import redact
     from workflows.cli._console import console
 
     uri = recorded_store(runs, tracking_uri)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import typer
 
-from dcs.importers import format_names
-from dcs.methods import PEERS
-from dcs.probabilities import ProbabilityTable
-from dcs.scheme import CorrectionScheme
+from dcs.data.importers import format_names
+from dcs.data.table import ProbabilityTable
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.methods import PEERS
 from tests.workflows.conftest import Outcome, biased_table, run_dcs
 from workflows.cli import app
 
@@ -154,7 +154,7 @@ def test_tune_again_computes_nothing(dcs, tuned, table, monkeypatch):
     _, output = tuned
     before = (output / "scheme.json").read_bytes()
     (output / "scheme.json").unlink()
-    monkeypatch.setattr("workflows.own_table.compute_cell", None)
+    monkeypatch.setattr("workflows.tuning.cell.compute_cell", None)
     assert dcs("tune", table, *STUDY, "--output", output).code == 0
     assert (output / "scheme.json").read_bytes() == before
 

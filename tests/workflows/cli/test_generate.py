@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dcs.probabilities import ProbabilityTable
-from dcs.scorers.loading import light_tokenizer, load_tokenizer
-from tests.dcs.scorers.server import ModelServer
+from dcs.data.table import ProbabilityTable
+from dcs.scoring.models import light_tokenizer, load_tokenizer
+from tests.dcs.scoring.server import ModelServer
 from tests.workflows.conftest import run_dcs
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dcs.probabilities import ProbabilityTable
+from dcs.data.table import ProbabilityTable
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
 from tracking import Recorder

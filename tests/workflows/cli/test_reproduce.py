@@ -11,15 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcs.probabilities import ProbabilityTable
+from dcs.data.table import ProbabilityTable
 from tests.workflows.conftest import biased_table, run_dcs
-from tracking import CellRecord, Outbox, Recorder, collect_provenance, queries
+from tracking import CellRecord, Outbox, Recorder, collect_provenance
+from tracking.store import queries
 from workflows.cells import cells_of, table_requests
-from workflows.compute import compute_cell
-from workflows.config import SweepConfig, TunerSettings
-from workflows.generate import ScoringActor, request_key
-from workflows.stores import ProbabilityStore
-from workflows.sweep import sweep_key
+from workflows.cluster.scoring import ScoringActor, request_key
+from workflows.config.sweep import SweepConfig, TunerSettings
+from workflows.plan import sweep_key
+from workflows.tables import ProbabilityStore
+from workflows.tuning.cell import compute_cell
 
 SWEEP = SweepConfig(
     name="small",

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
-from dcs.generation import generate_tables
-from dcs.probabilities import ProbabilityTable
+from dcs.data.table import ProbabilityTable
 from dcs.prompting import get_task
-from dcs.scorers import load_scorer
-from tests.dcs.scorers.server import ModelServer
+from dcs.scoring import load_scorer
+from dcs.scoring.generation import generate_tables
+from tests.dcs.scoring.server import ModelServer
 from tests.workflows.conftest import run_dcs
 
 SECRET = "sk-secret"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from numpy.typing import ArrayLike
 
 from dcs import CorrectionSet, Membership, anneal
-from dcs.methods import Method
-from dcs.scheme import CorrectionScheme
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.methods import Method
 
 SLOPE = 16
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dcs import ProbabilityTable, Provenance
+from dcs.data.importers import Importer, ImportOptions
 from dcs.errors import TableError
-from dcs.importers import Importer, ImportOptions
 
 JSONL = Importer(
     name="jsonl",

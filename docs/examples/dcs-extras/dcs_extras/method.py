@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dcs.corrections import Weight
-from dcs.methods import Method
-from dcs.scheme import CorrectionScheme
+from dcs.schemes.corrections import Weight
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.methods import Method
 
 STEPS = 200
 

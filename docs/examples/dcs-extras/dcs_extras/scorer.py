@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
-from dcs.scorers import ModelReference, Progress
+from dcs.scoring import ModelReference, Progress
 
 
 class UnigramScorer:

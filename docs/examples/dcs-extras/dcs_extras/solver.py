@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dcs import AnnealingResult, CorrectionSet, Objective
-from dcs.evaluation import SchemeEvaluator
-from dcs.methods import Method
-from dcs.scheme import CorrectionScheme
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.search.evaluation import SchemeEvaluator
+from dcs.selection.methods import Method
 
 
 def tabu_search(

@@ -1,0 +1,1 @@
+"""Probability tables: checks, files, splits and importers."""

@@ -1,0 +1,398 @@
+"""The one data contract: class probabilities and labels of rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data import checks
+from dcs.data.checks import SUM_TOLERANCE
+from dcs.errors import TableError
+from dcs.messages import escaped, show
+
+__all__ = ["ProbabilityTable", "Provenance", "SUM_TOLERANCE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a table's numbers came from. Every field may be unknown (None).
+
+    Parameters
+    ----------
+    model, revision : str, optional
+        The language model and the exact version of its weights.
+    task : str, optional
+        The classification task.
+    shots : int or str, optional
+        Demonstrations in the prompt; ``"N"`` stands for one per class.
+    demonstration_seed : int, optional
+        The seed that drew the demonstrations.
+    split : str, optional
+        ``"optimization"``, ``"development"``, ``"test"``, or another part's name.
+    prompt_hash : str, optional
+        Hash of template, instruction, label words and demonstrations.
+    scorer, scorer_version : str, optional
+        The engine that read the probabilities off the model.
+    source : str, optional
+        The file the numbers were imported from.
+
+    Raises
+    ------
+    TableError
+        If a field is neither None, text nor an integer.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    task: str | None = None
+    shots: int | str | None = None
+    demonstration_seed: int | None = None
+    split: str | None = None
+    prompt_hash: str | None = None
+    scorer: str | None = None
+    scorer_version: str | None = None
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            allowed = {"shots": (int, str), "demonstration_seed": (int,)}.get(field.name, (str,))
+            if value is not None and (isinstance(value, bool) or not isinstance(value, allowed)):
+                words = " or ".join("an integer" if kind is int else "a text" for kind in allowed)
+                raise TableError(
+                    f"provenance field {field.name} is {show(value)}; {words} or nothing is needed"
+                )
+
+    def to_dict(self) -> dict[str, int | str]:
+        """Return the known fields, ready for JSON.
+
+        Returns
+        -------
+        dict
+            Field names and values.
+        """
+        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Provenance:
+        """Rebuild what :meth:`to_dict` gave.
+
+        Parameters
+        ----------
+        fields : mapping
+            Field names and values.
+
+        Returns
+        -------
+        Provenance
+            The provenance.
+
+        Raises
+        ------
+        TableError
+            If a field is unknown or has a value that is not allowed.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        for key in fields:
+            if key not in known:
+                raise TableError(
+                    f"unknown provenance field {show(key)}; allowed: {', '.join(sorted(known))}"
+                )
+        return cls(**fields)
+
+
+_TABLE = "probability table"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbabilityTable:
+    """Class probabilities of labelled rows. Checked when made; its arrays are read-only copies.
+
+    Tables compare by identity; equal content has equal :attr:`digest`.
+
+    Parameters
+    ----------
+    probs : float64 array [M, N]
+        Row i holds the probabilities of the N >= 2 classes for row i. Finite, non-negative; a
+        row's sum must be 1 within `SUM_TOLERANCE` (single precision passes) and is made exact.
+    labels : int64 array [M]
+        True classes, ``0 .. N-1``.
+    classes : tuple of str
+        N different, non-empty names.
+    ids : tuple of str
+        M different row names.
+    provenance : Provenance
+        Where the numbers came from.
+
+    Raises
+    ------
+    TableError
+        If anything is not so; the message names row, class and value.
+    """
+
+    probs: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    ids: tuple[str, ...]
+    provenance: Provenance = Provenance()
+
+    def __post_init__(self) -> None:
+        self._fill(
+            self.probs,
+            self.labels,
+            classes=self.classes,
+            ids=self.ids,
+            provenance=self.provenance,
+            normalise=False,
+            source=_TABLE,
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        classes: Iterable[str] | None = None,
+        ids: Iterable[str | int] | None = None,
+        provenance: Provenance | None = None,
+        normalise: bool = False,
+        source: str | os.PathLike[str] | None = None,
+    ) -> ProbabilityTable:
+        """Make a table from arrays or lists.
+
+        Parameters
+        ----------
+        probs : array-like [M, N]
+            Class probabilities, or non-negative scores with `normalise`.
+        labels : array-like of int [M]
+            True classes, ``0 .. N-1``.
+        classes : iterable of str, optional
+            Class names; ``class_0, class_1, ...`` when not given.
+        ids : iterable of str or int, optional
+            Row names; the row numbers when not given.
+        provenance : Provenance, optional
+            Where the numbers came from.
+        normalise : bool
+            Divide each row by its sum instead of refusing rows that do not sum to 1.
+        source : path-like, optional
+            The name error messages begin with.
+
+        Raises
+        ------
+        TableError
+            If the content is not a table; names source, row, class and value.
+        """
+        table = cls.__new__(cls)
+        table._fill(
+            probs,
+            labels,
+            classes=classes,
+            ids=ids,
+            provenance=provenance or Provenance(),
+            normalise=normalise,
+            source=_TABLE if source is None else escaped(os.fspath(source)),
+        )
+        return table
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> ProbabilityTable:
+        """Read a table from a Parquet file.
+
+        Columns ``id``, ``label`` and one ``p:<class>`` per class are needed, in any order; others
+        are ignored. A file that :meth:`write` made also holds provenance and the class order;
+        without that the classes come in the order of their columns.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+
+        Returns
+        -------
+        ProbabilityTable
+            The table.
+
+        Raises
+        ------
+        TableError
+            If the file is missing, damaged, of a newer format, or its content is not a table.
+        """
+        from dcs.data.parquet import read_parquet
+
+        raw = read_parquet(path)
+        try:
+            provenance = Provenance.from_dict(raw.provenance)
+        except TableError as error:
+            raise TableError(f"{escaped(path)}: {error}") from None
+        return cls.from_arrays(
+            raw.probs,
+            raw.labels,
+            classes=raw.classes,
+            ids=raw.ids,
+            provenance=provenance,
+            source=path,
+        )
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to a Parquet file, all or nothing.
+
+        Equal tables give equal bytes under the same version of pyarrow.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+
+        Raises
+        ------
+        TableError
+            If the file cannot be written.
+        """
+        from dcs.data.parquet import write_parquet
+
+        write_parquet(
+            path,
+            probs=self.probs,
+            labels=self.labels,
+            classes=self.classes,
+            ids=self.ids,
+            provenance=self.provenance.to_dict(),
+        )
+
+    def subset(self, rows: ArrayLike, *, split: str | None = None) -> ProbabilityTable:
+        """Return the table of some rows, in the order given.
+
+        Parameters
+        ----------
+        rows : array-like of int, or of bool [M]
+            Row numbers ``0 .. M-1``, each at most once, or one true/false value per row.
+        split : str, optional
+            What to write into the provenance as the split.
+
+        Returns
+        -------
+        ProbabilityTable
+            As many rows as were asked for.
+
+        Raises
+        ------
+        TableError
+            If there are no rows, or a row number is out of range or repeated.
+        """
+        index = np.asarray(rows)
+        if index.dtype == np.bool_ and index.shape == (self.n_rows,):
+            index = np.flatnonzero(index)
+        if index.ndim != 1 or not index.size or index.dtype.kind not in "iu":
+            raise TableError(
+                f"{_TABLE}: rows of a subset have shape {index.shape} and type {index.dtype}; "
+                "a non-empty list of row numbers is needed"
+            )
+        wrong = index[(index < 0) | (index >= self.n_rows)]
+        if wrong.size:
+            raise TableError(
+                f"{_TABLE}: row {wrong[0]} of a subset is out of range; "
+                f"{self.n_rows} rows allow 0..{self.n_rows - 1}"
+            )
+        provenance = self.provenance
+        if split is not None:
+            provenance = dataclasses.replace(provenance, split=split)
+        return type(self).from_arrays(
+            self.probs[index],
+            self.labels[index],
+            classes=self.classes,
+            ids=[self.ids[row] for row in index.tolist()],
+            provenance=provenance,
+        )
+
+    def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
+        """Return the table with other probabilities for the same rows and classes.
+
+        Parameters
+        ----------
+        probs : array-like [M, N]
+            Rows that sum to 1.
+
+        Returns
+        -------
+        ProbabilityTable
+            With labels, classes, ids and provenance as they are.
+
+        Raises
+        ------
+        TableError
+            If they are not M rows of N probabilities.
+        """
+        return type(self).from_arrays(
+            probs,
+            self.labels,
+            classes=self.classes,
+            ids=self.ids,
+            provenance=self.provenance,
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows, M."""
+        return int(self.probs.shape[0])
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, N."""
+        return int(self.probs.shape[1])
+
+    @property
+    def digest(self) -> str:
+        """Hash (SHA-256, hex) of probabilities, labels, classes and ids.
+
+        Provenance is left out, so that the same numbers under another name are the same data.
+        The hash is computed anew at each access: 0.1 s for 200,000 rows of 20 classes.
+        """
+        content = hashlib.sha256()
+        names = {"classes": self.classes, "ids": self.ids, "shape": self.probs.shape}
+        content.update(json.dumps(names, sort_keys=True).encode("ascii"))
+        content.update(self.probs.astype("<f8", copy=False).tobytes())
+        content.update(self.labels.astype("<i8", copy=False).tobytes())
+        return content.hexdigest()
+
+    def __repr__(self) -> str:
+        # The generated one would print whole arrays.
+        return (
+            f"ProbabilityTable({self.n_rows} rows, classes={show(list(self.classes))}, "
+            f"provenance={self.provenance.to_dict()!r})"
+        )
+
+    def _fill(
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        classes: Iterable[Any] | None,
+        ids: Iterable[Any] | None,
+        provenance: Provenance,
+        normalise: bool,
+        source: str,
+    ) -> None:
+        if not isinstance(provenance, Provenance):
+            raise TableError(f"{source}: provenance is {show(provenance)}; a Provenance is needed")
+        array = checks.check_shape(probs, source=source)
+        n_rows, n_classes = array.shape
+        names = checks.check_classes(classes, n_classes, source=source)
+        row_ids = checks.check_ids(ids, n_rows, source=source)
+        targets = checks.check_labels(labels, n_classes, row_ids, source=source)
+        values = checks.check_probabilities(
+            array, classes=names, ids=row_ids, normalise=normalise, source=source
+        )
+        values.flags.writeable = False
+        targets.flags.writeable = False
+        checked = (values, targets, names, row_ids, provenance)
+        for field, value in zip(dataclasses.fields(self), checked, strict=True):
+            object.__setattr__(self, field.name, value)

@@ -1,0 +1,1 @@
+"""What predictions are worth: metrics, the objective Z, intervals and paired tests."""

@@ -1,0 +1,1 @@
+"""Correction functions, calibrations, and the schemes made of them."""

@@ -1,0 +1,448 @@
+"""The ordered set of correction functions that a search chooses from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data.checks import finite_number, whole_number
+from dcs.errors import InvalidInputError
+
+__all__ = [
+    "Correction",
+    "CorrectionSet",
+    "DONT_CHANGE",
+    "LARGEST_WEIGHT",
+    "MEMBERSHIP_COUNT",
+    "Membership",
+    "Weight",
+    "correction_from_dict",
+]
+
+
+_NARROWEST: Final = 1e-6
+
+#: The largest factor that a weight may be.
+LARGEST_WEIGHT: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A triangular membership function, a correction per sample (equation 2 of the paper).
+
+    Parameters
+    ----------
+    a, b, c : float
+        Left foot, peak and right foot, ``0 <= a <= b <= c <= 1``. A vertical side is allowed at
+        the ends of the unit interval only: ``a = b`` at 0, ``b = c`` at 1.
+
+    Raises
+    ------
+    InvalidInputError
+        When the three numbers do not describe such a triangle.
+    """
+
+    a: float
+    b: float
+    c: float
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b", "c"):
+            object.__setattr__(
+                self, name, finite_number(getattr(self, name), f"membership {name}")
+            )
+        a, b, c = self.a, self.b, self.c
+        ordered = 0.0 <= a <= b <= c <= 1.0 and a < c
+        # A narrower side has a slope that overflows, or that turns rounding errors into values.
+        steep = 0.0 < b - a < _NARROWEST or 0.0 < c - b < _NARROWEST
+        if not ordered or steep or (a == b and a != 0.0) or (b == c and c != 1.0):
+            raise InvalidInputError(
+                f"membership a={a}, b={b}, c={c}: needs 0 <= a <= b <= c <= 1 with a < c, "
+                f"a = b only at 0, b = c only at 1, and sides at least {_NARROWEST:g} wide"
+            )
+
+    @property
+    def kind(self) -> Literal["membership"]:
+        """The word that names this sort of correction in a scheme."""
+        return "membership"
+
+    @property
+    def name(self) -> str:
+        """Return a short name that people can read."""
+        if self == DONT_CHANGE:
+            return "Don't Change"
+        if (self.a, self.b, self.c) == (0.0, 0.0, 1.0):
+            return "Mirror"
+        if self.a == self.b:
+            return f"Low {self.a:g}-{self.c:g}"
+        if self.b == self.c:
+            return f"High {self.a:g}-{self.c:g}"
+        return f"Peak {self.a:g}-{self.b:g}-{self.c:g}"
+
+    @property
+    def effect(self) -> str:
+        """What it does to the probabilities of its class, in words."""
+        a, b, c = self.a, self.b, self.c
+        if self == DONT_CHANGE:
+            return "probabilities stay as they are (Don't Change)"
+        if a == b:
+            end = "" if c == 1.0 else " and above"
+            return f"low probabilities win: 0 becomes 1, falling to 0 at {c:g}{end}"
+        if b == c:
+            return f"only probabilities above {a:g} count, rising from 0 to 1"
+        return f"only probabilities from {a:g} to {c:g} count, most of all near {b:g}"
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """The four numbers ``(left, rise, right, fall)`` of the common formula."""
+        left, rise = (-math.inf, 1.0) if self.a == self.b else (self.a, 1.0 / (self.b - self.a))
+        right, fall = (math.inf, 1.0) if self.b == self.c else (self.c, 1.0 / (self.c - self.b))
+        return (left, rise, right, fall)
+
+    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
+        """Correct the probabilities `p` (any shape, values 0..1)."""
+        return _evaluate(self.coefficients, p)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form a scheme file holds.
+
+        Returns
+        -------
+        dict
+            ``kind``, ``a``, ``b``, ``c`` and ``name``.
+        """
+        return {"kind": self.kind, "a": self.a, "b": self.b, "c": self.c, "name": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight coefficient, a correction per class (equation 3 of the paper).
+
+    Parameters
+    ----------
+    value : float
+        What every probability of the class is multiplied by, ``0 < value <= 1000000``. The paper
+        uses values up to 1; only a larger one can lift a class above a membership function.
+
+    Raises
+    ------
+    InvalidInputError
+        When the value is not in that range.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        value = finite_number(self.value, "weight value")
+        object.__setattr__(self, "value", value)
+        if not 0.0 < value <= LARGEST_WEIGHT:
+            raise InvalidInputError(
+                f"weight value {value}: needs 0 < value <= {LARGEST_WEIGHT:.0f}"
+            )
+
+    @property
+    def kind(self) -> Literal["weight"]:
+        """The word that names this sort of correction in a scheme."""
+        return "weight"
+
+    @property
+    def name(self) -> str:
+        """Return a short name that people can read."""
+        return f"Weight {self.value:.4g}"
+
+    @property
+    def effect(self) -> str:
+        """What it does to the probabilities of its class, in words."""
+        if self.value == 1.0:
+            return "probabilities stay as they are (weight 1)"
+        return f"every probability is multiplied by {self.value:.4g}"
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """The four numbers ``(left, rise, right, fall)`` of the common formula."""
+        return (0.0, self.value, math.inf, 1.0)
+
+    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
+        """Correct the probabilities `p` (any shape, values 0..1)."""
+        return _evaluate(self.coefficients, p)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form a scheme file holds.
+
+        Returns
+        -------
+        dict
+            ``kind`` and ``value``.
+        """
+        return {"kind": self.kind, "value": self.value}
+
+
+Correction: TypeAlias = Membership | Weight
+
+#: The membership that leaves every probability as it is.
+DONT_CHANGE: Final = Membership(0.0, 1.0, 1.0)
+
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {"membership": ("a", "b", "c"), "weight": ("value",)}
+
+
+def correction_from_dict(data: Mapping[str, Any]) -> Correction:
+    """Read a correction from the form that `to_dict` writes.
+
+    Raises
+    ------
+    InvalidInputError
+        When the kind is unknown, a key is missing or unknown, or a value is not allowed.
+    """
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        raise InvalidInputError(f"key 'kind' is {kind!r}; allowed are 'membership' and 'weight'")
+    needed = _FIELDS[kind]
+    allowed = {"kind", *needed} | ({"name"} if kind == "membership" else set())
+    for key in data:
+        if key not in allowed:
+            raise InvalidInputError(
+                f"unknown key {key!r} for a {kind}; allowed are {', '.join(sorted(allowed))}"
+            )
+    for key in needed:
+        if key not in data:
+            raise InvalidInputError(f"key {key!r} is missing; a {kind} needs {', '.join(needed)}")
+    if kind == "weight":
+        return Weight(data["value"])
+    return Membership(data["a"], data["b"], data["c"])
+
+
+def _evaluate(
+    coefficients: tuple[float, float, float, float], p: ArrayLike
+) -> NDArray[np.float64]:
+    left, rise, right, fall = coefficients
+    values = np.asarray(p, dtype=np.float64)
+    corrected = np.minimum((values - left) * rise, (right - values) * fall)
+    return np.asarray(np.maximum(0.0, corrected), dtype=np.float64)
+
+
+_SLOPES: Final = (2, 4, 8)
+
+#: How many membership functions there are: D_F in the paper.
+MEMBERSHIP_COUNT: Final = sum(slope + 1 for slope in _SLOPES) + 2
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionSet:
+    """The ordered set of corrections that a search chooses from (Psi in the paper).
+
+    Parameters
+    ----------
+    corrections : tuple of Membership or Weight
+        At least two different ones, among them one that changes nothing: the membership
+        ``(0, 1, 1)`` or the weight 1.
+
+    Raises
+    ------
+    InvalidInputError
+        When a correction occurs twice, fewer than two are given, or none changes nothing.
+    """
+
+    corrections: tuple[Correction, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "corrections", tuple(self.corrections))
+        for k, correction in enumerate(self.corrections):
+            if not isinstance(correction, Membership | Weight):
+                raise InvalidInputError(
+                    f"corrections[{k}] is {correction!r}; a Membership or a Weight is needed"
+                )
+        if len(set(self.corrections)) != len(self.corrections):
+            twice = next(c for c in self.corrections if self.corrections.count(c) > 1)
+            raise InvalidInputError(f"corrections holds {twice.name} twice; each may occur once")
+        if len(self.corrections) < 2:
+            raise InvalidInputError(
+                f"corrections holds {len(self.corrections)} function; a search needs at least two"
+            )
+        if DONT_CHANGE not in self.corrections and Weight(1.0) not in self.corrections:
+            raise InvalidInputError(
+                "corrections holds no function that changes nothing, where a search starts; "
+                "add Membership(0, 1, 1) or Weight(1.0)"
+            )
+
+    @classmethod
+    def dcs(cls, *, weight_scale: int = 30) -> CorrectionSet:
+        """Return the 19 memberships and the weights ``i / weight_scale``, in published order.
+
+        Parameters
+        ----------
+        weight_scale : int, optional
+            Number of weights, D_W.
+
+        Returns
+        -------
+        CorrectionSet
+            ``19 + weight_scale`` corrections.
+        """
+        return cls(_memberships() + _weights(weight_scale))
+
+    @classmethod
+    def dnip(cls, *, weight_scale: int = 30) -> CorrectionSet:
+        """Return the weights ``i / weight_scale`` only (the DNIP method).
+
+        Parameters
+        ----------
+        weight_scale : int, optional
+            Number of weights, D_W; 2 or more.
+
+        Returns
+        -------
+        CorrectionSet
+            `weight_scale` corrections.
+
+        Raises
+        ------
+        InvalidInputError
+            When there are fewer than two weights.
+        """
+        if weight_scale == 1:
+            raise InvalidInputError("weight_scale 1 leaves weights alone no choice; use 2 or more")
+        return cls(_weights(weight_scale))
+
+    @classmethod
+    def furud(cls) -> CorrectionSet:
+        """Return the 19 memberships only (the FuRud method)."""
+        return cls(_memberships())
+
+    @classmethod
+    def logarithmic(
+        cls, *, count: int, smallest: float, largest: float = 1.0, memberships: bool = False
+    ) -> CorrectionSet:
+        """Return weights in equal steps of their logarithm, always with the weight 1.
+
+        Equal steps of the weight itself are coarse where it is small: from 1/30 to 2/30 it
+        doubles.
+
+        Parameters
+        ----------
+        count : int
+            Number of weights, 2 or more.
+        smallest, largest : float
+            The ends, ``0 < smallest < 1 <= largest``.
+        memberships : bool, optional
+            Whether the 19 membership functions come first.
+
+        Raises
+        ------
+        InvalidInputError
+            When an argument is not allowed.
+        """
+        count = whole_number(count, "count", least=2)
+        low = finite_number(smallest, "smallest weight")
+        high = finite_number(largest, "largest weight")
+        if not 0.0 < low < 1.0 <= high <= LARGEST_WEIGHT:
+            raise InvalidInputError(
+                f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest"
+            )
+        step = (math.log(high) - math.log(low)) / (count - 1)
+        # A whole number of steps below 1, so that the weight 1 is exactly among them.
+        below = max(1, min(count - 1, round(-math.log(low) / step)))
+        weights = tuple(Weight(math.exp((i - below) * step)) for i in range(count))
+        return cls((_memberships() if memberships else ()) + weights)
+
+    def limited(self, memberships: int | None) -> CorrectionSet:
+        """Return the set with fewer of the membership functions of :meth:`furud`.
+
+        They come from coarse to fine, so that a smaller choice is always part of a larger one:
+        Don't Change, its mirror, then the three of slope 2, the five of slope 4 and the nine of
+        slope 8. With 2, 5, 10 and 19 of them every slope is there as a whole. All else stays in
+        its place.
+
+        Parameters
+        ----------
+        memberships : int or None
+            How many are kept, 0 to 19; None keeps all. Without Don't Change a set starts from the
+            weight 1.
+
+        Returns
+        -------
+        CorrectionSet
+            The smaller set.
+
+        Raises
+        ------
+        InvalidInputError
+            When the number is not allowed, or leaves fewer than two corrections.
+        """
+        if memberships is None:
+            return self
+        count = whole_number(memberships, "memberships", least=0, most=MEMBERSHIP_COUNT)
+        published = _memberships()
+        nested = (published[-2], published[-1], *published[:-2])
+        left_out = set(nested[count:])
+        kept = tuple(c for c in self.corrections if c not in left_out)
+        if len(kept) < 2:
+            raise InvalidInputError(
+                f"memberships {memberships} leaves {len(kept)} of {len(self)} corrections; a "
+                "search needs at least two"
+            )
+        return CorrectionSet(kept)
+
+    def __len__(self) -> int:
+        return len(self.corrections)
+
+    def __getitem__(self, k: int) -> Correction:
+        return self.corrections[k]
+
+    def __iter__(self) -> Iterator[Correction]:
+        return iter(self.corrections)
+
+    @property
+    def identity(self) -> int:
+        """The index of the correction that changes nothing: where every search starts."""
+        for correction in (DONT_CHANGE, Weight(1.0)):
+            if correction in self.corrections:
+                return self.corrections.index(correction)
+        raise InvalidInputError("corrections holds no function that changes nothing")
+
+    def index(self, correction: Correction) -> int:
+        """Return the position of `correction`.
+
+        Parameters
+        ----------
+        correction : Membership or Weight
+            One of the set.
+
+        Returns
+        -------
+        int
+            Its index, from 0.
+
+        Raises
+        ------
+        InvalidInputError
+            When the set does not hold it.
+        """
+        if correction not in self.corrections:
+            raise InvalidInputError(
+                f"{correction.name} is not among these {len(self)} corrections"
+            )
+        return self.corrections.index(correction)
+
+    @property
+    def coefficients(self) -> NDArray[np.float64]:
+        """The four numbers of every correction, float64 [D, 4], as the kernels take them."""
+        return np.array([c.coefficients for c in self.corrections], dtype=np.float64)
+
+
+def _memberships() -> tuple[Correction, ...]:
+    functions: list[Correction] = []
+    for slope in _SLOPES:
+        for peak in range(slope + 1):
+            low, high = max(peak - 1, 0), min(peak + 1, slope)
+            functions.append(Membership(low / slope, peak / slope, high / slope))
+    return (*functions, DONT_CHANGE, Membership(0.0, 0.0, 1.0))
+
+
+def _weights(weight_scale: int) -> tuple[Correction, ...]:
+    scale = whole_number(weight_scale, "weight_scale", least=1)
+    return tuple(Weight(i / scale) for i in range(1, scale + 1))

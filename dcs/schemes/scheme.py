@@ -1,0 +1,411 @@
+"""A correction scheme: one correction function per class, ready to be applied."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data.checks import checked_classes, checked_probabilities
+from dcs.errors import InvalidInputError, SchemeError
+from dcs.io import atomic_write_text, parse_json, read_text
+from dcs.messages import escaped, show, suggest
+from dcs.schemes.calibration import Calibration
+from dcs.schemes.corrections import (
+    DONT_CHANGE,
+    Correction,
+    Membership,
+    Weight,
+    correction_from_dict,
+)
+
+__all__ = ["CorrectionScheme", "Parts", "parsed", "written"]
+
+
+_FORMAT: Final = "dcs-scheme"
+
+#: Version 2 adds the calibration and weights above 1; a scheme without them is still written as 1,
+#: which older releases read.
+_VERSION: Final = 2
+
+_KEYS: Final = ("format", "version", "calibration", "corrections", "provenance")
+
+
+class Parts(NamedTuple):
+    """What a scheme is made of, in the order of its parameters."""
+
+    classes: tuple[str, ...]
+    corrections: tuple[Correction, ...]
+    provenance: dict[str, Any]
+    calibration: Calibration | None
+
+
+def written(scheme: CorrectionScheme) -> dict[str, Any]:
+    """Return the values of a scheme, in the oldest version that can hold them."""
+    above = any(isinstance(c, Weight) and c.value > 1.0 for c in scheme.corrections)
+    data: dict[str, Any] = {"format": _FORMAT, "version": 2 if above else 1}
+    if scheme.calibration is not None:
+        data |= {"version": 2, "calibration": scheme.calibration.to_dict()}
+    return data | {
+        "corrections": [
+            {"class": name, **correction.to_dict()}
+            for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
+        ],
+        "provenance": dict(scheme.provenance),
+    }
+
+
+def parsed(data: Any, source: str) -> Parts:
+    """Read what :func:`written` gives.
+
+    Raises
+    ------
+    SchemeError
+        When the values are not those of a scheme; names `source` and the key.
+    """
+    _check_head(data, source)
+    entries = data["corrections"]
+    if not isinstance(entries, list):
+        raise SchemeError(f"{source}: key 'corrections' must be a list, one entry per class")
+    pairs = [_correction(entry, f"{source}: corrections[{i}]") for i, entry in enumerate(entries)]
+    calibration: Calibration | None = None
+    if "calibration" in data:
+        try:
+            calibration = Calibration.from_dict(data["calibration"])
+        except InvalidInputError as error:
+            raise SchemeError(f"{source}: key 'calibration': {error}") from error
+    return Parts(
+        classes=tuple(name for name, _ in pairs),
+        corrections=tuple(correction for _, correction in pairs),
+        provenance=data.get("provenance", {}),
+        calibration=calibration,
+    )
+
+
+def _correction(entry: Any, where: str) -> tuple[str, Correction]:
+    if not isinstance(entry, dict):
+        raise SchemeError(f"{where} is {show(entry)}; an object with class and kind is needed")
+    rest = dict(entry)
+    name = rest.pop("class", None)
+    if not isinstance(name, str):
+        raise SchemeError(f"{where}: key 'class' is {show(name)}; a class name is needed")
+    try:
+        return name, correction_from_dict(rest)
+    except InvalidInputError as error:
+        raise SchemeError(f"{where} (class {show(name)}): {error}") from error
+
+
+def _check_head(data: Any, source: str) -> None:
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise SchemeError(f"{source}: key 'format' is not {_FORMAT!r}: not a correction scheme")
+    version = data.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise SchemeError(
+            f"{source}: key 'version' is {show(version)}; 1..{_VERSION} are readable"
+        )
+    if version > _VERSION:
+        raise SchemeError(
+            f"{source}: key 'version' is {show(version)}, newer than the {_VERSION} known here; "
+            "upgrade this package"
+        )
+    for key in data:
+        if key not in _KEYS:
+            raise SchemeError(f"{source}: unknown key {show(key)}{suggest(key, _KEYS)}")
+    if "corrections" not in data:
+        raise SchemeError(f"{source}: key 'corrections' is missing")
+    if not isinstance(data.get("provenance", {}), dict):
+        raise SchemeError(f"{source}: key 'provenance' must be an object")
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionScheme:
+    """One correction per class (a "probability correction scheme" in the paper).
+
+    Parameters
+    ----------
+    classes : tuple of str
+        N different class names.
+    corrections : tuple of Membership or Weight
+        The correction of each class, in the order of `classes`.
+    provenance : mapping, optional
+        Where the scheme comes from: any values that JSON can hold.
+    calibration : Calibration, optional
+        What is done to the probabilities before they are corrected; None for nothing.
+
+    Raises
+    ------
+    SchemeError
+        When names, corrections and calibration do not match.
+    """
+
+    classes: tuple[str, ...]
+    corrections: tuple[Correction, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            names = checked_classes(self.classes, n_classes=len(self.classes))
+        except InvalidInputError as error:
+            raise SchemeError(str(error)) from error
+        object.__setattr__(self, "classes", names)
+        object.__setattr__(self, "corrections", tuple(self.corrections))
+        object.__setattr__(self, "provenance", dict(self.provenance))
+        if len(names) < 2:
+            raise SchemeError(f"a scheme needs at least two classes; {len(names)} given")
+        if len(self.corrections) != len(names):
+            raise SchemeError(
+                f"{len(self.corrections)} corrections for {len(names)} classes; one each is needed"
+            )
+        for name, correction in zip(names, self.corrections, strict=True):
+            if not isinstance(correction, Membership | Weight):
+                raise SchemeError(
+                    f"class {name!r} has {correction!r}; a Membership or a Weight is needed"
+                )
+        if self.calibration is None:
+            return
+        if not isinstance(self.calibration, Calibration):
+            raise SchemeError(f"calibration is {self.calibration!r}; a Calibration is needed")
+        if self.calibration.n_classes != len(names):
+            raise SchemeError(
+                f"the calibration is for {self.calibration.n_classes} classes; "
+                f"the scheme has {len(names)}"
+            )
+
+    @classmethod
+    def identity(cls, classes: Sequence[str]) -> CorrectionScheme:
+        """Return the scheme that changes nothing.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            N different class names.
+
+        Returns
+        -------
+        CorrectionScheme
+            Don't Change for every class.
+        """
+        return cls(tuple(classes), (DONT_CHANGE,) * len(classes))
+
+    def correct(self, probs: ArrayLike) -> NDArray[np.float64]:
+        """Correct class probabilities.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of `classes`.
+
+        Returns
+        -------
+        array of float64, shape [M, N]
+            Corrected values, not normalised. A row that corrects to all zeros keeps its
+            probabilities as they are before the corrections.
+
+        Raises
+        ------
+        InvalidInputError
+            When a value is not a probability or the number of classes differs.
+        """
+        values = checked_probabilities(probs, n_classes=len(self.classes))
+        if self.calibration is not None:
+            values = self.calibration.apply(values)
+        corrected = np.empty_like(values)
+        for j, correction in enumerate(self.corrections):
+            corrected[:, j] = correction(values[:, j])
+        lost = corrected.max(axis=1) == 0.0
+        corrected[lost] = values[lost]
+        return corrected
+
+    def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
+        """Correct class probabilities and normalise every row to 1, shape [M, N].
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of the classes.
+
+        Returns
+        -------
+        array of float64, shape [M, N]
+            As of :meth:`correct`, every row with sum 1.
+        """
+        corrected = self.correct(probs)
+        normalised: NDArray[np.float64] = corrected / corrected.sum(axis=1, keepdims=True)
+        return normalised
+
+    def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
+        """Return the corrected predictions, shape [M]; ties go to the lowest class index.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of the classes.
+
+        Returns
+        -------
+        array of int64, shape [M]
+            Class indices.
+        """
+        predictions: NDArray[np.int64] = np.argmax(self.correct(probs), axis=1).astype(np.int64)
+        return predictions
+
+    def explain(self) -> list[str]:
+        """Return one plain sentence per class, after one on the calibration if there is one.
+
+        Returns
+        -------
+        list of str
+            The sentences.
+        """
+        sentences = [
+            f"{name}: {correction.effect}."
+            for name, correction in zip(self.classes, self.corrections, strict=True)
+        ]
+        if self.calibration is None:
+            return sentences
+        return [f"First, {self.calibration.name} calibration of all classes.", *sentences]
+
+    def for_classes(self, classes: Sequence[str], *, source: str = "scheme") -> CorrectionScheme:
+        """Return the scheme with its classes in the order of a table's columns.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            The same names, in any order.
+        source : str, optional
+            What error messages call the scheme: usually the file's path.
+
+        Returns
+        -------
+        CorrectionScheme
+            The same corrections in another order.
+
+        Raises
+        ------
+        SchemeError
+            When the names differ.
+        """
+        if set(classes) != set(self.classes) or len(classes) != len(self.classes):
+            raise SchemeError(
+                f"{source}: a scheme for the classes {', '.join(self.classes)}; the table has "
+                f"{', '.join(classes)}, use a scheme that was tuned on these classes"
+            )
+        by_name = dict(zip(self.classes, self.corrections, strict=True))
+        calibration = self.calibration
+        if calibration is not None:
+            calibration = calibration.permuted([self.classes.index(name) for name in classes])
+        return CorrectionScheme(
+            tuple(classes), tuple(by_name[name] for name in classes), self.provenance, calibration
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what :meth:`to_json` writes, as plain values.
+
+        Returns
+        -------
+        dict
+            Format, version, corrections and provenance.
+        """
+        return written(self)
+
+    def to_json(self) -> str:
+        """Return the scheme as JSON text.
+
+        Returns
+        -------
+        str
+            What :meth:`from_json` reads.
+
+        Raises
+        ------
+        SchemeError
+            When the provenance holds something that JSON cannot.
+        """
+        data = self.to_dict()
+        try:
+            return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise SchemeError(f"key 'provenance' cannot be written as JSON: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "scheme") -> CorrectionScheme:
+        """Read a scheme from JSON text.
+
+        Parameters
+        ----------
+        text : str
+            What `to_json` writes.
+        source : str, optional
+            What error messages call the text: usually the file's path.
+
+        Raises
+        ------
+        SchemeError
+            When the text is not a scheme this version can read; names `source` and the key.
+        """
+        return cls.from_dict(parse_json(text, source=source, error=SchemeError), source=source)
+
+    @classmethod
+    def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:
+        """Read a scheme from what :meth:`to_dict` gives.
+
+        Parameters
+        ----------
+        data : dict
+            The plain values.
+        source : str, optional
+            What error messages call them.
+
+        Returns
+        -------
+        CorrectionScheme
+            The scheme.
+
+        Raises
+        ------
+        SchemeError
+            When they are not those of a scheme; names `source` and the key.
+        """
+        parts = parsed(data, source)
+        try:
+            return cls(*parts)
+        except SchemeError as error:
+            raise SchemeError(f"{source}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the scheme to a JSON file, all or nothing.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to write.
+        """
+        atomic_write_text(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CorrectionScheme:
+        """Read the scheme in a JSON file.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to read.
+
+        Returns
+        -------
+        CorrectionScheme
+            The scheme.
+
+        Raises
+        ------
+        SchemeError
+            When the file is missing or is not a scheme.
+        """
+        text = read_text(path, error=SchemeError)
+        return cls.from_json(text, source=escaped(os.fspath(path)))

@@ -1,0 +1,286 @@
+"""Finding devices, and loading models and tokenizers, with errors of one line."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcs.errors import MissingDependencyError, ScoringError
+from dcs.io import hub_advice
+from dcs.messages import named, suggest
+
+__all__ = [
+    "LightTokenizer",
+    "ModelReference",
+    "PACKAGED_MODELS",
+    "find_device",
+    "light_tokenizer",
+    "load_model",
+    "load_tokenizer",
+    "loaded_revision",
+    "loading",
+    "require",
+    "resolve_model",
+]
+
+
+PACKAGED_MODELS = ("tiny_lm",)
+
+_ASSETS = Path(__file__).parents[1] / "assets"
+
+_HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?")
+
+# What decides a model's numbers; notes beside it do not.
+_DECISIVE = re.compile(
+    r".*\.(safetensors|bin|model)|config\.json|tokenizer.*\.json|vocab\..*|merges\.txt"
+)
+
+_WHOLE = 64 * 2**20  # bytes: larger files are hashed by samples
+
+_SAMPLES = 64
+
+_SAMPLE_SIZE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReference:
+    """A model that has been found, not loaded.
+
+    Parameters
+    ----------
+    name : str
+        As it was given.
+    location : str
+        A local folder, or a hub id.
+    revision : str or None
+        Hash of a local folder's weights, settings and tokenizer; None for a hub id, whose
+        commit is known when it is loaded.
+    version : str or None
+        Branch, tag or commit of the hub that was asked for; None is its main branch.
+    """
+
+    name: str
+    location: str
+    revision: str | None
+    version: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the model is a folder on this machine, so that nothing may be fetched."""
+        return self.revision is not None
+
+
+def resolve_model(model: str | os.PathLike[str]) -> ModelReference:
+    """Find out which model a name means. Loads and fetches nothing.
+
+    Parameters
+    ----------
+    model : str or path-like
+        ``"tiny_lm"`` (the packaged demonstration model), a folder in the Transformers form, or
+        a hub id ``owner/name``, perhaps with a branch, tag or commit: ``owner/name@v1.0``. A
+        folder goes before a hub id of the same name.
+
+    Returns
+    -------
+    ModelReference
+        Where it is.
+
+    Raises
+    ------
+    ScoringError
+        If it is none of these.
+    """
+    name = os.fspath(model)
+    folder = _ASSETS / name if name in PACKAGED_MODELS else Path(name).expanduser()
+    if folder.exists():
+        if not (folder / "config.json").is_file():
+            raise ScoringError(
+                f"model {name!r} is not a model folder: it has no config.json; give a folder "
+                "as written by save_pretrained"
+            )
+        return ModelReference(name, str(folder), _folder_revision(folder))
+    found = _HUB_ID.fullmatch(name)
+    if found is not None:
+        return ModelReference(name, found[1], None, found[2])
+    raise ScoringError(
+        f"model {name!r} not found{suggest(name, PACKAGED_MODELS)}: give "
+        f"{', '.join(PACKAGED_MODELS)}, an existing model folder, or a hub id owner/name"
+    )
+
+
+def _folder_revision(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and _DECISIVE.fullmatch(path.name):
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            _add_content(digest, path)
+    return f"sha256:{digest.hexdigest()[:16]}"
+
+
+def _add_content(digest: hashlib._Hash, path: Path) -> None:
+    size = path.stat().st_size
+    if size <= _WHOLE:
+        digest.update(path.read_bytes())
+        return
+    # Reading all of a 70-billion-parameter model would take minutes, and other weights differ
+    # everywhere: evenly spaced pieces, the header included, tell them apart.
+    with path.open("rb") as file:
+        for sample in range(_SAMPLES):
+            file.seek((size - _SAMPLE_SIZE) * sample // (_SAMPLES - 1))
+            digest.update(file.read(_SAMPLE_SIZE))
+
+
+_COMMIT = re.compile(r"/snapshots/([^/]+)/")
+
+
+def require(package: str) -> Any:
+    """Import a package of the engine, or say how to install it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{package} is not installed ({error}), which the transformers engine needs; "
+            f"install it with: pip install {package}"
+        ) from None
+
+
+def find_device(torch: Any, device: str | None) -> Any:
+    """Return the torch device of that name, by default a GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ScoringError(
+            f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU"
+        ) from None
+    return found
+
+
+def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
+    """Load a model's tokenizer alone.
+
+    Raises
+    ------
+    ScoringError
+        If the model cannot be found or its tokenizer cannot be loaded.
+    MissingDependencyError
+        If transformers is not installed.
+    """
+    reference = model if isinstance(model, ModelReference) else resolve_model(model)
+    transformers = require("transformers")
+    with loading(reference, transformers):
+        return transformers.AutoTokenizer.from_pretrained(
+            reference.location, revision=reference.version
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LightTokenizer:
+    """What is needed to look at a prompt.
+
+    Attributes
+    ----------
+    encode : callable
+        Gives the tokens of a text, with the special ones of a prompt.
+    describe : callable
+        Gives the text of a token.
+    """
+
+    encode: Callable[[str], list[int]]
+    describe: Callable[[int], str]
+
+
+def light_tokenizer(model: str | os.PathLike[str]) -> LightTokenizer:
+    """Load a model's tokenizer to look at a prompt; that of a packaged model in no time.
+
+    Raises
+    ------
+    ScoringError, MissingDependencyError
+        As :func:`load_tokenizer`.
+    """
+    reference = resolve_model(model)
+    if reference.name in PACKAGED_MODELS:
+        # Without transformers, which takes seconds to import.
+        path = os.path.join(reference.location, "tokenizer.json")
+        plain = require("tokenizers").Tokenizer.from_file(path)
+        return LightTokenizer(
+            lambda text: list(plain.encode(text).ids),
+            lambda token: str(plain.decode([token], skip_special_tokens=False)),
+        )
+    loaded = load_tokenizer(reference)
+    return LightTokenizer(
+        lambda text: list(loaded(text)["input_ids"]), lambda token: str(loaded.decode([token]))
+    )
+
+
+def loaded_revision(reference: ModelReference) -> str:
+    """Return the exact version of a model that has just been loaded.
+
+    For a model of the hub it is the commit, read off the folder of its files; Transformers says
+    no more which one it took.
+    """
+    if reference.revision is not None:
+        return reference.revision
+    hub = importlib.import_module("huggingface_hub")
+    path = hub.try_to_load_from_cache(
+        reference.location, "config.json", revision=reference.version
+    )
+    found = _COMMIT.search(path.replace(os.sep, "/")) if isinstance(path, str) else None
+    return found[1] if found else "unknown"
+
+
+def load_model(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:
+    """Load tokenizer and model, from what has been fetched before if it is there."""
+
+    def load(local_files_only: bool) -> tuple[Any, Any]:
+        place = {
+            "pretrained_model_name_or_path": reference.location,
+            "revision": reference.version,
+            "local_files_only": local_files_only,
+        }
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
+        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=dtype)
+
+    try:
+        # What has been fetched before is used as it is: the same weights on every run.
+        return load(local_files_only=True)
+    except OSError:
+        if reference.is_local:
+            raise
+    hub = importlib.import_module("huggingface_hub")
+    # One question without retries: out of reach is known in seconds, not in a minute.
+    hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
+    return load(local_files_only=False)
+
+
+@contextmanager
+def loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
+    """Load quietly, and say in one line why it failed."""
+    logging = transformers.utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    except Exception as error:
+        # Tokenizer, weights and network libraries raise errors of many unrelated classes.
+        advice = (
+            "give a folder as written by save_pretrained, tokenizer included"
+            if reference.is_local
+            else f"there is no folder of that name either; {hub_advice(error)}"
+        )
+        where = "from its folder" if reference.is_local else "from the model hub"
+        raise ScoringError(
+            f"model {reference.name!r} cannot be loaded {where} ({named(error)}); {advice}"
+        ) from error
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,143 @@
+"""Engines by name. Each is imported when it is first asked for.
+
+An installed package adds one as an entry point of ``dcs.engines``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+from dcs.errors import ConfigError
+from dcs.messages import suggest
+from dcs.plugins import find_plugin, plugin_names
+from dcs.scoring.base import Scorer
+from dcs.scoring.models import resolve_model
+
+__all__ = [
+    "engine_class",
+    "engine_names",
+    "engine_options",
+    "engine_packages",
+    "is_served",
+    "load_scorer",
+]
+
+
+_ENGINES: dict[str, tuple[str, str]] = {
+    "transformers": ("dcs.scoring.transformers", "TransformersScorer"),
+    "vllm": ("dcs.scoring.vllm", "VLLMScorer"),
+    "openai": ("dcs.scoring.openai", "OpenAIScorer"),
+}
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the names of the engines, those of installed packages last."""
+    added = (name for name in plugin_names("dcs.engines") if name not in _ENGINES)
+    return (*_ENGINES, *added)
+
+
+def engine_class(engine: str) -> type[Scorer]:
+    """Return the scorer of an engine.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    if engine in _ENGINES:
+        module, name = _ENGINES[engine]
+        found: type[Scorer] = getattr(importlib.import_module(module), name)
+        return found
+    added = find_plugin("dcs.engines", engine, type)
+    if added is not None:
+        return added
+    names = engine_names()
+    raise ConfigError(
+        f"unknown engine {engine!r}{suggest(engine, names)}: allowed are {', '.join(names)}"
+    )
+
+
+def engine_packages(engine: str) -> tuple[str, ...]:
+    """Return the packages whose versions decide the numbers of an engine.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    return tuple(getattr(engine_class(engine), "packages", ()))
+
+
+def is_served(engine: str) -> bool:
+    """Return whether a server has the engine's models, so that none is loaded here.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    return bool(getattr(engine_class(engine), "served", False))
+
+
+def engine_options(engine: str) -> tuple[str, ...]:
+    """Return the options of an engine, as :func:`load_scorer` takes them.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    parameters = inspect.signature(engine_class(engine)).parameters
+    return tuple(name for name in parameters if name != "model")
+
+
+def load_scorer(
+    model: str | os.PathLike[str],
+    *,
+    engine: str = "transformers",
+    device: str | None = None,
+    **options: Any,
+) -> Scorer:
+    """Load a model for scoring.
+
+    Parameters
+    ----------
+    model : str or path-like
+        ``"tiny_lm"``, a local model folder, or a hub id ``owner/name``; for a server, the name
+        under which it serves the model.
+    engine : str
+        One of :func:`engine_names`.
+    device : str, optional
+        E.g. ``"cpu"``, ``"cuda:1"``; by default a GPU where there is one.
+    **options
+        What else the engine's scorer takes, e.g. ``label_rule="joint"``, ``base_url=...``.
+
+    Returns
+    -------
+    Scorer
+        Ready to score.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine, or it has no such option.
+    ScoringError
+        If the model cannot be found or loaded.
+    MissingDependencyError
+        If the engine is not installed.
+    """
+    build: Callable[..., Scorer] = engine_class(engine)
+    reference = os.fspath(model) if is_served(engine) else resolve_model(model)
+    allowed = engine_options(engine)
+    given = options | ({} if device is None else {"device": device})
+    for name in given:
+        if name not in allowed:
+            raise ConfigError(
+                f"engine {engine} has no option {name!r}{suggest(name, allowed)}: it has "
+                f"{', '.join(allowed)}"
+            )
+    return build(reference, **given)

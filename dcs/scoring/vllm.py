@@ -1,0 +1,232 @@
+"""The vLLM engine: large models on one or several GPUs, with its prefix cache.
+
+The next-token log-probabilities of the label tokens alone are asked for, by token id. Where the
+installed vLLM cannot do that, the next token is restricted to the label tokens instead and the
+processed log-probabilities are read: the restriction adds a constant to each row, which the
+normalisation over classes cancels. Whole label words are read token by token, each prompt
+continued by the tokens before; the prefix cache holds the rest.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.errors import ConfigError, MissingDependencyError, ScoringError
+from dcs.messages import named, suggest
+from dcs.scoring.base import Progress
+from dcs.scoring.engines import TokenEngine, TokenizedPrompts
+from dcs.scoring.label_words import LabelRule, check_label_rule
+from dcs.scoring.models import ModelReference, loaded_revision, resolve_model
+
+__all__ = ["ReadPath", "VLLMScorer"]
+
+ReadPath = Literal["token_ids", "allowed"]
+"""How the log-probabilities are read: by token id, or with the next token restricted."""
+
+_MOST_TOKEN_IDS = 128  # what vLLM allows by token id
+_BATCH = 1024  # prompts handed over at once, so that progress shows
+
+
+class VLLMScorer(TokenEngine):
+    """Reads class probabilities off a model that vLLM runs.
+
+    Parameters
+    ----------
+    model : ModelReference, str or path-like
+        The model; see :func:`dcs.scoring.resolve_model`.
+    dtype : str, optional
+        Precision; by default bfloat16 on a GPU and float32 on a CPU.
+    tensor_parallel : int
+        GPUs that share the model. In a Ray actor, give the actor as many.
+    label_rule : {"auto", "mean", "first", "joint"}
+        How a label word of several tokens is read; see :data:`dcs.scoring.LabelRule`. ``joint``
+        needs log-probabilities by token id; without them ``auto`` is the mean.
+    path : {"token_ids", "allowed"}, optional
+        How to read; by default by token id where the installed vLLM can.
+    memory : float, optional
+        Share of each GPU's memory for weights and cache.
+    max_length : int, optional
+        Most tokens of a prompt; by default what the model reads.
+
+    Raises
+    ------
+    ConfigError
+        If an option is not allowed.
+    ScoringError
+        If the model cannot be found or loaded.
+    MissingDependencyError
+        If vllm is not installed.
+    """
+
+    name = "vllm"
+    packages = ("vllm", "torch")
+
+    def __init__(
+        self,
+        model: ModelReference | str | os.PathLike[str],
+        *,
+        dtype: str | None = None,
+        tensor_parallel: int = 1,
+        label_rule: LabelRule = "auto",
+        path: ReadPath | None = None,
+        memory: float | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        check_label_rule(label_rule)
+        if path is not None and path not in get_args(ReadPath):
+            raise ConfigError(
+                f"path {path!r}{suggest(path, get_args(ReadPath))}: allowed are "
+                f"{', '.join(get_args(ReadPath))}"
+            )
+        if tensor_parallel < 1:
+            raise ConfigError(f"tensor_parallel {tensor_parallel}: allowed are 1 or more")
+        reference = model if isinstance(model, ModelReference) else resolve_model(model)
+        self._vllm = _require_vllm()
+        torch = importlib.import_module("torch")
+        # Asked of vLLM and not of torch, which would open the GPU in this process too early.
+        has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
+        precision = dtype or ("bfloat16" if has_gpu else "float32")
+        self._by_id = _has_token_ids(self._vllm) if path is None else path == "token_ids"
+        if label_rule == "joint" and not self._by_id:
+            raise ConfigError(
+                "label rule 'joint': needs path 'token_ids', and a vllm that has "
+                "SamplingParams.logprob_token_ids; use the rule mean or first, or the engine "
+                "transformers"
+            )
+        asked = {
+            "enforce_eager": None if has_gpu else True,
+            # In a Ray actor vLLM would choose Ray, and wait for GPUs that the actor holds.
+            "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
+            "gpu_memory_utilization": memory,
+            "max_model_len": max_length,
+        }
+        try:
+            self._engine: Any = self._vllm.LLM(
+                model=reference.location,
+                dtype=precision,
+                revision=reference.version,
+                tokenizer_revision=reference.version,
+                tensor_parallel_size=tensor_parallel,
+                enable_prefix_caching=True,
+                max_logprobs=_MOST_TOKEN_IDS,
+                logprobs_mode="raw_logprobs" if self._by_id else "processed_logprobs",
+                seed=0,
+                **{option: value for option, value in asked.items() if value is not None},
+            )
+        except Exception as error:
+            # vLLM and the libraries below it raise errors of many unrelated classes.
+            raise ScoringError(
+                f"model {reference.name!r} cannot be loaded by vllm "
+                f"({named(error)}); check its memory (tensor_parallel, memory, "
+                "max_length) and whether vllm supports its architecture"
+            ) from error
+        self._tokenizer = self._engine.get_tokenizer()
+        config = self._engine.llm_engine.model_config
+        self._limit = int(config.max_model_len) - 1  # one token more is generated
+        self._label_rule = "mean" if label_rule == "auto" and not self._by_id else label_rule
+        self.model = reference.name
+        self.revision = loaded_revision(reference)
+        self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
+        self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": self._label_rule}
+
+    def _read(self, tokens: TokenizedPrompts, progress: Progress) -> NDArray[np.float64]:
+        read = self._whole_words if tokens.rule == "joint" else self._next_tokens
+        parts = []
+        for start in range(0, len(tokens.prompts), _BATCH):
+            rows = range(start, min(start + _BATCH, len(tokens.prompts)))
+            parts.append(read(rows, tokens))
+            progress(len(rows))
+        return np.concatenate(parts)
+
+    def _next_tokens(self, rows: range, tokens: TokenizedPrompts) -> NDArray[np.float64]:
+        return self._ask(rows, [tokens.prompts[row] for row in rows], tokens.wanted)
+
+    def _whole_words(self, rows: range, tokens: TokenizedPrompts) -> NDArray[np.float64]:
+        """Add up the log-probabilities of each word's tokens, each after those before it."""
+        following: dict[tuple[int, ...], set[int]] = {}
+        for word in tokens.token_ids:
+            for length, token in enumerate(word):
+                following.setdefault(word[:length], set()).add(token)
+        total = np.zeros((len(rows), len(tokens.token_ids)))
+        for head, nexts in sorted(following.items()):
+            wanted = sorted(nexts)
+            values = self._ask(rows, [[*tokens.prompts[row], *head] for row in rows], wanted)
+            for column, word in enumerate(tokens.token_ids):
+                if len(word) > len(head) and word[: len(head)] == head:
+                    total[:, column] += values[:, wanted.index(word[len(head)])]
+        return total
+
+    def _ask(
+        self, rows: range, prompts: Sequence[list[int]], wanted: list[int]
+    ) -> NDArray[np.float64]:
+        """Return the log-probabilities of some tokens after each prompt."""
+        if len(wanted) > _MOST_TOKEN_IDS:
+            raise ScoringError(
+                f"{len(wanted)} label tokens: vllm reads at most {_MOST_TOKEN_IDS}; use the rule "
+                "first, or fewer classes"
+            )
+        answers = self._engine.generate(
+            [{"prompt_token_ids": ids} for ids in prompts], self._sampling(wanted), use_tqdm=False
+        )
+        return np.array(
+            [self._values(row, answer, wanted) for row, answer in zip(rows, answers, strict=True)]
+        )
+
+    def _free(self) -> None:
+        engine = self._engine
+        del self._engine
+        # There is no public way: ask the engine core, if it is where it is known to be.
+        core = getattr(getattr(engine, "llm_engine", None), "engine_core", None)
+        shutdown = getattr(core, "shutdown", None)
+        if callable(shutdown):
+            shutdown()
+        del engine, core, shutdown
+        gc.collect()
+        torch = importlib.import_module("torch")
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        # Tokenised here, so that every prompt has the one start token it should have.
+        ids: list[list[int]] = self._tokenizer(texts)["input_ids"]
+        return ids
+
+    def _sampling(self, wanted: list[int]) -> Any:
+        # One for all prompts of a call: vLLM spoils mixed batches silently.
+        common = {"max_tokens": 1, "detokenize": False, "logprobs": len(wanted)}
+        if self._by_id:
+            return self._vllm.SamplingParams(temperature=0, logprob_token_ids=wanted, **common)
+        return self._vllm.SamplingParams(temperature=1, allowed_token_ids=wanted, **common)
+
+    def _values(self, row: int, answer: Any, wanted: list[int]) -> list[float]:
+        shown = answer.outputs[0].logprobs[0]
+        absent = [token for token in wanted if token not in shown]
+        if absent:
+            names = ", ".join(repr(self._tokenizer.decode([token])) for token in absent)
+            raise ScoringError(
+                f"query {row}: vllm gives no log-probability of the label tokens {names}; try "
+                f"path={'allowed' if self._by_id else 'token_ids'}"
+            )
+        return [float(shown[token].logprob) for token in wanted]
+
+
+def _has_token_ids(vllm: Any) -> bool:
+    fields = getattr(vllm.SamplingParams, "__struct_fields__", ())
+    return "logprob_token_ids" in fields
+
+
+def _require_vllm() -> Any:
+    try:
+        return importlib.import_module("vllm")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"vllm is not installed ({error}), which the vllm engine needs; install it with: "
+            "pip install 'dcs-debias[vllm]'"
+        ) from None

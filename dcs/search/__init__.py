@@ -1,0 +1,1 @@
+"""Searching correction schemes: simulated annealing and exhaustive search."""

@@ -1,0 +1,90 @@
+"""Exhaustive search: the proven optimum where there are few classes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dcs.errors import InvalidInputError
+from dcs.evaluation.objective import Objective
+from dcs.schemes.corrections import CorrectionSet
+from dcs.search.kernels import exhaustive as _exhaustive
+from dcs.search.kernels import table as _table
+from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
+
+__all__ = ["MOST_SOLUTIONS", "exact_search"]
+
+#: More solutions than this would take the better part of an hour at 10,000 rows.
+MOST_SOLUTIONS: Final = 1_000_000_000
+
+
+def exact_search(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    corrections: CorrectionSet = DEFAULT_CORRECTIONS,
+    objective: Objective = DEFAULT_OBJECTIVE,
+    classes: Sequence[str] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> AnnealingResult:
+    """Judge every scheme and return the best: the proven optimum.
+
+    The D^N solutions are judged D at a time; with 49 corrections that is practical up to four
+    classes.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities. Never written to; may be read-only.
+    labels : array of int, shape [M]
+        True class indices, ``0 .. N - 1``.
+    corrections : CorrectionSet, optional
+        What to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
+    objective : Objective, optional
+        What to minimise, by default ``Objective(beta=1.0, tau=0.2)``.
+    classes : sequence of str, optional
+        Class names for the scheme, by default ``"0", "1", ...``.
+    progress : callable, optional
+        Called with the share of the work done so far, 0..1, now and then.
+
+    Returns
+    -------
+    AnnealingResult
+        As from `anneal`, with an empty trace. Of several optima the first in the order of the
+        indices is returned.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed, or when there are more than `MOST_SOLUTIONS` solutions.
+
+    Warns
+    -----
+    UserWarning
+        When a class has no rows: it is left out of COBias and PMI.
+    """
+    started = time.perf_counter()
+    problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
+    n_classes, n_functions = problem.n_classes, len(problem.corrections)
+    n_solutions = n_functions**n_classes
+    if n_solutions > MOST_SOLUTIONS:
+        raise InvalidInputError(
+            f"{n_functions} corrections for {n_classes} classes make {n_solutions:.2g} solutions; "
+            f"exhaustive search stops at {MOST_SOLUTIONS:.0e}: use anneal instead"
+        )
+    table = problem.table
+    room = _table.make_room(table)
+    best_choice = np.full(n_classes, problem.corrections.identity)
+    best = math.inf
+    for first in range(n_functions):
+        best = _exhaustive.exhaust(table, room, first, best_choice, best)
+        if progress is not None:
+            progress((first + 1) / n_functions)
+    return problem.result(
+        best_choice, evaluations=n_solutions, seconds=time.perf_counter() - started
+    )

@@ -1,0 +1,259 @@
+"""The confusion matrix of a solution."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, z_of
+
+__all__ = ["add_class", "clear", "count_confusion", "join", "judge_class"]
+
+
+#: Rows that can be counted in one byte.
+_BYTE = 255
+
+
+@compiled
+def clear(table: Table, best_value: NDArray[np.float64], best_class: NDArray[np.int16]) -> None:
+    """Start a best-of-no-class: nothing but uncorrected predictions."""
+    for m in range(best_value.size):
+        best_value[m] = 0.0
+        best_class[m] = table.fallback[m]
+
+
+@compiled
+def add_class(
+    table: Table,
+    j: int,
+    k: int,
+    value: NDArray[np.float64],
+    holder: NDArray[np.int16],
+    new_value: NDArray[np.float64],
+    new_holder: NDArray[np.int16],
+) -> None:
+    """Add class j with correction k to a best-of-some-classes.
+
+    Input and output must be different arrays: where they overlap the loop is not vectorised.
+    """
+    column = table.columns[j]
+    left, rise, right, fall = table.functions[k]
+    jj = np.int16(j)
+    for m in range(column.size):
+        p = column[m]
+        up = (p - left) * rise
+        down = (right - p) * fall
+        v = up if up < down else down
+        old = value[m]
+        wins = (v > old) | ((v == old) & (jj < holder[m]) & (v > 0.0))
+        new_value[m] = v if wins else old
+        new_holder[m] = jj if wins else holder[m]
+
+
+@compiled
+def join(
+    a_value: NDArray[np.float64],
+    a_class: NDArray[np.int16],
+    b_value: NDArray[np.float64],
+    b_class: NDArray[np.int16],
+    value: NDArray[np.float64],
+    holder: NDArray[np.int16],
+) -> None:
+    """Join two best-of-some-classes into one."""
+    for m in range(value.size):
+        a, b = a_value[m], b_value[m]
+        first = (a > b) | ((a == b) & (a_class[m] < b_class[m]))
+        value[m] = a if first else b
+        holder[m] = a_class[m] if first else b_class[m]
+
+
+@compiled
+def judge_class(
+    table: Table,
+    room: Room,
+    j: int,
+    rival_value: NDArray[np.float64],
+    rival_class: NDArray[np.int16],
+) -> None:
+    """Leave Z of every correction of class j in `room.values`.
+
+    `rival_value` and `rival_class` [M] are the best of all other classes.
+    """
+    room.wins[:] = 0
+    room.reached[:] = 0
+    n_rows = table.labels.size
+    for start in range(0, n_rows, BLOCK):
+        stop = min(start + BLOCK, n_rows)
+        _thresholds(table, room, j, rival_value[start:stop], rival_class[start:stop], start)
+        column = table.columns[j, start:stop]
+        _count_direct(table, room, column)
+        if table.weights.size > 0:
+            _count_weights(table, room, column)
+    _judge_counts(table, room, j)
+
+
+@compiled
+def _thresholds(
+    table: Table,
+    room: Room,
+    j: int,
+    rival_value: NDArray[np.float64],
+    rival_class: NDArray[np.int16],
+    start: int,
+) -> None:
+    """Fill threshold and key for the rows of one block."""
+    threshold, bits, key = room.threshold, room.threshold_bits, room.key
+    labels = table.labels[start : start + rival_value.size]
+    jj = np.int16(j)
+    for m in range(rival_value.size):
+        threshold[m] = rival_value[m]
+    # A tie goes to the lower class. One step down in the bits of a positive number is the next
+    # smaller number, so that "greater than" afterwards means "greater or equal" before.
+    for m in range(rival_value.size):
+        bits[m] -= np.int64((jj < rival_class[m]) & (bits[m] > 0))
+    for m in range(rival_value.size):
+        rival = rival_class[m]
+        label = labels[m]
+        key[m] = (
+            np.int32(3) * np.int32(rival)
+            + np.int32(label == rival)
+            + np.int32(2) * np.int32((label == jj) & (rival != jj))
+        )
+
+
+@compiled
+def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None:
+    """Count, per key, the rows of a block that each direct correction wins."""
+    n_rows = column.size
+    n_groups = room.packed.shape[1]
+    threshold, wide = room.threshold, room.wide
+    for group in range(n_groups):
+        left = table.lanes[0, LANES * group : LANES * group + LANES]
+        rise = table.lanes[1, LANES * group : LANES * group + LANES]
+        right = table.lanes[2, LANES * group : LANES * group + LANES]
+        fall = table.lanes[3, LANES * group : LANES * group + LANES]
+        # Bits are gathered in 64-bit lanes, as wide as the numbers compared, and packed after.
+        for m in range(n_rows):
+            p, t = column[m], threshold[m]
+            bits = np.int64(0)
+            for lane in range(LANES):
+                up = (p - left[lane]) * rise[lane]
+                down = (right[lane] - p) * fall[lane]
+                v = up if up < down else down
+                bits |= (np.int64(1) << lane) if v > t else np.int64(0)
+            wide[m] = bits
+        masks = room.masks[group]
+        for m in range(n_rows):
+            masks[m] = wide[m]
+    packed, spread, masks = room.packed, room.spread, room.masks
+    wins_line, packed_bytes = room.wins_line, room.packed_bytes
+    for start in range(0, n_rows, _BYTE):
+        stop = min(start + _BYTE, n_rows)
+        packed[:] = 0
+        key = room.key[start:stop]
+        if n_groups == 3:
+            # The published set: worth a loop of its own.
+            masks_0, masks_1, masks_2 = (
+                masks[0, start:stop],
+                masks[1, start:stop],
+                masks[2, start:stop],
+            )
+            for m in range(key.size):
+                row = packed[key[m]]
+                row[0] += spread[masks_0[m]]
+                row[1] += spread[masks_1[m]]
+                row[2] += spread[masks_2[m]]
+        else:
+            for group in range(n_groups):
+                mask = masks[group, start:stop]
+                for m in range(key.size):
+                    packed[key[m], group] += spread[mask[m]]
+        for i in range(wins_line.size):
+            wins_line[i] += packed_bytes[i]
+
+
+@compiled
+def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> None:
+    """Count, per key, the rows of a block by the first weight that wins them."""
+    threshold, key, slot = room.threshold, room.key, room.slot
+    weights, bins, reached = table.weights, table.bins, room.reached
+    last = np.float64(bins.size - 1)
+    scale = last - 1.0
+    for m in range(column.size):
+        x = threshold[m] / column[m] * scale
+        # Also false where p is 0 and the quotient is not a number: no weight wins there.
+        x = x if x < last else last
+        slot[m] = np.uint32(x)
+    for m in range(column.size):
+        slot[m] = bins[np.uint32(slot[m])]
+    for m in range(column.size):
+        g = slot[m]
+        if g < 0:
+            g = -1 - g
+            while g < weights.size and column[m] * weights[g] <= threshold[m]:
+                g += 1
+        reached[key[m], g] += 1
+
+
+@compiled
+def _judge_counts(table: Table, room: Room, j: int) -> None:
+    """Turn the counts per key into Z of every correction."""
+    wins, reached = room.wins, room.reached
+    always = table.direct.size
+    for i in range(room.base_correct.size):
+        room.base_correct[i] = wins[3 * i + 1, always]
+        room.base_predicted[i] = (
+            wins[3 * i, always] + wins[3 * i + 1, always] + wins[3 * i + 2, always]
+        )
+    for lane in range(table.direct.size):
+        room.values[table.direct[lane]] = _z_of_lane(table, room, j, wins, lane)
+    if table.weights.size > 0:
+        for key in range(reached.shape[0]):
+            row = reached[key]
+            for w in range(1, row.size):
+                row[w] += row[w - 1]
+        for w in range(table.weights.size):
+            room.values[table.weighed[w]] = _z_of_lane(table, room, j, reached, w)
+
+
+@compiled
+def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: int) -> float:
+    """Return Z when class j wins the rows counted in column `lane` of `won`."""
+    correct, predicted = room.correct, room.predicted
+    gained, right = 0, 0
+    for i in range(correct.size):
+        own, mine = won[3 * i + 1, lane], won[3 * i + 2, lane]
+        rows = won[3 * i, lane] + own + mine
+        # Rows that fall back to j itself stay with it whether it wins them or not.
+        taken = i != j
+        correct[i] = room.base_correct[i] - taken * own
+        predicted[i] = room.base_predicted[i] - taken * rows
+        gained += taken * rows
+        right += taken * mine
+    correct[j] += right
+    predicted[j] += gained
+    return z_of(table, room, correct, predicted)
+
+
+@compiled
+def count_confusion(
+    table: Table, room: Room, choice: NDArray[np.int64], confusion: NDArray[np.int64]
+) -> None:
+    """Fill `confusion` [N, N] (row = true class) for one correction per class."""
+    clear(table, room.head_value[0], room.head_class[0])
+    turn = 0
+    for j in range(choice.size):
+        add_class(
+            table,
+            j,
+            choice[j],
+            room.head_value[turn],
+            room.head_class[turn],
+            room.head_value[1 - turn],
+            room.head_class[1 - turn],
+        )
+        turn = 1 - turn
+    holders, labels = room.head_class[turn], table.labels
+    confusion[:] = 0
+    for m in range(labels.size):
+        confusion[labels[m], holders[m]] += 1

@@ -1,0 +1,298 @@
+"""Annealing: chains of Metropolis and of heat-bath moves, and the descent that ends them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.search.kernels.candidates import add_class, clear, join, judge_class
+from dcs.search.kernels.moves import State, apply_move, judge_move, set_choice
+from dcs.search.kernels.table import Room, Table, compiled, z_of
+
+__all__ = [
+    "FROZEN",
+    "TOLERANCE",
+    "below",
+    "descend",
+    "heat_bath_chain",
+    "metropolis_chain",
+    "randomise",
+    "uniform",
+]
+
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+_DROP = np.uint64(11)
+
+_UNIT = 2.0**-53
+
+
+@compiled
+def uniform(stream: NDArray[np.uint64]) -> float:
+    """Draw a number in [0, 1) and move the stream on."""
+    stream[0] += _STEP
+    z = stream[0]
+    z = (z ^ (z >> _SHIFT_1)) * _MIX_1
+    z = (z ^ (z >> _SHIFT_2)) * _MIX_2
+    z = z ^ (z >> _SHIFT_3)
+    return float(z >> _DROP) * _UNIT
+
+
+@compiled
+def below(stream: NDArray[np.uint64], n: int) -> int:
+    """Draw a whole number in 0 .. n - 1."""
+    return int(uniform(stream) * n)
+
+
+#: Differences of Z below this are rounding, not improvement.
+TOLERANCE = 1e-12
+
+#: A heat-bath chain is frozen when this many moves per class have left Z as it was.
+FROZEN = 2
+
+
+@compiled
+def randomise(stream: NDArray[np.uint64], choice: NDArray[np.int64], n_functions: int) -> None:
+    """Fill `choice` with random corrections."""
+    for j in range(choice.size):
+        choice[j] = below(stream, n_functions)
+
+
+@compiled
+def metropolis_chain(
+    table: Table,
+    room: Room,
+    state: State,
+    stream: NDArray[np.uint64],
+    temperatures: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    choice: NDArray[np.int64],
+    best_choice: NDArray[np.int64],
+    trace: NDArray[np.float64],
+) -> tuple[float, int, int]:
+    """Cool one chain of the paper's moves from `choice`.
+
+    A move perturbs one class to another correction; the Metropolis criterion takes it or leaves
+    it. `limits` holds how many accepted and how many generated moves end a temperature. The best
+    solution is left in `best_choice`, and current Z, best Z and the share of accepted moves of
+    every temperature in `trace` [temperatures, 3]. Returns the best Z, the number of candidates
+    judged and the number of temperatures visited.
+    """
+    n_classes, n_functions = choice.size, table.functions.shape[0]
+    set_choice(table, state, choice)
+    z = z_of(table, room, state.correct, state.predicted)
+    best = z
+    best_choice[:] = state.choice
+    judged = 1
+    for i in range(temperatures.size):
+        accepted, generated = 0, 0
+        while accepted < limits[0] and generated < limits[1]:
+            j = below(stream, n_classes)
+            k = below(stream, n_functions - 1)
+            if k >= state.choice[j]:
+                k += 1
+            new = judge_move(table, state, room, j, k)
+            generated += 1
+            if new < z or uniform(stream) < math.exp((z - new) / temperatures[i]):
+                apply_move(table, state, room, j, k)
+                z = new
+                accepted += 1
+                if z < best - TOLERANCE:
+                    best = z
+                    best_choice[:] = state.choice
+        judged += generated
+        trace[i, 0] = z
+        trace[i, 1] = best
+        trace[i, 2] = accepted / generated
+    return best, judged, temperatures.size
+
+
+@compiled
+def heat_bath_chain(
+    table: Table,
+    room: Room,
+    stream: NDArray[np.uint64],
+    temperatures: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    choice: NDArray[np.int64],
+    best_choice: NDArray[np.int64],
+    trace: NDArray[np.float64],
+) -> tuple[float, int, int]:
+    """Cool one chain of heat-bath moves from `choice`, which it moves along.
+
+    A move draws the correction of one class from its Boltzmann distribution given the other
+    classes. Classes are visited in sweeps of random order. The best solution is the best of all
+    that were judged, not only of those drawn. Limits, results and trace are those of
+    `metropolis_chain`; a move is accepted when it changes Z, and cooling ends when the chain is
+    frozen.
+    """
+    n_classes, n_functions = choice.size, table.functions.shape[0]
+    order = np.arange(n_classes)
+    best = math.inf
+    moves, idle, frozen = 0, 0, FROZEN * n_classes
+    for i in range(temperatures.size):
+        accepted, generated = 0, 0
+        z = math.inf
+        while accepted < limits[0] and generated < limits[1] and idle < frozen:
+            _shuffle(stream, order)
+            _start_sweep(table, room, choice, order)
+            for at in range(n_classes):
+                if accepted >= limits[0] or generated >= limits[1] or idle >= frozen:
+                    break
+                j = order[at]
+                _judge_next(table, room, j, at)
+                k = _draw(stream, room.values, temperatures[i])
+                low = _lowest(room.values)
+                if room.values[low] < best - TOLERANCE:
+                    best = room.values[low]
+                    best_choice[:] = choice
+                    best_choice[j] = low
+                changed = abs(room.values[k] - room.values[choice[j]]) > TOLERANCE
+                accepted += changed
+                generated += 1
+                idle = 0 if changed else idle + 1
+                choice[j] = k
+                z = room.values[k]
+                _end_step(table, room, j, k, at)
+        moves += generated
+        trace[i, 0] = z
+        trace[i, 1] = best
+        trace[i, 2] = accepted / generated
+        if idle >= frozen:
+            return best, moves * n_functions, i + 1
+    return best, moves * n_functions, temperatures.size
+
+
+@compiled
+def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float, int]:
+    """Take the best correction class by class until none improves Z.
+
+    Moves `choice`; returns its Z and the number of candidates judged.
+    """
+    n_classes = choice.size
+    order = np.arange(n_classes)
+    z = math.inf
+    settled, moves = 0, 0
+    while settled < n_classes:
+        before = z
+        _start_sweep(table, room, choice, order)
+        for j in range(n_classes):
+            if settled == n_classes:
+                break
+            _judge_next(table, room, j, j)
+            moves += 1
+            values = room.values
+            best = choice[j]
+            for k in range(values.size):
+                if values[k] < values[best] - TOLERANCE:
+                    best = k
+            settled = settled + 1 if best == choice[j] else 1
+            z = values[best]
+            choice[j] = best
+            _end_step(table, room, j, best, j)
+        if z >= before - TOLERANCE:
+            # Rows that tie but for the last digit can count for one class when this one is judged
+            # and for another when that one is: two corrections that each seem to improve on the
+            # other would be exchanged for ever.
+            break
+    return z, moves * table.functions.shape[0]
+
+
+@compiled
+def _shuffle(stream: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
+    for i in range(order.size - 1, 0, -1):
+        at = below(stream, i + 1)
+        order[i], order[at] = order[at], order[i]
+
+
+@compiled
+def _start_sweep(
+    table: Table, room: Room, choice: NDArray[np.int64], order: NDArray[np.int64]
+) -> None:
+    """Prepare to visit the classes in `order`: the best of those still to come, for each.
+
+    With the best of those already visited it makes the best of all others in one step, whatever
+    the number of classes.
+    """
+    n = order.size
+    clear(table, room.tail_value[n], room.tail_class[n])
+    clear(table, room.head_value[0], room.head_class[0])
+    for at in range(n - 1, 0, -1):
+        j = order[at]
+        add_class(
+            table,
+            j,
+            choice[j],
+            room.tail_value[at + 1],
+            room.tail_class[at + 1],
+            room.tail_value[at],
+            room.tail_class[at],
+        )
+
+
+@compiled
+def _judge_next(table: Table, room: Room, j: int, at: int) -> None:
+    """Judge class j, which stands at position `at` of the sweep."""
+    turn = at % 2
+    join(
+        room.head_value[turn],
+        room.head_class[turn],
+        room.tail_value[at + 1],
+        room.tail_class[at + 1],
+        room.rival_value,
+        room.rival_class,
+    )
+    judge_class(table, room, j, room.rival_value, room.rival_class)
+
+
+@compiled
+def _end_step(table: Table, room: Room, j: int, k: int, at: int) -> None:
+    """Count class j at position `at`, with correction k, among those visited."""
+    turn = at % 2
+    add_class(
+        table,
+        j,
+        k,
+        room.head_value[turn],
+        room.head_class[turn],
+        room.head_value[1 - turn],
+        room.head_class[1 - turn],
+    )
+
+
+@compiled
+def _lowest(values: NDArray[np.float64]) -> int:
+    """Return the index of the least value, the first of several."""
+    low = 0
+    for k in range(1, values.size):
+        if values[k] < values[low]:
+            low = k
+    return low
+
+
+@compiled
+def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> int:
+    """Draw an index with probability proportional to exp(-value / t)."""
+    low = values[_lowest(values)]
+    total = 0.0
+    for k in range(values.size):
+        total += math.exp((low - values[k]) / t)
+    left = uniform(stream) * total
+    drawn = 0
+    for k in range(values.size):
+        share = math.exp((low - values[k]) / t)
+        if share > 0.0:
+            drawn = k
+            left -= share
+            if left < 0.0:
+                break
+    return drawn

@@ -1,0 +1,257 @@
+"""The arrays that the kernels read, how they are built, and Z from counts.
+
+A `Table` never changes and may be shared between threads. `Room` is what one search writes to
+while it judges: nothing in it is meant to outlive a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.evaluation.objective import Objective
+from dcs.schemes.corrections import CorrectionSet, Weight
+
+__all__ = [
+    "BLOCK",
+    "LANES",
+    "MOST_CLASSES",
+    "Room",
+    "Table",
+    "compiled",
+    "make_room",
+    "make_table",
+    "z_of",
+]
+
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def compiled(function: _F) -> _F:
+    """Compile `function` without the GIL and keep the machine code on disk.
+
+    ``error_model="numpy"`` leaves out the checks for division by zero, which would keep the loops
+    from being vectorised. Fast-math stays off: results must equal NumPy's bit for bit.
+    """
+    return cast(_F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+
+
+#: Rows handled at a time where a kernel makes several passes: they stay in the first-level cache.
+BLOCK = 2040
+
+#: Corrections judged side by side: their results are the bits of one byte.
+LANES = 8
+
+#: Class indices are kept in 16 bits.
+MOST_CLASSES = 2**15 - 1
+
+_BINS = 4096
+
+
+class Table(NamedTuple):
+    """What a search reads."""
+
+    columns: NDArray[np.float64]  # [N, M] probabilities, class by class
+    labels: NDArray[np.int16]  # [M]
+    fallback: NDArray[np.int16]  # [M] uncorrected prediction
+    functions: NDArray[np.float64]  # [D, 4] coefficients of every correction
+    direct: NDArray[np.int64]  # [D1] corrections judged one by one
+    lanes: NDArray[np.float64]  # [4, L] their coefficients, then functions that always win
+    weighed: NDArray[np.int64]  # [D2] corrections judged by threshold, rising weight
+    weights: NDArray[np.float64]  # [D2] their weights
+    bins: NDArray[np.int32]  # [B + 2] the first weight that wins, by what it must exceed
+    class_rows: NDArray[np.float64]  # [N] rows per true class
+    present: NDArray[np.int64]  # classes with rows
+    logs: NDArray[np.float64]  # [M + 1] log(count + pseudo-count)
+    factors: NDArray[np.float64]  # error weight / M, beta / pairs, tau, constant part of Z
+
+
+class Room(NamedTuple):
+    """Where the kernels work."""
+
+    values: NDArray[np.float64]  # [D] Z of every correction of the class judged last
+    correct: NDArray[np.int64]  # [N] correct predictions of the solution judged last
+    predicted: NDArray[np.int64]  # [N] all its predictions
+    order: NDArray[np.int64]  # present classes by accuracy
+    accuracy: NDArray[np.float64]  # [N]
+    threshold: NDArray[np.float64]  # [BLOCK] what a corrected value must exceed
+    threshold_bits: NDArray[np.int64]  # the same bytes
+    key: NDArray[np.uint32]  # [BLOCK] who has the row otherwise, and whose it is
+    slot: NDArray[np.int32]  # [BLOCK] first weight that wins the row
+    wide: NDArray[np.int64]  # [BLOCK]
+    masks: NDArray[np.uint8]  # [L / 8, BLOCK] direct corrections that win the row, one bit each
+    spread: NDArray[np.uint64]  # [256] the bits of a byte as eight bytes
+    packed: NDArray[np.uint64]  # [3 N, L / 8] wins per key, eight counters to a word
+    packed_bytes: NDArray[np.uint8]  # [3 N * L] the same bytes
+    wins: NDArray[np.int32]  # [3 N, L] rows won by each direct correction, per key
+    wins_line: NDArray[np.int32]  # [3 N * L] the same numbers
+    reached: NDArray[np.int32]  # [3 N, D2 + 1] rows by the first weight that wins, per key
+    base_correct: NDArray[np.int64]  # [N] counts when the class wins no row
+    base_predicted: NDArray[np.int64]  # [N]
+    tail_value: NDArray[np.float64]  # [N + 1, M] best of the classes still to come
+    tail_class: NDArray[np.int16]  # [N + 1, M]
+    head_value: NDArray[np.float64]  # [2, M] best of the classes already visited, by turns
+    head_class: NDArray[np.int16]  # [2, M]
+    rival_value: NDArray[np.float64]  # [M] best of all other classes
+    rival_class: NDArray[np.int16]  # [M]
+
+
+def make_table(
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    corrections: CorrectionSet,
+    objective: Objective,
+) -> Table:
+    """Lay out checked arrays ([M, N] and [M]) for the kernels."""
+    n_rows, n_classes = probs.shape
+    class_rows = np.bincount(labels, minlength=n_classes).astype(np.float64)
+    present = np.flatnonzero(class_rows)
+    direct, weighed, bins = _plan(corrections)
+    functions = corrections.coefficients
+    # At least one lane after the last correction always wins: it counts the rows of each key.
+    n_lanes = -(-(direct.size + 1) // LANES) * LANES
+    lanes = np.tile(np.array([[-np.inf], [1.0], [np.inf], [1.0]]), (1, n_lanes))
+    lanes[:, : direct.size] = functions[direct].T
+    table = Table(
+        columns=np.ascontiguousarray(probs.T),
+        labels=labels.astype(np.int16),
+        fallback=probs.argmax(axis=1).astype(np.int16),
+        functions=functions,
+        direct=direct,
+        lanes=lanes,
+        weighed=weighed,
+        weights=functions[weighed, 1],
+        bins=bins,
+        class_rows=class_rows,
+        present=present,
+        logs=np.log(np.arange(n_rows + 1) + objective.pseudo_count),
+        factors=_factors(objective, n_rows, n_classes, class_rows[present]),
+    )
+    # Read-only views: one type for the compiler whatever the caller's arrays allow.
+    return Table(*(_read_only(array) for array in table))
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _factors(
+    objective: Objective, n_rows: int, n_classes: int, class_rows: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    k = objective.pseudo_count
+    joint, marginal = np.log(n_rows + k * n_classes**2), np.log(n_rows + k * n_classes)
+    constant = (2 * marginal - joint) * class_rows.size - np.log(class_rows + k).sum()
+    pairs = max(1.0, class_rows.size * (class_rows.size - 1) / 2)
+    return np.array(
+        [
+            objective.error_weight / n_rows,
+            objective.beta / pairs,
+            objective.tau,
+            objective.error_weight - objective.tau * constant,
+        ]
+    )
+
+
+def _plan(
+    corrections: CorrectionSet,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Divide the corrections into those judged one by one and the weights in a histogram.
+
+    Bin b tells the first weight that wins a row where a weight must exceed a ratio in
+    ``[b, b + 1) / 4096``. Where the ratio lies too close to a weight to be sure despite rounding,
+    the bin holds ``-1 - g`` instead, and the search starts at weight g. Weights too close to each
+    other for that are judged one by one as well.
+    """
+    is_weight = np.array([isinstance(c, Weight) for c in corrections])
+    values = corrections.coefficients[:, 1]
+    weighed = np.flatnonzero(is_weight)
+    weighed = weighed[np.argsort(values[weighed])]
+    if weighed.size > 1 and np.diff(values[weighed]).min() < 2 / _BINS:
+        weighed = weighed[:0]
+    direct = np.setdiff1d(np.arange(len(corrections)), weighed)
+    weights = values[weighed]
+    edges = np.arange(_BINS + 2) / _BINS
+    low = np.searchsorted(weights, edges - 1e-9)
+    high = np.searchsorted(weights, edges + (1 / _BINS + 1e-9))
+    # The last bin holds every ratio that is far above 1, or not a number: no weight wins.
+    low[-1] = high[-1] = weights.size
+    bins = np.where(low == high, low, -1 - low).astype(np.int32)
+    return direct.astype(np.int64), weighed.astype(np.int64), bins
+
+
+def make_room(table: Table) -> Room:
+    """Make the room that one search works in."""
+    n_classes, n_rows = table.columns.shape
+    n_lanes = table.lanes.shape[1]
+    n_keys = 3 * n_classes
+    threshold = np.zeros(BLOCK)
+    packed = np.zeros((n_keys, n_lanes // LANES), np.uint64)
+    wins = np.zeros((n_keys, n_lanes), np.int32)
+    bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
+    return Room(
+        values=np.zeros(table.functions.shape[0]),
+        correct=np.zeros(n_classes, np.int64),
+        predicted=np.zeros(n_classes, np.int64),
+        order=table.present.copy(),
+        accuracy=np.zeros(n_classes),
+        threshold=threshold,
+        threshold_bits=threshold.view(np.int64),
+        key=np.zeros(BLOCK, np.uint32),
+        slot=np.zeros(BLOCK, np.int32),
+        wide=np.zeros(BLOCK, np.int64),
+        masks=np.zeros((n_lanes // LANES, BLOCK), np.uint8),
+        spread=bits.astype(np.uint8).view(np.uint64)[:, 0].copy(),
+        packed=packed,
+        packed_bytes=packed.view(np.uint8).reshape(-1),
+        wins=wins,
+        wins_line=wins.reshape(-1),
+        reached=np.zeros((n_keys, table.weights.size + 1), np.int32),
+        base_correct=np.zeros(n_classes, np.int64),
+        base_predicted=np.zeros(n_classes, np.int64),
+        tail_value=np.zeros((n_classes + 1, n_rows)),
+        tail_class=np.zeros((n_classes + 1, n_rows), np.int16),
+        head_value=np.zeros((2, n_rows)),
+        head_class=np.zeros((2, n_rows), np.int16),
+        rival_value=np.zeros(n_rows),
+        rival_class=np.zeros(n_rows, np.int16),
+    )
+
+
+@compiled
+def z_of(
+    table: Table, room: Room, correct: NDArray[np.int64], predicted: NDArray[np.int64]
+) -> float:
+    """Return the objective for counts of correct and of all predictions, in O(N).
+
+    COBias is the sum over sorted accuracies; the order is kept from call to call, and sorting an
+    almost sorted list by insertion is linear.
+    """
+    order, accuracy = room.order, room.accuracy
+    n_present = order.size
+    hits = 0
+    logs = 0.0
+    for i in range(n_present):
+        j = table.present[i]
+        hits += correct[j]
+        logs += table.logs[correct[j]] - table.logs[predicted[j]]
+        accuracy[j] = correct[j] / table.class_rows[j]
+    for i in range(1, n_present):
+        j = order[i]
+        at = i - 1
+        while at >= 0 and accuracy[order[at]] > accuracy[j]:
+            order[at + 1] = order[at]
+            at -= 1
+        order[at + 1] = j
+    distance = 0.0
+    for i in range(n_present):
+        distance += (2 * i - (n_present - 1)) * accuracy[order[i]]
+    f = table.factors
+    z: float = f[3] - f[0] * hits + f[1] * distance - f[2] * logs
+    return z

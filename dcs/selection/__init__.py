@@ -1,0 +1,1 @@
+"""What is tried and what is chosen: settings, cross-validation, front, methods."""

@@ -1,0 +1,288 @@
+"""The scikit-learn face: class probabilities, or any classifier, in; fairer predictions out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils import _safe_indexing, check_random_state, indexable
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d, validate_data
+
+from dcs.errors import InvalidInputError
+from dcs.selection.cross_validation import stratified_folds
+from dcs.selection.fit import SelectionSettings, fit_scheme
+from dcs.selection.front import Preference
+from dcs.selection.settings import Hyperparameters
+
+__all__ = ["DCSClassifier"]
+
+
+class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Correct class probabilities so that classes are predicted equally well.
+
+    Without `estimator`, the input *is* class probabilities: ``fit(P, y)`` with P of shape [M, N],
+    one column per class. With `estimator`, the input is whatever that classifier takes; it is
+    fitted, and its cross-validated ``predict_proba`` is what the correction is fitted on.
+
+    Parameters
+    ----------
+    estimator : classifier with ``predict_proba``, optional
+        A classifier to correct. None if the input is probabilities already. Wrap a fitted one in
+        ``sklearn.frozen.FrozenEstimator`` to keep it as it is, and give rows it has not seen.
+    prefer : {"balance", "accuracy", "knee"}, default="balance"
+        Which point of the front to take: the highest accuracy minus COBias, the highest accuracy,
+        or the knee.
+    max_accuracy_loss : float, optional
+        Take the lowest COBias that costs at most this share of accuracy, e.g. 0.005.
+    max_cobias : float, optional
+        Keep COBias at or below this share where possible, e.g. 0.05.
+    beta : float, optional
+        A fixed weight of COBias, for instance to be searched by ``GridSearchCV``. None
+        cross-validates several.
+    calibration : {"auto", "none", "batch", "temperature", "vector", "logistic", "balanced"}
+        What happens to the probabilities first; "auto" chooses by cross-validation.
+    folds : int, default=5
+        Folds of the cross-validation.
+    keep_uncorrected : bool, default=True
+        Whether the probabilities stay as they are unless the gain is beyond noise.
+    labels : array of N class labels, optional
+        The class of every column of P. None takes the sorted classes of y, which then must be as
+        many as P has columns.
+    random_state : int, RandomState or None, default=0
+        Seed of folds and searches.
+
+    Attributes
+    ----------
+    classes_ : array, shape [N]
+        The classes.
+    scheme_ : CorrectionScheme
+        What corrects the probabilities; can be saved and applied without scikit-learn.
+    result_ : FittedScheme
+        The front, with cross-validated figures.
+    estimator_ : classifier
+        The fitted `estimator`, if one was given.
+    n_features_in_ : int
+        Number of columns of the input.
+
+    Raises
+    ------
+    InvalidInputError
+        (a ValueError) in ``fit`` and ``predict``, when the input is not probabilities.
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        prefer: str = "balance",
+        max_accuracy_loss: float | None = None,
+        max_cobias: float | None = None,
+        beta: float | None = None,
+        calibration: str = "auto",
+        folds: int = 5,
+        keep_uncorrected: bool = True,
+        labels: ArrayLike | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.prefer = prefer
+        self.max_accuracy_loss = max_accuracy_loss
+        self.max_cobias = max_cobias
+        self.beta = beta
+        self.calibration = calibration
+        self.folds = folds
+        self.keep_uncorrected = keep_uncorrected
+        self.labels = labels
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: ArrayLike) -> DCSClassifier:  # noqa: N803
+        """Fit the correction, and the classifier if there is one.
+
+        Parameters
+        ----------
+        X : array of float, shape [M, N], or what `estimator` takes
+            Class probabilities; rows are normalised to sum 1.
+        y : array, shape [M]
+            True classes.
+
+        Returns
+        -------
+        DCSClassifier
+            Itself.
+
+        Raises
+        ------
+        InvalidInputError
+            When there are too few rows or classes, X is not probabilities, or y has a class that
+            `labels` has not.
+        """
+        settings = self._settings()
+        seed = self._seed()
+        if self.estimator is None:
+            X, y = validate_data(  # noqa: N806
+                self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_min_features=2
+            )
+        else:
+            validate_data(self, X, y, skip_check_array=True)
+            X = indexable(X)[0]  # noqa: N806
+            if _num_samples(X) < 2:
+                raise InvalidInputError(
+                    f"Found array with {_num_samples(X)} sample(s); at least 2 are needed"
+                )
+        check_classification_targets(y)
+        targets = column_or_1d(y, warn=True)
+        self.classes_ = np.unique(targets) if self.labels is None else np.asarray(self.labels)
+        indices = self._indices(targets)
+        if self.estimator is None:
+            probs = self._normalised(X)
+        else:
+            probs = self._held_out(X, targets, indices, seed)
+            self.estimator_ = clone(self.estimator).fit(X, y)
+        self.result_ = fit_scheme(
+            probs,
+            indices,
+            settings=settings,
+            seed=seed,
+            classes=tuple(f"{label}" for label in self.classes_.tolist()),
+        )
+        self.scheme_ = self.result_.scheme
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """Return corrected class probabilities, shape [M, N].
+
+        Parameters
+        ----------
+        X : array of float, shape [M, N], or what `estimator` takes
+            As for :meth:`fit`.
+
+        Returns
+        -------
+        array of float64, shape [M, N]
+            One column per class of `classes_`, rows with sum 1.
+        """
+        check_is_fitted(self)
+        if self.estimator is None:
+            X = validate_data(self, X, dtype=np.float64, reset=False)  # noqa: N806
+            return self.scheme_.apply(self._normalised(X))
+        return self.scheme_.apply(self._aligned(self.estimator_, X))
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """Return the corrected predictions, shape [M]; ties go to the first class.
+
+        Parameters
+        ----------
+        X : array of float, shape [M, N], or what `estimator` takes
+            As for :meth:`fit`.
+
+        Returns
+        -------
+        array, shape [M]
+            Entries of `classes_`.
+        """
+        check_is_fitted(self)
+        chosen: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return chosen
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = self.estimator is None
+        if self.estimator is not None:
+            inner = self.estimator.__sklearn_tags__()
+            tags.input_tags = inner.input_tags
+        return tags
+
+    def _settings(self) -> SelectionSettings:
+        settings = SelectionSettings(
+            folds=self.folds,
+            preference=Preference(
+                prefer=self.prefer,  # type: ignore[arg-type]
+                max_accuracy_loss=self.max_accuracy_loss,
+                max_cobias=self.max_cobias,
+            ),
+            keep_uncorrected=self.keep_uncorrected,
+        )
+        if self.beta is not None:
+            settings = replace(settings, betas=(float(self.beta),))
+        if self.calibration != "auto":
+            setting = Hyperparameters(calibration=self.calibration)  # type: ignore[arg-type]
+            settings = replace(settings, candidates=(setting,))
+        return settings
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _indices(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the places of the targets among the classes."""
+        if self.classes_.size < 2:
+            raise InvalidInputError(
+                f"y has only one class, {self.classes_[0]!r}; at least two are needed"
+            )
+        order = {label: j for j, label in enumerate(self.classes_.tolist())}
+        unknown = [label for label in np.unique(targets).tolist() if label not in order]
+        if unknown:
+            raise InvalidInputError(
+                f"y has the class {unknown[0]!r}, which is not in labels; name every class there"
+            )
+        return np.array([order[label] for label in targets.tolist()], dtype=np.int64)
+
+    def _normalised(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
+        wrong = np.argwhere(probs < 0.0)
+        if wrong.size:
+            row, column = (int(i) for i in wrong[0])
+            raise InvalidInputError(
+                "Negative values in data passed to DCSClassifier: "
+                f"row {row}, column {column} has {probs[row, column]}; probabilities are needed"
+            )
+        n_classes = self.classes_.size
+        if probs.shape[1] != n_classes:
+            raise InvalidInputError(
+                f"X has {probs.shape[1]} columns but there are {n_classes} classes; give class "
+                "probabilities with one column per class (and labels=, when y lacks some), or a "
+                "classifier as estimator="
+            )
+        total = probs.sum(axis=1, keepdims=True)
+        empty = np.flatnonzero(total[:, 0] == 0.0)
+        if empty.size:
+            raise InvalidInputError(
+                f"X: row {int(empty[0])} is all zeros; every row needs a positive probability"
+            )
+        normalised: NDArray[np.float64] = probs / total
+        return normalised
+
+    def _held_out(
+        self,
+        X: Any,
+        y: NDArray[Any],
+        indices: NDArray[np.int64],
+        seed: int,  # noqa: N803
+    ) -> NDArray[np.float64]:
+        """Return the classifier's probabilities of rows it was not fitted on."""
+        n_rows = _num_samples(X)
+        folds = min(self.folds, n_rows)
+        place = stratified_folds(indices, folds, seed=seed)
+        probs = np.zeros((n_rows, self.classes_.size))
+        for fold in range(folds):
+            inside, outside = np.flatnonzero(place != fold), np.flatnonzero(place == fold)
+            model = clone(self.estimator).fit(_safe_indexing(X, inside), y[inside])
+            probs[outside] = self._aligned(model, _safe_indexing(X, outside))
+        return probs
+
+    def _aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """Return ``predict_proba`` with one column per class of ours."""
+        found = np.asarray(model.predict_proba(X), dtype=np.float64)
+        order = {label: j for j, label in enumerate(self.classes_.tolist())}
+        probs = np.zeros((found.shape[0], self.classes_.size))
+        for column, label in enumerate(model.classes_.tolist()):
+            if label not in order:
+                raise InvalidInputError(
+                    f"the classifier knows the class {label!r}, which is not in labels or y"
+                )
+            probs[:, order[label]] = found[:, column]
+        return probs

@@ -1,0 +1,265 @@
+"""The methods a table can be corrected with, one name each.
+
+`METHODS` are those of the paper, which a study can tune. `PEERS` are what else people use: they
+are fitted in one go, and so can be the others, by :meth:`Method.fit`. An installed package adds
+one as an entry point of ``dcs.methods``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from numpy.typing import ArrayLike
+
+from dcs.errors import ConfigError
+from dcs.messages import show, suggest
+from dcs.plugins import find_plugin, plugin_names
+from dcs.schemes.corrections import CorrectionSet
+
+if TYPE_CHECKING:
+    from dcs.schemes.scheme import CorrectionScheme
+
+__all__ = ["METHODS", "PEERS", "Method", "get_method", "method_names"]
+
+
+class Fitter(Protocol):
+    """Fits a method of a package's own in one go."""
+
+    def __call__(
+        self, probs: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None, seed: int
+    ) -> CorrectionScheme:
+        """Return the scheme for labelled probabilities; arguments as of :meth:`Method.fit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to correct class probabilities.
+
+    Parameters
+    ----------
+    name : str
+        What is typed and recorded.
+    title : str
+        What tables and figures show.
+    summary : str
+        One sentence for people.
+    build : callable, optional
+        Gives the set of corrections to search, from the weight scale D_W. None if there is nothing
+        to search: the probabilities stay as they are.
+    uses_weight_scale : bool
+        Whether the set depends on the weight scale, so that tuning it is worth a try.
+    uses_memberships : bool
+        Whether membership functions are in the set, so that there can be fewer of them.
+    fitter : callable, optional
+        What :meth:`fit` does; a method of a package's own needs it.
+    """
+
+    name: str
+    title: str
+    summary: str
+    build: Callable[[int], CorrectionSet] | None = None
+    uses_weight_scale: bool = False
+    uses_memberships: bool = False
+    fitter: Fitter | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether the method has corrections to choose from, so that a study can tune it."""
+        return self.build is not None
+
+    def correction_set(
+        self, weight_scale: int = 30, *, memberships: int | None = None
+    ) -> CorrectionSet | None:
+        """Return the corrections that a search chooses from, or None if there is no search.
+
+        Parameters
+        ----------
+        weight_scale : int
+            Number of weights, D_W: the weights are ``i / D_W``, i = 1 .. D_W.
+        memberships : int, optional
+            How many of the membership functions are offered, by default all; see
+            :meth:`dcs.CorrectionSet.limited`. Methods without them take no notice.
+        """
+        if self.build is None:
+            return None
+        corrections = self.build(weight_scale)
+        return corrections.limited(memberships) if self.uses_memberships else corrections
+
+    def fit(
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        classes: Sequence[str] | None = None,
+        seed: int = 0,
+        content_free: ArrayLike | None = None,
+    ) -> CorrectionScheme:
+        """Fit the method on labelled probabilities, all choices included.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities.
+        labels : array of int, shape [M]
+            True class indices.
+        classes : sequence of str, optional
+            Class names, by default ``"0", "1", ...``.
+        seed : int, optional
+            Seed of methods that draw at random.
+        content_free : array of float, shape [N] or [K, N], optional
+            Probabilities for content-free inputs; needed by contextual calibration only.
+
+        Returns
+        -------
+        CorrectionScheme
+            What predicts and applies.
+
+        Raises
+        ------
+        InvalidInputError
+            When an argument is not allowed.
+        """
+        if self.fitter is not None:
+            return self.fitter(probs, labels, classes=classes, seed=seed)
+        # The search compiles; whoever only lists methods should not wait for that.
+        from dcs.selection.baselines import fit_method
+
+        return fit_method(
+            self.name, probs, labels, classes=classes, seed=seed, content_free=content_free
+        )
+
+
+def _weights(weight_scale: int) -> CorrectionSet:
+    return CorrectionSet.dnip(weight_scale=weight_scale)
+
+
+def _memberships(weight_scale: int) -> CorrectionSet:
+    return CorrectionSet.furud()
+
+
+def _both(weight_scale: int) -> CorrectionSet:
+    return CorrectionSet.dcs(weight_scale=weight_scale)
+
+
+METHODS: tuple[Method, ...] = (
+    Method(
+        name="icl",
+        title="ICL",
+        summary="In-context learning as it is: the probabilities are not corrected.",
+    ),
+    Method(
+        name="dnip",
+        title="DNIP",
+        summary="One weight per class, a correction at the class level.",
+        build=_weights,
+        uses_weight_scale=True,
+    ),
+    Method(
+        name="furud",
+        title="FuRud",
+        summary="One membership function per class, a correction at the sample level.",
+        build=_memberships,
+        uses_memberships=True,
+    ),
+    Method(
+        name="dcs",
+        title="DCS",
+        summary="A weight or a membership function for each class, whichever serves it.",
+        build=_both,
+        uses_weight_scale=True,
+        uses_memberships=True,
+    ),
+)
+"""The methods of the paper, in the order in which tables list them."""
+
+PEERS: tuple[Method, ...] = (
+    Method(
+        name="batch",
+        title="Batch calibration",
+        summary="Divides by the mean probability of every class; needs no labels.",
+    ),
+    Method(
+        name="contextual",
+        title="Contextual calibration",
+        summary="Divides by the probabilities that inputs without content get.",
+    ),
+    Method(
+        name="prior",
+        title="Prior reweighting",
+        summary="Moves the mean prediction of every class to its share of the labels.",
+    ),
+    Method(
+        name="temperature",
+        title="Temperature scaling",
+        summary="One temperature for all classes; predictions stay as they are.",
+    ),
+    Method(
+        name="vector",
+        title="Vector scaling",
+        summary="A scale and an offset of every log-probability, by maximum likelihood.",
+    ),
+    Method(
+        name="logistic",
+        title="Logistic regression",
+        summary="Logistic regression on log-probabilities.",
+    ),
+    Method(
+        name="logistic-balanced",
+        title="Balanced logistic regression",
+        summary="The same with every class weighing alike.",
+    ),
+    Method(
+        name="thresholds",
+        title="Thresholds",
+        summary="A threshold per class such that all classes have one true positive rate.",
+    ),
+    Method(
+        name="published",
+        title="Published DCS",
+        summary="The paper's schedule, with a grid and one development split of 5 %.",
+    ),
+)
+"""What else people use, for comparison."""
+
+
+def method_names(*, peers: bool = False) -> tuple[str, ...]:
+    """Return the names of the methods, in the order in which tables list them.
+
+    Parameters
+    ----------
+    peers : bool, optional
+        Whether to add the names of `PEERS`.
+    """
+    return tuple(method.name for method in (*METHODS, *(PEERS if peers else ())))
+
+
+def get_method(name: str) -> Method:
+    """Return the method of a name: one of the paper, a peer, or of an installed package.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+
+    Returns
+    -------
+    Method
+        The method.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    for method in (*METHODS, *PEERS):
+        if method.name == name:
+            return method
+    plugin = find_plugin("dcs.methods", name, Method)
+    if plugin is not None:
+        return plugin
+    names = (*method_names(peers=True), *plugin_names("dcs.methods"))
+    raise ConfigError(
+        f"unknown method {show(name)}{suggest(name, names)}; allowed: {', '.join(names)}"
+    )

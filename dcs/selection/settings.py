@@ -1,0 +1,380 @@
+"""Fitting one setting: calibration, then corrections searched on top of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data.checks import checked_rows, finite_number, warn_of_absent_classes, whole_number
+from dcs.errors import InvalidInputError
+from dcs.evaluation.objective import Objective
+from dcs.schemes.calibration import Calibration, CalibrationKind, fit_calibration
+from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.search.annealing import AnnealingResult, Schedule, anneal
+
+__all__ = [
+    "CorrectionFamily",
+    "Hyperparameters",
+    "Prepared",
+    "WeightSpacing",
+    "fit_setting",
+    "logarithms",
+    "smoothed",
+    "weights_of",
+]
+
+
+_MOST_COPIES: Final = 64
+
+
+def smoothed(
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    share: float,
+    seed: int,
+    copied_rows: int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Copy the rows so that a share of the labels follows the probabilities themselves.
+
+    A search over labels alone fits their noise; what the calibrated probabilities expect has none.
+    The labels of the copies are spread evenly over every row's distribution.
+    """
+    n_rows, n_classes = probs.shape
+    copies = min(_MOST_COPIES, max(4, round(copied_rows / n_rows)))
+    expected = round(share * copies)
+    if expected == 0:
+        return probs, labels
+    below = probs.cumsum(axis=1)
+    first = np.random.default_rng(seed).random(n_rows)
+    targets = [
+        np.minimum((((i + first) / expected)[:, None] > below).sum(axis=1), n_classes - 1)
+        for i in range(expected)
+    ]
+    targets += [labels] * (copies - expected)
+    return np.tile(probs, (copies, 1)), np.concatenate(targets)
+
+
+def logarithms(corrections: tuple[Correction, ...]) -> NDArray[np.float64]:
+    """Return the logarithms of weights, with mean 0: only their ratios matter."""
+    logs = np.log([c.value for c in corrections if isinstance(c, Weight)])
+    centred: NDArray[np.float64] = logs - logs.mean()
+    return centred
+
+
+def weights_of(logs: NDArray[np.float64]) -> tuple[Correction, ...]:
+    """Return weights of these logarithms, the largest 1; a range above 30 has no use."""
+    return tuple(Weight(float(w)) for w in np.exp(np.maximum(logs - logs.max(), -30.0)))
+
+
+CorrectionFamily: TypeAlias = Literal["none", "weights", "memberships", "both"]
+
+WeightSpacing: TypeAlias = Literal["logarithmic", "linear"]
+
+#: Short, for a search that cross-validation repeats a hundred times.
+_SCHEDULE: Final = Schedule(
+    initial_temperature=0.02,
+    final_temperature=0.0005,
+    cooling_rate=0.6,
+    lambda1=2.0,
+    lambda2=2.0,
+    restarts=3,
+)
+
+#: From this beta on, shrinkage draws towards equal shares of all classes.
+_BALANCED_BETA: Final = 0.3
+
+#: Averaging: rows searched in all, and rows below which halves are too few to search.
+_SEARCHED_ROWS: Final = 14_000
+
+_FEWEST_HALVED: Final = 40
+
+_MOST_AVERAGES: Final = 1000
+
+#: The mean of two or three searches on halves is worse than one on all rows.
+_FEWEST_AVERAGED: Final = 4
+
+#: Calibrations that give the posterior of every class.
+_LIKELY: Final = ("temperature", "vector", "logistic")
+
+#: From so many rows on, the likelihood may speak louder than the ridge.
+_RIDGE_ROWS: Final = 500
+
+_COPIED_ROWS: Final = 4000
+
+#: Averaging smooths as well: each of its searches needs fewer copies.
+_SHARED_COPIES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """One setting of the method: what `cross_validate` judges and `fit_setting` fits.
+
+    Parameters
+    ----------
+    calibration : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced"}
+        What happens to the probabilities before corrections are searched.
+    ridge : float
+        How strongly the calibration is held back towards changing nothing; above 500 rows it
+        falls as 1 / rows.
+    corrections : {"none", "weights", "memberships", "both"}
+        What the search chooses from; with ``"none"`` the calibration is all there is.
+    weight_scale : int
+        Number of weights, D_W.
+    spacing : {"logarithmic", "linear"}
+        Weights in equal steps of the logarithm, over the range that the probabilities make
+        useful, or ``i / D_W`` as in the paper.
+    memberships : int, optional
+        How many of the membership functions are offered, by default all; see
+        :meth:`dcs.CorrectionSet.limited`.
+    beta, tau : float
+        Weights of COBias and PMI in the objective.
+    prior_rows : float
+        Guard against overfitting: with M rows, the share ``prior_rows / (prior_rows + M)`` of the
+        evidence comes from what the calibrated probabilities expect rather than from the labels.
+        0 trusts the labels alone.
+    averages : int
+        At most so many searches on random halves of the rows, whose weights are averaged: the
+        optimum on one sample follows its noise. Above 1,750 rows there are fewer, above 3,500
+        none, since noise and gain shrink. 0 for one search on all rows, always; memberships are
+        never averaged.
+    schedule : Schedule
+        How the search cools.
+
+    Raises
+    ------
+    InvalidInputError
+        When a value is not allowed.
+    """
+
+    calibration: CalibrationKind = "logistic"
+    ridge: float = 20.0
+    corrections: CorrectionFamily = "weights"
+    weight_scale: int = 80
+    spacing: WeightSpacing = "logarithmic"
+    memberships: int | None = None
+    beta: float = 0.5
+    tau: float = 0.0
+    prior_rows: float = 100.0
+    averages: int = 8
+    schedule: Schedule = field(default_factory=lambda: _SCHEDULE)
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("calibration", get_args(CalibrationKind)),
+            ("corrections", get_args(CorrectionFamily)),
+            ("spacing", get_args(WeightSpacing)),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise InvalidInputError(f"{name} {value!r}: allowed are {', '.join(allowed)}")
+        for name in ("ridge", "prior_rows"):
+            finite_number(getattr(self, name), name, least=0.0)
+        whole_number(self.weight_scale, "weight_scale", least=2)
+        CorrectionSet.dcs().limited(self.memberships)
+        whole_number(self.averages, "averages", least=0, most=_MOST_AVERAGES)
+        Objective(beta=self.beta, tau=self.tau)
+
+    def follows(self, n_rows: int) -> float:
+        """Return how far the corrections follow the labels of so many rows, 0..1.
+
+        0 without a search, 1 without guards. Labels are smoothed, and weights drawn back, by the
+        same share.
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of labelled rows.
+
+        Returns
+        -------
+        float
+            The share.
+        """
+        if self.corrections == "none":
+            return 0.0
+        share = self.prior_rows / (self.prior_rows + n_rows)
+        return (1.0 - share) ** (2 if self.corrections == "weights" else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Rows with their calibration, fitted once for all settings that share it."""
+
+    probs: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    calibration: Calibration | None
+
+    @classmethod
+    def from_arguments(
+        cls,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        kind: CalibrationKind,
+        ridge: float,
+        classes: Sequence[str] | None = None,
+    ) -> Prepared:
+        """Check the arguments and fit the calibration."""
+        values, indices, names = checked_rows(probs, labels, classes)
+        ridge *= min(1.0, _RIDGE_ROWS / indices.size)
+        calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
+        calibrated = values if calibration is None else calibration.apply(values)
+        return cls(calibrated, indices, names, calibration)
+
+    def fit(self, setting: Hyperparameters, *, seed: int = 0) -> CorrectionScheme:
+        """Search the corrections of one setting; see :func:`fit_setting`."""
+        if setting.corrections == "none":
+            chosen: tuple[Correction, ...] = (DONT_CHANGE,) * len(self.classes)
+        else:
+            chosen = self._searched(setting, seed)
+        return CorrectionScheme(
+            self.classes,
+            chosen,
+            {"beta": setting.beta, "tau": setting.tau, "rows": int(self.labels.size)},
+            self.calibration,
+        )
+
+    def _searched(self, setting: Hyperparameters, seed: int) -> tuple[Correction, ...]:
+        n_rows = self.labels.size
+        share = setting.prior_rows / (setting.prior_rows + n_rows)
+        corrections = _correction_set(self.probs, setting)
+        chosen: tuple[Correction, ...]
+        averages = 0
+        if setting.corrections == "weights" and n_rows >= _FEWEST_HALVED:
+            averages = min(setting.averages, _SEARCHED_ROWS // n_rows)
+        likely = self.calibration is not None and self.calibration.name in _LIKELY
+        if setting.corrections == "weights" and likely and setting.beta == setting.tau == 0.0:
+            # Where accuracy alone counts, the most probable class is the best decision; weights
+            # that say otherwise would fit noise.
+            chosen = (Weight(1.0),) * len(self.classes)
+        elif averages < _FEWEST_AVERAGED:
+            chosen = self._search(np.arange(n_rows), corrections, setting, share, seed)
+        else:
+            generator = np.random.default_rng(seed)
+            halves = [generator.permutation(n_rows)[: n_rows // 2] for _ in range(averages)]
+            found = [
+                logarithms(self._search(half, corrections, setting, share, seed + i))
+                for i, half in enumerate(halves)
+            ]
+            chosen = weights_of(np.mean(found, axis=0))
+        if setting.corrections == "weights" and share > 0.0:
+            target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
+            target -= target.mean()
+            chosen = weights_of((1.0 - share) * logarithms(chosen) + share * target)
+        return chosen
+
+    def _search(
+        self,
+        rows: NDArray[np.int64],
+        corrections: CorrectionSet,
+        setting: Hyperparameters,
+        share: float,
+        seed: int,
+    ) -> tuple[Correction, ...]:
+        whole = rows.size == self.labels.size
+        copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
+        probs, labels = smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
+        with warnings.catch_warnings():
+            # Reported once by fit_setting, not by each of a hundred searches.
+            warnings.simplefilter("ignore", UserWarning)
+            result: AnnealingResult = anneal(
+                probs,
+                labels,
+                corrections=corrections,
+                objective=Objective(beta=setting.beta, tau=setting.tau),
+                schedule=setting.schedule,
+                seed=seed,
+            )
+        return result.scheme.corrections
+
+    def _balancing_weights(self) -> NDArray[np.float64]:
+        """Return the logarithms of the weights that give all classes the same prior."""
+        n_classes = len(self.classes)
+        if self.calibration is None or self.calibration.name == "batch":
+            shares = np.maximum(self.probs.mean(axis=0), 1e-6)
+        elif self.calibration.name == "balanced":
+            shares = np.ones(n_classes)
+        else:
+            counts = np.bincount(self.labels, minlength=n_classes) + 1.0
+            shares = counts / counts.sum()
+        logs: NDArray[np.float64] = -np.log(shares)
+        return logs
+
+
+def fit_setting(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    setting: Hyperparameters,
+    *,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+) -> CorrectionScheme:
+    """Fit one setting on all rows.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices.
+    setting : Hyperparameters
+        What to fit.
+    seed : int, optional
+        The same arguments give the same scheme.
+    classes : sequence of str, optional
+        Class names, by default ``"0", "1", ...``.
+
+    Returns
+    -------
+    CorrectionScheme
+        With the calibration, if any, inside.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed.
+
+    Warns
+    -----
+    UserWarning
+        When a class has no rows.
+    """
+    prepared = Prepared.from_arguments(
+        probs, labels, kind=setting.calibration, ridge=setting.ridge, classes=classes
+    )
+    warn_of_absent_classes(prepared.labels, prepared.classes)
+    return prepared.fit(setting, seed=seed)
+
+
+def _correction_set(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionSet:
+    if setting.corrections == "weights":
+        return _family(probs, setting)
+    return _family(probs, setting).limited(setting.memberships)
+
+
+def _family(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionSet:
+    if setting.corrections == "memberships":
+        return CorrectionSet.furud()
+    both = setting.corrections == "both"
+    if setting.spacing == "linear":
+        scale = int(setting.weight_scale)
+        build = CorrectionSet.dcs if both else CorrectionSet.dnip
+        return build(weight_scale=scale)
+    # Weights act through ratios: the useful range is that of the log-odds between a row's best
+    # class and the others.
+    logs = np.log(np.maximum(probs, 1e-12))
+    reach = 1.5 * float(np.quantile(logs.max(axis=1, keepdims=True) - logs, 0.9))
+    reach = min(max(reach, 0.1), 6.0)
+    return CorrectionSet.logarithmic(
+        count=int(setting.weight_scale),
+        smallest=float(np.exp(-reach)),
+        largest=2.0 if both else 1.0,
+        memberships=both,
+    )

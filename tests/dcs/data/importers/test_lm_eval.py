@@ -1,0 +1,225 @@
+"""Sample logs of lm-evaluation-harness and what varies between them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcs.data.importers import import_file
+from dcs.errors import TableError
+
+NAME = "samples_my_task_2024-05-01T10-20-30.123456.jsonl"
+
+
+def sample(doc_id: Any, target: Any, scores: list[Any], **extra: Any) -> dict[str, Any]:
+    """Return one line of a log, in the texts that the harness writes."""
+    return {
+        "doc_id": doc_id,
+        "doc": {"question": "?"},
+        "target": target,
+        "resps": [[[str(score), "False"]] for score in scores],
+        "filtered_resps": [[str(score), "False"] for score in scores],
+        "filter": "none",
+        **extra,
+    }
+
+
+def asked(*texts: str, form: str = "dict", context: str = "Q: ?") -> dict[str, Any]:
+    pairs = [(context, f" {text}") for text in texts]
+    if form == "list":
+        return {"arguments": pairs}
+    return {
+        "arguments": {
+            f"gen_args_{k}": {"arg_0": pair[0], "arg_1": pair[1]} for k, pair in enumerate(pairs)
+        }
+    }
+
+
+def log(folder: Path, *samples: Any) -> Path:
+    path = folder / NAME
+    path.write_text("".join(json.dumps(item) + "\n" for item in samples), encoding="utf-8")
+    return path
+
+
+HALF = math.log(0.5)
+QUARTERS = [math.log(0.75), math.log(0.25)]
+
+
+class TestProbabilities:
+    def test_softmax_over_the_choices(self, tmp_path: Path) -> None:
+        scores = [-25.625, -23.5, -65.0]
+        table = import_file(
+            "lm-eval", log(tmp_path, sample(0, "1", scores), sample(1, "0", scores))
+        )
+        weights = np.exp(np.array(scores) + 23.5)
+        np.testing.assert_allclose(table.probs, [weights / weights.sum()] * 2, rtol=1e-12)
+        assert table.labels.tolist() == [1, 0]
+        assert table.ids == ("0", "1")
+        assert table.classes == ("choice_0", "choice_1", "choice_2")
+
+    def test_provenance(self, tmp_path: Path) -> None:
+        path = log(tmp_path, sample(0, "1", QUARTERS))
+        known = import_file("lm-eval", path, model="m").provenance
+        assert known.to_dict() == {
+            "model": "m",
+            "task": "my_task",
+            "scorer": "lm-evaluation-harness",
+            "source": NAME,
+        }
+
+    def test_an_impossible_choice_is_zero(self, tmp_path: Path) -> None:
+        table = import_file("lm-eval", log(tmp_path, sample(0, 0, [-3.0, "-inf"])))
+        assert table.probs.tolist() == [[1, 0]]
+
+    @pytest.mark.parametrize("form", ["dict", "list"])
+    def test_shared_choices_are_the_classes(self, form: str, tmp_path: Path) -> None:
+        lines = [sample(k, "0", QUARTERS, **asked("no", "yes", form=form)) for k in range(2)]
+        assert import_file("lm-eval", log(tmp_path, *lines)).classes == ("no", "yes")
+
+    def test_choices_that_differ_are_positions(self, tmp_path: Path) -> None:
+        path = log(
+            tmp_path,
+            sample(0, "blue", QUARTERS, **asked("red", "blue")),
+            sample(1, "one", QUARTERS, **asked("one", "two")),
+        )
+        table = import_file("lm-eval", path)
+        assert table.classes == ("choice_0", "choice_1")
+        assert table.labels.tolist() == [1, 0]
+
+    def test_choices_in_the_context_are_positions(self, tmp_path: Path) -> None:
+        lines = [sample(k, "1", QUARTERS, **asked("rest", "rest")) for k in range(2)]
+        assert import_file("lm-eval", log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
+
+
+class TestFilters:
+    def lines(self) -> list[dict[str, Any]]:
+        return [
+            sample(0, "1", QUARTERS, filter="strict"),
+            sample(0, "1", [HALF, HALF], filter="loose"),
+        ]
+
+    def test_one_must_be_chosen(self, tmp_path: Path) -> None:
+        with pytest.raises(TableError, match="2 filters .*--filter .*'strict', 'loose'"):
+            import_file("lm-eval", log(tmp_path, *self.lines()))
+
+    def test_the_chosen_one_is_read(self, tmp_path: Path) -> None:
+        table = import_file("lm-eval", log(tmp_path, *self.lines()), filter="loose")
+        assert table.probs.tolist() == [[0.5, 0.5]]
+
+    def test_unknown(self, tmp_path: Path) -> None:
+        with pytest.raises(TableError, match="no filter 'x'; filters here: 'strict', 'loose'"):
+            import_file("lm-eval", log(tmp_path, *self.lines()), filter="x")
+
+
+class TestMutualInformation:
+    @pytest.mark.parametrize("told", [{"acc_mutual_info": 0.0}, {"metrics": ["acc_mutual_info"]}])
+    def test_the_unconditional_half_is_dropped(self, told: dict[str, Any], tmp_path: Path) -> None:
+        arguments = asked("no", "yes", "no", "yes")
+        path = log(tmp_path, sample(0, "yes", [*QUARTERS, -9.0, -1.0], **told, **arguments))
+        table = import_file("lm-eval", path)
+        np.testing.assert_allclose(table.probs, [[0.75, 0.25]])
+        assert table.classes == ("no", "yes")
+        assert table.labels.tolist() == [1]
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            sample(7, "0", [-1, -2, -3], acc_mutual_info=1.0),
+            sample(7, "0", [-1] * 4, acc_mutual_info=1.0, **asked("a", "a", "b", "b")),
+        ],
+    )
+    def test_halves_that_do_not_match(self, line: dict[str, Any], tmp_path: Path) -> None:
+        with pytest.raises(TableError, match="doc_id 7.* responses with acc_mutual_info"):
+            import_file("lm-eval", log(tmp_path, line))
+
+
+class TestTargets:
+    def labels(self, folder: Path, *samples: Any, **options: Any) -> list[int]:
+        labels: list[int] = import_file(
+            "lm-eval", log(folder, *samples), **options
+        ).labels.tolist()
+        return labels
+
+    @pytest.mark.parametrize("target", [1, "1", " 1", "yes", " yes"])
+    def test_number_or_text(self, target: Any, tmp_path: Path) -> None:
+        assert self.labels(tmp_path, sample(0, target, QUARTERS, **asked("no", "yes"))) == [1]
+
+    def test_text_of_the_names_given(self, tmp_path: Path) -> None:
+        line = sample(0, "ja", QUARTERS)
+        assert self.labels(tmp_path, line, classes=["nein", "ja"]) == [1]
+
+    def stars(self, **extra: Any) -> list[dict[str, Any]]:
+        # "1" is the second choice, or the choice that reads "1": the first.
+        return [sample(k, "1", QUARTERS, **asked("1", "0"), **extra) for k in range(3)]
+
+    def test_logged_accuracy_tells_which(self, tmp_path: Path) -> None:
+        assert self.labels(tmp_path, *self.stars(acc=1.0)) == [0, 0, 0]
+        assert self.labels(tmp_path, *self.stars(acc=0.0)) == [1, 1, 1]
+
+    def test_a_person_tells_which(self, tmp_path: Path) -> None:
+        assert self.labels(tmp_path, *self.stars(), targets="text") == [0, 0, 0]
+        assert self.labels(tmp_path, *self.stars(), targets="index") == [1, 1, 1]
+
+    def test_nothing_tells_which(self, tmp_path: Path) -> None:
+        with pytest.raises(TableError, match="'1' may be .* --targets index or --targets text"):
+            self.labels(tmp_path, *self.stars())
+
+    def test_a_reading_must_fit_every_document(self, tmp_path: Path) -> None:
+        ratings = asked("1", "2")
+        lines = [sample(0, "1", QUARTERS, **ratings), sample(1, "2", QUARTERS, **ratings)]
+        assert self.labels(tmp_path, *lines) == [0, 1]
+        lines = [sample(0, "1", QUARTERS, **ratings), sample(1, "0", QUARTERS, **ratings)]
+        assert self.labels(tmp_path, *lines) == [1, 0]
+
+    @pytest.mark.parametrize("target", [2, -1, "2", "maybe", "", None, True, [0, 1], "[0, 1]"])
+    def test_fits_no_choice(self, target: Any, tmp_path: Path) -> None:
+        lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(2)]
+        lines[1]["target"] = target
+        with pytest.raises(
+            TableError, match=r"line 2 \(doc_id '1'\): target .* 0\.\.1 nor one of"
+        ):
+            self.labels(tmp_path, *lines)
+
+    def test_mixed_readings(self, tmp_path: Path) -> None:
+        lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(2)]
+        lines[1]["target"] = "yes"
+        with pytest.raises(TableError, match="line 2 .*as the other targets are"):
+            self.labels(tmp_path, *lines)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("lines", "words"),
+        [
+            (
+                [sample(0, "0", [-1, -2]), sample(5, "0", [-1, -2, -3])],
+                r"line 2 \(doc_id '5'\) has 3",
+            ),
+            ([sample(3, "0", [-1, -2]), sample(3, "0", [-1, -2])], "rows 0 and 1 .* id '3'"),
+            ([sample(0, "0", [-1])], r"1 choice\(s\); at least 2"),
+            ([sample(0, "0", ["low", -1])], "log-likelihood is 'low'"),
+            ([{**sample(0, "0", []), "filtered_resps": [[10**400, 0]] * 2}], "log-likelihood is"),
+            ([sample(0, "0", ["nan", -1])], r"row 0 \(id '0'\), class 'choice_0': value is nan"),
+            ([sample(0, "0", ["-inf", "-inf"])], "all 2 logits are -inf"),
+            ([{**sample(0, "0", []), "filtered_resps": ["some answer"]}], "multiple-choice"),
+            ([{**sample(0, "0", []), "filtered_resps": "text"}], "multiple-choice"),
+            ([{"doc_id": 0, "target": "0"}], "line 1 has no key 'filtered_resps'.*--log_samples"),
+            ([[1, 2]], r"line 1 is \[1, 2\]; an object"),
+            ([], "no samples"),
+        ],
+    )
+    def test_named(self, lines: list[Any], words: str, tmp_path: Path) -> None:
+        with pytest.raises(TableError, match=words) as caught:
+            import_file("lm-eval", log(tmp_path, *lines))
+        assert str(caught.value).startswith(str(tmp_path / NAME))
+
+    @pytest.mark.parametrize("text", ["{", "\n\n{} {}", "[" * 100_000, "1" * 5000])
+    def test_not_json(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / NAME).write_text(text)
+        with pytest.raises(TableError, match="line . is not JSON"):
+            import_file("lm-eval", tmp_path / NAME)

@@ -1,0 +1,184 @@
+"""Splits: every row once, every class in its share, the same for the same seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dcs.data.splits import stratified_choice, stratified_split
+from dcs.errors import InvalidInputError
+
+quick = settings(max_examples=100, deadline=None)
+
+NAMES = ["optimization", "development", "test", "spare"]
+weights = st.lists(st.integers(1, 20), min_size=1, max_size=4)
+labellings = st.lists(st.integers(0, 5), min_size=1, max_size=120)
+
+
+def shares(parts: list[int]) -> dict[str, float]:
+    return {name: part / sum(parts) for name, part in zip(NAMES, parts, strict=False)}
+
+
+def split_or_skip(
+    labels: list[int], fractions: dict[str, float], seed: int = 0
+) -> dict[str, np.ndarray[Any, Any]]:
+    try:
+        return stratified_split(labels, fractions, seed=seed)
+    except InvalidInputError as error:
+        assume("would be empty" not in str(error))
+        raise
+
+
+@quick
+@given(labels=labellings, parts=weights, seed=st.integers(0, 2**70))
+def test_parts_are_a_partition(labels: list[int], parts: list[int], seed: int) -> None:
+    split = split_or_skip(labels, shares(parts), seed)
+    assert list(split) == NAMES[: len(parts)]
+    rows = np.concatenate(list(split.values()))
+    assert sorted(rows) == list(range(len(labels)))
+    for part in split.values():
+        assert part.dtype == np.int64
+        assert (np.diff(part) > 0).all()
+
+
+@quick
+@given(labels=labellings, parts=weights)
+def test_classes_keep_their_shares(labels: list[int], parts: list[int]) -> None:
+    fractions = shares(parts)
+    split = split_or_skip(labels, fractions)
+    array = np.array(labels)
+    for label in np.unique(array):
+        size = int((array == label).sum())
+        counts = {name: int((array[rows] == label).sum()) for name, rows in split.items()}
+        if size >= len(parts):
+            assert min(counts.values()) >= 1
+        else:
+            largest = sorted(fractions, key=lambda name: -fractions[name])[:size]
+            assert counts == {name: int(name in largest) for name in fractions}
+        if min(fractions.values()) * size >= 1:
+            for name, count in counts.items():
+                assert abs(count - fractions[name] * size) < 1 + 1e-6
+
+
+@quick
+@given(sizes=st.lists(st.integers(20, 60), min_size=1, max_size=30), parts=weights)
+def test_totals_do_not_drift_with_the_number_of_classes(
+    sizes: list[int], parts: list[int]
+) -> None:
+    fractions = shares(parts)
+    assume(min(fractions.values()) * 20 >= 1)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    split = stratified_split(labels, fractions, seed=1)
+    for name, share in fractions.items():
+        assert abs(len(split[name]) - share * len(labels)) < len(parts)
+
+
+@quick
+@given(labels=labellings, parts=weights, seed=st.integers(0, 1000))
+def test_same_seed_same_parts(labels: list[int], parts: list[int], seed: int) -> None:
+    one, other = (split_or_skip(labels, shares(parts), seed) for _ in range(2))
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_other_seed_other_parts() -> None:
+    labels = np.zeros(100, int)
+    parts = [stratified_split(labels, {"a": 0.5, "b": 0.5}, seed=seed)["a"] for seed in (0, 1)]
+    assert not np.array_equal(*parts)
+
+
+def test_is_stable_over_versions() -> None:
+    split = stratified_split([0, 1] * 6, {"a": 0.5, "b": 0.5}, seed=7)
+    assert split["a"].tolist() == [0, 3, 4, 7, 9, 10]
+
+
+def test_known_counts() -> None:
+    labels = [0] * 100 + [1] * 10 + [2] * 3 + [3] * 2 + [4]
+    split = stratified_split(labels, {"o": 0.7, "d": 0.1, "t": 0.2}, seed=0)
+    counts = {
+        name: np.bincount(np.array(labels)[rows], minlength=5).tolist()
+        for name, rows in split.items()
+    }
+    assert counts == {"o": [70, 7, 1, 1, 1], "d": [10, 1, 1, 0, 0], "t": [20, 2, 1, 1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("fractions", "words"),
+    [
+        ({}, "mapping"),
+        ([0.5, 0.5], "mapping"),
+        ({"a": 0.5, "b": 0.6}, r"sum to 1\.1"),
+        ({"a": 1.5, "b": -0.5}, "'a' is 1.5"),
+        ({"a": 1.0, "b": 0.0}, "'b' is 0.0"),
+        ({"a": float("nan"), "b": 0.5}, "'a' is nan"),
+        ({"a": "1"}, "'a' is '1'"),
+        ({"a": True}, "'a' is True"),
+    ],
+)
+def test_refuses_fractions(fractions: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        stratified_split([0, 1], fractions, seed=0)
+
+
+@pytest.mark.parametrize("labels", [[], [[0, 1]], [0.5], ["a"]])
+def test_refuses_labels(labels: Any) -> None:
+    with pytest.raises(InvalidInputError, match="integers, one per row"):
+        stratified_split(labels, {"a": 1.0}, seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, True, "1"])
+def test_refuses_seeds(seed: Any) -> None:
+    with pytest.raises(InvalidInputError, match="split seed"):
+        stratified_split([0, 1], {"a": 1.0}, seed=seed)
+
+
+def test_refuses_an_empty_part() -> None:
+    with pytest.raises(InvalidInputError, match="'b' would be empty: 1 rows of 1 classes"):
+        stratified_split([0], {"a": 0.7, "b": 0.3}, seed=0)
+
+
+@quick
+@given(labels=labellings, seed=st.integers(0, 2**70), data=st.data())
+def test_smaller_choices_are_part_of_larger_ones(
+    labels: list[int], seed: int, data: st.DataObject
+) -> None:
+    small, large = sorted(data.draw(st.tuples(*[st.integers(1, len(labels))] * 2)))
+    few = stratified_choice(labels, small, seed=seed)
+    many = stratified_choice(labels, large, seed=seed)
+    assert len(set(few.tolist())) == small
+    assert set(few.tolist()) <= set(many.tolist())
+    assert few.tolist() == sorted(few.tolist())
+    assert stratified_choice(labels, len(labels), seed=seed).tolist() == list(range(len(labels)))
+
+
+@quick
+@given(labels=labellings, seed=st.integers(0, 1000), data=st.data())
+def test_choices_hold_the_mix_of_classes(
+    labels: list[int], seed: int, data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(1, len(labels)))
+    chosen = np.bincount(np.array(labels)[stratified_choice(labels, size, seed=seed)], minlength=6)
+    there = np.bincount(labels, minlength=6)
+    present = there > 0
+    if size >= present.sum():
+        assert (chosen[present] >= 1).all()
+    # Beyond the one row that each class gets at least, shares differ by a row or so.
+    for a in np.flatnonzero(chosen > 1):
+        for b in np.flatnonzero(chosen > 1):
+            distance = abs(chosen[a] / there[a] - chosen[b] / there[b])
+            assert distance <= 1 / there[a] + 1 / there[b] + 1e-12
+
+
+def test_a_choice_smaller_than_the_classes_takes_the_frequent_ones() -> None:
+    labels = [0] * 3 + [1] * 50 + [2] * 20
+    assert np.array(labels)[stratified_choice(labels, 2, seed=1)].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("size", [0, -1, 4, 1.5, True])
+def test_refuses_sizes(size: Any) -> None:
+    with pytest.raises(InvalidInputError, match="1 to 3"):
+        stratified_choice([0, 1, 1], size, seed=0)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import (
+    ClassificationMetrics,
+    accuracy,
+    class_accuracies,
+    cobias,
+    confusion_matrix,
+)
+
+
+def test_confusion_rows_are_true_classes() -> None:
+    confusion = confusion_matrix([0, 0, 1, 2], [0, 1, 1, 0], 3)
+    assert confusion.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0]]
+    assert confusion.dtype == np.int64
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 6).flatmap(
+        lambda n: st.lists(st.integers(0, 9), min_size=n * n, max_size=n * n)
+    )
+)
+def test_metrics_equal_their_definitions(cells: list[int]) -> None:
+    n = round(len(cells) ** 0.5)
+    confusion = np.array(cells).reshape(n, n)
+    confusion[0, 0] += 1
+    rows = confusion.sum(axis=1)
+    values = [confusion[j, j] / rows[j] for j in range(n) if rows[j]]
+    gaps = [abs(a - b) for a, b in itertools.combinations(values, 2)]
+    assert accuracy(confusion) == pytest.approx(np.trace(confusion) / confusion.sum(), abs=1e-15)
+    assert cobias(confusion) == pytest.approx(np.mean(gaps) if gaps else 0.0, abs=1e-14)
+    assert np.array_equal(np.isnan(class_accuracies(confusion)), rows == 0)
+
+
+def test_class_without_rows_is_nan_and_left_out_of_cobias() -> None:
+    metrics = ClassificationMetrics.from_predictions([0, 0, 2, 2], [0, 0, 2, 1], 3)
+    assert metrics.class_accuracies[0] == 1.0
+    assert np.isnan(metrics.class_accuracies[1])
+    assert metrics.cobias == 0.5
+    assert metrics.n_rows == 4
+
+
+def test_one_class_present_has_no_cobias() -> None:
+    assert cobias(confusion_matrix([1, 1], [0, 1], 3)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "message"),
+    [
+        ([0, 3], [0, 0], r"labels: row 1 has class index 3; allowed are 0\.\.2"),
+        ([0, 0], [0, -1], r"predictions: row 1 has class index -1"),
+        ([0, 0], [0], r"labels has 2 rows but predictions has 1"),
+        ([0.5, 0], [0, 0], r"labels has type float64"),
+        ([[0]], [0], r"labels has shape"),
+    ],
+)
+def test_bad_indices_are_named(labels: list[int], predictions: list[int], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        confusion_matrix(labels, predictions, 3)
+
+
+@pytest.mark.parametrize("confusion", [np.zeros((2, 2)), np.ones((2, 3)), np.zeros((0, 0))])
+def test_nothing_to_measure_is_refused(confusion: np.ndarray) -> None:
+    with pytest.raises(InvalidInputError, match="confusion"):
+        accuracy(confusion)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
+from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
+
+_CONFUSION = np.array([[80, 15, 5], [30, 60, 10], [20, 20, 60]])
+
+
+def _rows(confusion: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    true, predicted = np.indices(confusion.shape).reshape(2, -1)
+    return np.repeat(true, confusion.ravel()), np.repeat(predicted, confusion.ravel())
+
+
+def test_agrees_with_resampling_the_rows() -> None:
+    labels, predictions = _rows(_CONFUSION)
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(800):
+        rows = rng.integers(0, labels.size, labels.size)
+        m = ClassificationMetrics.from_predictions(labels[rows], predictions[rows], 3)
+        drawn.append((m.accuracy, m.cobias, *m.class_accuracies))
+    spread = np.std(drawn, axis=0)
+    found = bootstrap_intervals(_CONFUSION)
+    errors = [
+        item.standard_error for item in (found.accuracy, found.cobias, *found.class_accuracies)
+    ]
+    np.testing.assert_allclose(errors, spread, rtol=0.12)
+
+
+def test_intervals_hold_their_estimate_and_narrow_with_rows() -> None:
+    small, large = bootstrap_intervals(_CONFUSION), bootstrap_intervals(_CONFUSION * 100)
+    metrics = ClassificationMetrics.from_confusion(_CONFUSION)
+    assert small.accuracy.estimate == pytest.approx(metrics.accuracy)
+    assert small.cobias.estimate == pytest.approx(metrics.cobias)
+    assert small.score.estimate == pytest.approx(metrics.accuracy - metrics.cobias)
+    for a, b in ((small.accuracy, large.accuracy), (small.cobias, large.cobias)):
+        assert a.low <= a.estimate <= a.high
+        assert (b.high - b.low) == pytest.approx((a.high - a.low) / 10, rel=0.25)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 0.02, 0.1])
+def test_covers_the_true_cobias_where_the_bootstrap_does_not(spread: float) -> None:
+    rng = np.random.default_rng(0)
+    true = 0.6 + spread * np.array([1, -1, 0, 0])
+    truth = ClassificationMetrics.from_confusion(
+        np.diag((true * 1e6).astype(int)) + np.roll(np.diag(((1 - true) * 1e6).astype(int)), 1, 1)
+    ).cobias
+    covered = 0
+    for i in range(60):
+        right = rng.binomial(400, true)
+        confusion = np.diag(right) + np.roll(np.diag(400 - right), 1, 1)
+        found = bootstrap_intervals(confusion, seed=i, resamples=500).cobias
+        covered += found.low <= truth <= found.high
+    assert covered >= 55
+
+
+def test_what_chance_explains_reaches_down_to_no_bias() -> None:
+    noisy = bootstrap_intervals(np.array([[52, 48], [50, 50]])).cobias
+    assert noisy.low == 0.0 < noisy.estimate < noisy.high
+    even = bootstrap_intervals(np.array([[50, 50, 0], [0, 50, 50], [50, 0, 50]])).cobias
+    assert even.low == even.estimate == 0.0
+    assert 0.05 < even.high < 0.2, "more even than chance allows says nothing more"
+    assert bootstrap_intervals(np.array([[9, 1], [0, 0]])).cobias.high == 0.0
+
+
+def test_class_without_rows_has_no_interval() -> None:
+    found = bootstrap_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
+    assert math.isnan(found.class_accuracies[1].low)
+    assert not math.isnan(found.cobias.high)
+
+
+def test_same_predictions_do_not_differ() -> None:
+    labels, predictions = _rows(_CONFUSION)
+    pair = compare_predictions(labels, predictions, predictions, 3)
+    assert (pair.accuracy.low, pair.accuracy.high) == (0.0, 0.0)
+    assert pair.accuracy_p == pair.cobias_p == 1.0
+
+
+def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
+    labels, before = _rows(_CONFUSION)
+    after = before.copy()
+    wrong = np.flatnonzero((before != labels) & (labels == 1))
+    after[wrong[:25]] = 1
+    pair = compare_predictions(labels, before, after, 3)
+    assert pair.accuracy.estimate == pytest.approx(25 / 300)
+    assert pair.accuracy.low > 0.0
+    assert pair.accuracy_p == pytest.approx(2 * 0.5**25)
+    back = compare_predictions(labels, after, before, 3)
+    assert back.accuracy.estimate == -pair.accuracy.estimate
+    assert back.cobias.estimate == -pair.cobias.estimate
+    change = (
+        ClassificationMetrics.from_confusion(confusion_matrix(labels, after, 3)).cobias
+        - ClassificationMetrics.from_confusion(_CONFUSION).cobias
+    )
+    assert pair.cobias.estimate == pytest.approx(change)
+
+
+def test_normal_tail_of_many_differences_meets_the_exact_one() -> None:
+    labels = np.zeros(2400, np.int64)
+    before = np.zeros(2400, np.int64)
+    after = np.zeros(2400, np.int64)
+    before[:560], after[560:1060] = 1, 1
+    pair = compare_predictions(labels, before, after, 2, resamples=10)
+    exact = 2 * sum(math.comb(1060, k) for k in range(501)) / 2**1060
+    assert pair.accuracy_p == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize("arguments", [{"level": 1.0}, {"level": 0.0}, {"resamples": 0}])
+def test_bad_arguments_are_named(arguments: dict[str, float]) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(arguments))):
+        bootstrap_intervals(_CONFUSION, **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+from sklearn.linear_model import LogisticRegression
+
+from dcs.errors import InvalidInputError, SchemeError
+from dcs.schemes.calibration import (
+    Calibration,
+    batch_calibration,
+    contextual_calibration,
+    fit_calibration,
+    prior_reweighting,
+)
+from dcs.schemes.corrections import Weight
+from dcs.schemes.scheme import CorrectionScheme
+from tests.dcs.biased import biased_table
+
+_PROBS, _LABELS = biased_table(400, 4)
+
+
+def test_batch_and_contextual_divide() -> None:
+    expected = _PROBS / _PROBS.mean(axis=0)
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(batch_calibration(_PROBS, floor=1e-9).apply(_PROBS), expected)
+    mean = contextual_calibration(_PROBS, floor=1e-9).apply(_PROBS)
+    np.testing.assert_allclose(mean, expected)
+
+
+def test_prior_multiplies_by_label_share_over_mean() -> None:
+    shares = (np.bincount(_LABELS) + 1) / (_LABELS.size + 4)
+    expected = _PROBS * shares / _PROBS.mean(axis=0)
+    expected /= expected.sum(axis=1, keepdims=True)
+    found = prior_reweighting(_PROBS, _LABELS, floor=1e-9).apply(_PROBS)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_logistic_is_what_scikit_learn_finds_without_a_penalty() -> None:
+    found = fit_calibration(_PROBS, _LABELS, kind="logistic", ridge=1e-3, floor=1e-9)
+    assert found is not None
+    reference = LogisticRegression(C=np.inf, max_iter=5000, tol=1e-8)
+    reference.fit(np.log(_PROBS), _LABELS)
+    expected = reference.predict_proba(np.log(_PROBS))
+    np.testing.assert_allclose(found.apply(_PROBS), expected, atol=2e-3)
+
+
+def test_balanced_is_logistic_where_classes_have_equal_rows() -> None:
+    keep = np.concatenate([np.flatnonzero(j == _LABELS)[:60] for j in range(4)])
+    pair = [
+        fit_calibration(_PROBS[keep], _LABELS[keep], kind=kind)
+        for kind in ("logistic", "balanced")
+    ]
+    assert pair[0] is not None
+    assert pair[1] is not None
+    np.testing.assert_allclose(pair[0].matrix, pair[1].matrix, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["temperature", "vector", "logistic", "balanced"])
+def test_more_ridge_changes_less(kind: str) -> None:
+    def far(ridge: float) -> float:
+        found = fit_calibration(_PROBS, _LABELS, kind=kind, ridge=ridge)  # type: ignore[arg-type]
+        assert found is not None
+        return float(np.abs(found.apply(_PROBS) - _PROBS).mean())
+
+    if kind == "temperature":
+        assert far(1.0) == far(1e6)
+    else:
+        assert far(1.0) > far(1e4) > far(1e8)
+        assert far(1e8) < 1e-4
+
+
+def test_temperature_keeps_predictions() -> None:
+    found = fit_calibration(_PROBS, _LABELS, kind="temperature")
+    assert found is not None
+    assert np.array_equal(found.apply(_PROBS).argmax(axis=1), _PROBS.argmax(axis=1))
+    assert len({found.matrix[j][j] for j in range(4)}) == 1
+
+
+def test_none_is_no_calibration() -> None:
+    assert fit_calibration(_PROBS, _LABELS, kind="none") is None
+
+
+def test_exact_zeros_stay_finite() -> None:
+    probs = np.where(_PROBS < 0.1, 0.0, _PROBS)
+    found = fit_calibration(probs, _LABELS, kind="vector")
+    assert found is not None
+    assert np.isfinite(found.apply(probs)).all()
+
+
+def test_round_trips_inside_a_scheme_and_follows_the_classes() -> None:
+    calibration = fit_calibration(_PROBS, _LABELS, kind="logistic")
+    scheme = CorrectionScheme(
+        ("a", "b", "c", "d"), tuple(map(Weight, (1.0, 0.5, 0.7, 1.0))), {}, calibration
+    )
+    assert json.loads(scheme.to_json())["version"] == 2
+    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    assert scheme.explain()[0] == "First, logistic calibration of all classes."
+    turned = scheme.for_classes(("c", "a", "d", "b"))
+    columns = [2, 0, 3, 1]
+    np.testing.assert_allclose(turned.apply(_PROBS[:, columns]), scheme.apply(_PROBS)[:, columns])
+
+
+def test_version_1_files_load_and_stay_version_1() -> None:
+    text = json.dumps(
+        {
+            "format": "dcs-scheme",
+            "version": 1,
+            "corrections": [
+                {"class": "x", "kind": "weight", "value": 0.5},
+                {"class": "y", "kind": "membership", "a": 0, "b": 1, "c": 1, "name": "same"},
+            ],
+        }
+    )
+    scheme = CorrectionScheme.from_json(text)
+    assert scheme.calibration is None
+    assert json.loads(scheme.to_json())["version"] == 1
+    assert "calibration" not in json.loads(scheme.to_json())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"floor": 0.5}, "floor 0.5"),
+        ({"matrix": [[1.0, 0.0]]}, r"shape \(1, 2\)"),
+        ({"offset": [0.0, None]}, "numbers|finite"),
+        ({"extra": 1}, "unknown key 'extra'"),
+        ({"name": ""}, "name ''"),
+    ],
+)
+def test_bad_calibrations_in_files_are_named(change: dict[str, object], message: str) -> None:
+    scheme = CorrectionScheme(("x", "y"), (Weight(1.0), Weight(1.0)), {}, _identity())
+    data = scheme.to_dict()
+    data["calibration"] |= change
+    with pytest.raises(SchemeError, match=message) as caught:
+        CorrectionScheme.from_dict(data, source="file.json")
+    assert "file.json: key 'calibration'" in str(caught.value)
+
+
+def test_calibration_must_fit_the_scheme() -> None:
+    with pytest.raises(SchemeError, match="for 2 classes; the scheme has 3"):
+        CorrectionScheme(("x", "y", "z"), (Weight(1.0),) * 3, {}, _identity())
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(InvalidInputError, match="'isotonic'"):
+        fit_calibration(_PROBS, _LABELS, kind="isotonic")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="ridge -1"):
+        fit_calibration(_PROBS, _LABELS, kind="vector", ridge=-1.0)
+
+
+def test_a_sure_model_is_fitted_to_the_optimum() -> None:
+    probs, labels = _sure_table()
+    found = fit_calibration(probs, labels, kind="logistic", ridge=10.0)
+    assert found is not None
+    logs = np.log(np.maximum(probs, found.floor))
+
+    def loss(x: NDArray[np.float64]) -> float:
+        matrix, offset = x[:16].reshape(4, 4), x[16:]
+        logits = logs @ matrix.T + offset
+        likelihood = (logits[np.arange(labels.size), labels] - logsumexp(logits, axis=1)).sum()
+        return float(
+            5.0 * ((matrix - np.eye(4)) ** 2).sum() + 0.5 * (offset**2).sum() - likelihood
+        )
+
+    here = np.concatenate([np.ravel(found.matrix), found.offset])
+    assert loss(here) - minimize(loss, here, method="BFGS").fun < 1e-5
+
+
+def test_a_row_by_itself_is_calibrated_as_among_others() -> None:
+    found = fit_calibration(_PROBS, _LABELS, kind="logistic")
+    assert found is not None
+    alone = np.concatenate([found.apply(row[None]) for row in _PROBS])
+    assert np.array_equal(found.apply(_PROBS), alone)
+
+
+def test_the_kernels_of_blas_decide_nothing() -> None:
+    program = (
+        "from dcs.schemes.calibration import fit_calibration\n"
+        "from dcs.evaluation.metrics import ClassificationMetrics\n"
+        "from tests.dcs.schemes.test_calibration import _sure_table\n"
+        "probs, labels = _sure_table()\n"
+        "found = fit_calibration(probs, labels, kind='balanced', ridge=1.0)\n"
+        "predictions = found.apply(probs).argmax(axis=1)\n"
+        "print(found, ClassificationMetrics.from_predictions(labels, predictions, 4))\n"
+    )
+    # OpenBLAS takes the kernels of these processors; another BLAS takes no notice.
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": threads},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for core, threads in (("Nehalem", "1"), ("Haswell", "2"))
+    }
+    assert len(answers) == 1
+
+
+def _sure_table() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return probabilities of a model that is nearly always sure, and often wrong."""
+    probs, labels = biased_table(800, 4, seed=1)
+    sharp = probs**8
+    return sharp / sharp.sum(axis=1, keepdims=True), labels
+
+
+def _identity() -> Calibration:
+    return Calibration("none", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))

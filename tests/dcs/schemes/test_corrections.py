@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcs.errors import InvalidInputError
+from dcs.schemes.corrections import (
+    DONT_CHANGE,
+    Correction,
+    CorrectionSet,
+    Membership,
+    Weight,
+    correction_from_dict,
+)
+from tests.dcs.published import load_rules
+
+
+def test_every_function_equals_the_published_one() -> None:
+    grid, rules = load_rules()
+    corrections = CorrectionSet.dcs(weight_scale=30)
+    assert len(corrections) == len(rules) == 49
+    for correction, expected in zip(corrections, rules, strict=True):
+        np.testing.assert_allclose(correction(grid), expected, rtol=0, atol=1e-9)
+
+
+def _piecewise(m: Membership, p: float) -> float:
+    if m.a == m.b == 0.0:
+        return (m.c - p) / m.c if p <= m.c else 0.0
+    if m.b == m.c == 1.0:
+        return (p - m.a) / (1.0 - m.a) if p >= m.a else 0.0
+    if p <= m.a or p > m.c:
+        return 0.0
+    return (p - m.a) / (m.b - m.a) if p <= m.b else (m.c - p) / (m.c - m.b)
+
+
+def _is_triangle(abc: list[float]) -> bool:
+    a, b, c = abc
+    return a > 0 and c < 1 and b - a > 1e-4 and c - b > 1e-4
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.tuples(*[st.floats(0, 1)] * 3).map(sorted).filter(_is_triangle),
+    st.floats(0, 1),
+)
+def test_membership_follows_the_papers_equation(abc: list[float], p: float) -> None:
+    membership = Membership(*abc)
+    expected = _piecewise(membership, p)
+    assert float(membership(p)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_published_memberships_follow_the_papers_equation_exactly() -> None:
+    grid = np.linspace(0, 1, 257)
+    for correction in CorrectionSet.furud():
+        assert isinstance(correction, Membership)
+        expected = [_piecewise(correction, float(p)) for p in grid]
+        assert correction(grid).tolist() == expected
+
+
+@given(st.floats(0, 1))
+def test_identity_changes_nothing(p: float) -> None:
+    assert float(DONT_CHANGE(p)) == p
+    assert float(Weight(1.0)(p)) == p
+
+
+def test_order_and_size_of_the_three_sets() -> None:
+    full = CorrectionSet.dcs(weight_scale=8)
+    assert tuple(full) == tuple(CorrectionSet.furud()) + tuple(CorrectionSet.dnip(weight_scale=8))
+    assert full[17] == DONT_CHANGE
+    assert full.identity == 17
+    assert CorrectionSet.dnip(weight_scale=8).identity == 7
+    assert full.index(Weight(0.5)) == 19 + 3
+    assert full.coefficients.shape == (27, 4)
+
+
+def test_names_differ() -> None:
+    names = [c.name for c in CorrectionSet.dcs(weight_scale=30)]
+    assert len(set(names)) == len(names)
+    assert names[17] == "Don't Change"
+
+
+@pytest.mark.parametrize("correction", list(CorrectionSet.dcs(weight_scale=3)))
+def test_dict_round_trip(correction: Correction) -> None:
+    assert correction_from_dict(correction.to_dict()) == correction
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"kind": "spline"}, "key 'kind' is 'spline'"),
+        ({"kind": "weight"}, "key 'value' is missing"),
+        ({"kind": "weight", "value": 0.5, "scale": 2}, "unknown key 'scale'"),
+        ({"kind": "weight", "value": "0.5"}, "weight value '0.5'"),
+        ({"kind": "weight", "value": True}, "weight value True"),
+        ({"kind": "membership", "a": 0.5, "b": 0.1, "c": 1.0}, "membership a=0.5"),
+    ],
+)
+def test_bad_dict_is_named(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        correction_from_dict(data)
+
+
+@pytest.mark.parametrize(
+    "abc",
+    [
+        (0, 0, 0),
+        (0.2, 0.2, 1),
+        (0, 0.5, 0.5),
+        (-0.1, 0, 1),
+        (0, 1, 2),
+        (math.nan, 0, 1),
+        (0, 1e-9, 1),
+    ],
+)
+def test_bad_membership_is_refused(abc: tuple[float, float, float]) -> None:
+    with pytest.raises(InvalidInputError, match="membership"):
+        Membership(*abc)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2e6, math.inf, math.nan])
+def test_bad_weight_is_refused(value: float) -> None:
+    with pytest.raises(InvalidInputError, match="weight value"):
+        Weight(value)
+
+
+@pytest.mark.parametrize("scale", [0, -3, 2.5, True])
+def test_bad_weight_scale_is_refused(scale: Any) -> None:
+    with pytest.raises(InvalidInputError, match="weight_scale"):
+        CorrectionSet.dcs(weight_scale=scale)
+
+
+def test_a_search_needs_a_choice_and_a_start() -> None:
+    with pytest.raises(InvalidInputError, match="no choice"):
+        CorrectionSet.dnip(weight_scale=1)
+    with pytest.raises(InvalidInputError, match="at least two"):
+        CorrectionSet((DONT_CHANGE,))
+    with pytest.raises(InvalidInputError, match="changes nothing"):
+        CorrectionSet((Weight(0.1), Weight(0.2)))
+    with pytest.raises(InvalidInputError, match="twice"):
+        CorrectionSet((DONT_CHANGE, Weight(0.1), Weight(0.1)))
+    with pytest.raises(InvalidInputError, match="not among"):
+        CorrectionSet.furud().index(Weight(0.1))
+
+
+def test_fewer_memberships_are_nested_from_coarse_to_fine() -> None:
+    full = CorrectionSet.furud()
+    previous: set[Correction] = set()
+    for count in range(2, len(full) + 1):
+        some = full.limited(count)
+        assert len(some) == count
+        assert previous < set(some)
+        assert DONT_CHANGE in some.corrections
+        # The published order stays, so that ties fall the same way.
+        assert list(some) == [c for c in full if c in some.corrections]
+        previous = set(some)
+    slopes = {2: 0, 5: 2, 10: 4, 19: 8}
+    for count, slope in slopes.items():
+        for s in (2, 4, 8):
+            whole = {c for c in full if isinstance(c, Membership) and _slope(c) == s}
+            assert (whole <= set(full.limited(count))) == (s <= slope)
+
+
+def _slope(membership: Membership) -> int | None:
+    if (membership.a, membership.c) == (0.0, 1.0) and membership.b in (0.0, 1.0):
+        return None
+    width = max(membership.b - membership.a, membership.c - membership.b)
+    return round(1 / width)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 19), st.integers(2, 60))
+def test_limited_sets_keep_all_weights_and_a_place_to_start(count: int, scale: int) -> None:
+    some = CorrectionSet.dcs(weight_scale=scale).limited(count)
+    assert len(some) == count + scale
+    assert set(CorrectionSet.dnip(weight_scale=scale)) <= set(some)
+    assert some[some.identity] in (DONT_CHANGE, Weight(1.0))
+    assert some.limited(count) == some == some.limited(None)
+
+
+@pytest.mark.parametrize("count", [-1, 20, 2.0, True])
+def test_a_number_of_memberships_is_checked(count: Any) -> None:
+    with pytest.raises(InvalidInputError, match="memberships"):
+        CorrectionSet.furud().limited(count)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_search_needs_two_memberships_where_there_is_nothing_else(count: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"memberships {count} leaves {count} of 19"):
+        CorrectionSet.furud().limited(count)
+
+
+@pytest.mark.parametrize(
+    ("correction", "effect"),
+    [
+        (Weight(0.8), "every probability is multiplied by 0.8"),
+        (Weight(1.0), "probabilities stay as they are (weight 1)"),
+        (Membership(0, 1, 1), "probabilities stay as they are (Don't Change)"),
+        (Membership(0, 0, 1), "low probabilities win: 0 becomes 1, falling to 0 at 1"),
+        (
+            Membership(0, 0, 0.5),
+            "low probabilities win: 0 becomes 1, falling to 0 at 0.5 and above",
+        ),
+        (Membership(0.5, 1, 1), "only probabilities above 0.5 count, rising from 0 to 1"),
+        (
+            Membership(0, 0.25, 0.5),
+            "only probabilities from 0 to 0.5 count, most of all near 0.25",
+        ),
+    ],
+)
+def test_what_a_correction_does_is_said_in_words(
+    correction: Membership | Weight, effect: str
+) -> None:
+    assert correction.effect == effect

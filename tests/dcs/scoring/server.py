@@ -1,0 +1,145 @@
+"""A local server of the OpenAI protocol that really computes next-token probabilities."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from dcs.scoring import resolve_model
+
+
+class ModelServer:
+    """Serves tiny_lm; `faults` are what it answers first: (status, headers, body).
+
+    Like vllm serve it counts tokens at /tokenize and echoes prompts; `counts` and `echoes` turn
+    that off, `limits` are headers of every answer.
+    """
+
+    def __init__(self) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self.torch = torch
+        folder = resolve_model("tiny_lm").location
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        known = len(self.tokenizer)
+        size = self.model.config.vocab_size
+        # The model may have room for more tokens than its tokenizer has.
+        self.texts = [self.tokenizer.decode([t]) if t < known else f"<{t}>" for t in range(size)]
+        self.lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        self.faults: list[tuple[int, dict[str, str], str]] = []
+        self.requests: list[tuple[str, dict[str, str], dict[str, Any], float]] = []
+        self.key = ""
+        self.counts = self.echoes = True
+        self.limits: dict[str, str] = {}
+        self.pause = 0.0
+        self.active = self.most_active = 0
+
+    def next_tokens(self, prompt: str, top: int) -> dict[str, float] | str:
+        ids = self.tokenizer(prompt)["input_ids"]
+        limit = self.model.config.max_position_embeddings
+        if len(ids) > limit:
+            return f"its prompt has {len(ids)} tokens, the model reads {limit}"
+        with self.lock, self.torch.inference_mode():
+            logits = self.model(self.torch.tensor([ids])).logits[0, -1].double()
+        values, tokens = logits.log_softmax(-1).topk(top)
+        shown: dict[str, float] = {}
+        for value, token in zip(values.tolist(), tokens.tolist(), strict=True):
+            shown.setdefault(self.texts[token], value)
+        return shown
+
+    def echo(self, prompt: str) -> tuple[dict[str, Any], int] | str:
+        ids = self.tokenizer(prompt)["input_ids"]
+        if len(ids) > self.model.config.max_position_embeddings:
+            return f"its prompt has {len(ids)} tokens"
+        with self.lock, self.torch.inference_mode():
+            logs = self.model(self.torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        following = int(logs[-1].argmax())
+        values = [logs[k, token].item() for k, token in enumerate([*ids[1:], following])]
+        tokens = [self.texts[token] for token in [*ids, following]]
+        return {"tokens": tokens, "token_logprobs": [None, *values]}, len(ids)
+
+    def answer(
+        self, path: str, headers: dict[str, str], body: dict[str, Any]
+    ) -> tuple[int, dict[str, str], str]:
+        self.requests.append((path, headers, body, time.monotonic()))
+        if self.faults:
+            return self.faults.pop(0)
+        if self.key and headers.get("Authorization") != f"Bearer {self.key}":
+            given = headers.get("Authorization", "")
+            return 401, {}, json.dumps({"error": {"message": f"wrong key {given}"}})
+        time.sleep(self.pause)
+        usage = {}
+        if path == "/tokenize":
+            if not self.counts:
+                return 404, {}, "not found"
+            return 200, {}, json.dumps({"count": len(self.tokenizer(body["prompt"])["input_ids"])})
+        if path == "/v1/completions" and body.get("echo") and self.echoes:
+            echoed = self.echo(body["prompt"])
+            if isinstance(echoed, str):
+                return 400, {}, json.dumps({"error": {"message": echoed}})
+            logprobs, usage["prompt_tokens"] = echoed
+            shown: dict[str, float] | str = {}
+        elif path == "/v1/completions":
+            shown = self.next_tokens(body["prompt"], body["logprobs"])
+            logprobs = {"top_logprobs": [shown]}
+        else:
+            shown = self.next_tokens(body["messages"][0]["content"], body["top_logprobs"])
+            if isinstance(shown, dict):
+                entries = [{"token": t, "logprob": value} for t, value in shown.items()]
+                logprobs = {"content": [{"top_logprobs": entries}]}
+        if isinstance(shown, str):
+            return 400, {}, json.dumps({"error": {"message": shown}})
+        content = {"choices": [{"text": "", "logprobs": logprobs}], "usage": usage}
+        return 200, self.limits, json.dumps(content)
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                with outer.lock:
+                    outer.active += 1
+                    outer.most_active = max(outer.most_active, outer.active)
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status, headers, text = outer.answer(self.path, dict(self.headers), body)
+                with outer.lock:
+                    outer.active -= 1
+                if status == 0:  # hang up without an answer
+                    self.close_connection = True
+                    return
+                content = text.encode()
+                # A client that has given up does not wait for the rest.
+                with suppress(ConnectionError):
+                    self.send_response(status)
+                    for name, value in headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()

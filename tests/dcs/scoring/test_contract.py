@@ -1,0 +1,100 @@
+"""What every engine must do, run over every engine and architecture at hand."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcs.errors import ScoringError
+from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
+from dcs.scoring import Scorer, load_scorer
+
+TASK = get_task("reviews")
+PREFIX = render_prefix(TASK, select_demonstrations(TASK, 2, seed=0))
+QUERIES = [render_query(TASK, e.text) for e in TASK.examples("test")[:24]]
+QUERIES[5] = render_query(TASK, "Fine.")  # lengths far apart need padding
+QUERIES[9] = render_query(TASK, "Ünlikely wörds, such as quixotry — 字! " * 3)
+
+
+class ScorerContract:
+    """Subclasses give the fixture `scorer`."""
+
+    def test_is_a_scorer(self, scorer: Scorer) -> None:
+        assert isinstance(scorer, Scorer)
+        for value in (scorer.name, scorer.version, scorer.model, scorer.revision):
+            assert isinstance(value, str)
+            assert value
+        assert inspect.signature(scorer.score).parameters.keys() == {
+            "prefix",
+            "queries",
+            "label_words",
+            "progress",
+        }
+
+    def test_rows_are_probabilities(self, scorer: Scorer) -> None:
+        probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
+        assert probs.shape == (24, 5)
+        assert probs.dtype == np.float64
+        assert np.isfinite(probs).all()
+        assert (probs >= 0).all()
+        np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-12)
+        assert np.unique(probs.round(6), axis=0).shape[0] > 12
+
+    def test_rows_do_not_depend_on_the_other_queries(self, scorer: Scorer) -> None:
+        probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
+        order = np.random.default_rng(0).permutation(len(QUERIES))
+        shuffled = scorer.score(PREFIX, [QUERIES[i] for i in order], TASK.label_words)
+        np.testing.assert_allclose(shuffled, probs[order], atol=1e-5)
+        for row in (0, 5, 9):
+            alone = scorer.score(PREFIX, [QUERIES[row]], TASK.label_words)
+            np.testing.assert_allclose(alone[0], probs[row], atol=1e-5)
+
+    def test_columns_follow_the_label_words(self, scorer: Scorer) -> None:
+        probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
+        reverse = scorer.score(PREFIX, QUERIES, TASK.label_words[::-1])
+        np.testing.assert_allclose(reverse[:, ::-1], probs, atol=1e-9)
+
+    def test_the_prefix_matters(self, scorer: Scorer) -> None:
+        probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
+        bare = scorer.score("", QUERIES, TASK.label_words)
+        assert np.abs(bare - probs).max() > 1e-3
+
+    def test_progress_counts_every_query_once(self, scorer: Scorer) -> None:
+        steps: list[int] = []
+        scorer.score(PREFIX, QUERIES, TASK.label_words, progress=steps.append)
+        assert sum(steps) == len(QUERIES)
+        assert min(steps) > 0
+
+    def test_no_queries(self, scorer: Scorer) -> None:
+        assert scorer.score(PREFIX, [], TASK.label_words).shape == (0, 5)
+
+    @pytest.mark.parametrize("words", [("good", "bad", "good"), ("good", "good enough")])
+    def test_colliding_label_words_are_refused(
+        self, scorer: Scorer, words: tuple[str, ...]
+    ) -> None:
+        with pytest.raises(ScoringError) as caught:
+            scorer.score(PREFIX, QUERIES, words)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert repr(words[0]) in message
+        assert repr(words[-1]) in message
+        assert "' good'" in message
+
+    def test_too_long_a_prompt_is_refused(self, scorer: Scorer) -> None:
+        with pytest.raises(ScoringError, match="query 1: its prompt has .* tokens"):
+            scorer.score("", [QUERIES[0], "long " * 5000], TASK.label_words)
+
+
+class TestTinyLM(ScorerContract):
+    @pytest.fixture
+    def scorer(self, tiny_scorer: Scorer) -> Scorer:
+        return tiny_scorer
+
+
+class TestOtherArchitecture(ScorerContract):
+    @pytest.fixture
+    def scorer(self, other_model: Path) -> Scorer:
+        return load_scorer(other_model, device="cpu")

@@ -1,0 +1,124 @@
+"""What the packaged model is promised to be. Figures are on a part of the test texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.prompting import (
+    Demonstrations,
+    Example,
+    Shots,
+    get_task,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+)
+from dcs.scoring import Scorer, resolve_model
+
+FOLDER = Path(resolve_model("tiny_lm").location)
+ROWS = 400
+
+
+def score(scorer: Scorer, name: str, demonstrations: Demonstrations) -> NDArray[np.float64]:
+    task = get_task(name)
+    queries = [render_query(task, e.text) for e in task.examples("test")[:ROWS]]
+    return scorer.score(render_prefix(task, demonstrations), queries, task.label_words)
+
+
+def measure(scorer: Scorer, name: str, shots: Shots, seed: int) -> ClassificationMetrics:
+    task = get_task(name)
+    probs = score(scorer, name, select_demonstrations(task, shots, seed=seed))
+    labels = np.array([e.label for e in task.examples("test")[:ROWS]])
+    return ClassificationMetrics.from_predictions(labels, probs.argmax(axis=1), task.n_classes)
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_scorer: Scorer) -> dict[tuple[str, Shots], list[ClassificationMetrics]]:
+    return {
+        (name, shots): [measure(tiny_scorer, name, shots, seed) for seed in (0, 1)]
+        for name in ("helpdesk", "reviews")
+        for shots in (1, "N")
+    }
+
+
+def test_folder() -> None:
+    files = {path.name for path in FOLDER.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= files
+    assert not [name for name in files if name.endswith((".bin", ".py", ".pt"))]
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 4 * 10**6
+    config = json.loads((FOLDER / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["head_dim"] >= 32
+    assert "auto_map" not in config
+
+
+def test_card_says_what_it_is_not() -> None:
+    card = (FOLDER / "README.md").read_text()
+    for part in ("demonstration model", "What it is not", "train_tiny_lm.py", "COBias"):
+        assert part in card
+
+
+@pytest.mark.parametrize("name", ["helpdesk", "reviews"])
+def test_label_words_are_single_tokens(tiny_scorer: Scorer, name: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    for word in get_task(name).label_words:
+        assert len(tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
+
+
+def test_any_text_has_tokens(tiny_scorer: Scorer) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    text = "Zürich → 東京 \U0001f642 quixotry\t"
+    ids = tokenizer(text)["input_ids"]
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("name", ["helpdesk", "reviews"])
+def test_weak_but_above_chance(
+    measured: dict[tuple[str, Shots], list[ClassificationMetrics]], name: str
+) -> None:
+    chance = 1 / get_task(name).n_classes
+    for shots in (1, "N"):
+        for metrics in measured[name, shots]:
+            assert chance + 0.1 < metrics.accuracy < 0.85
+
+
+def test_biased(measured: dict[tuple[str, Shots], list[ClassificationMetrics]]) -> None:
+    means = [np.mean([metrics.cobias for metrics in found]) for found in measured.values()]
+    assert max(means) >= 0.15
+
+
+@pytest.mark.parametrize("name", ["helpdesk", "reviews"])
+def test_more_shots_change_accuracy(
+    measured: dict[tuple[str, Shots], list[ClassificationMetrics]], name: str
+) -> None:
+    one, each = (
+        np.mean([metrics.accuracy for metrics in measured[name, shots]]) for shots in (1, "N")
+    )
+    assert abs(each - one) > 0.005
+
+
+@pytest.mark.parametrize("name", ["helpdesk", "reviews"])
+def test_it_reads_the_labels_of_the_demonstrations(tiny_scorer: Scorer, name: str) -> None:
+    task = get_task(name)
+    shown = select_demonstrations(task, "N", seed=0)
+    shuffled = Demonstrations(
+        examples=tuple(
+            Example(e.id, e.text, (e.label + 1) % task.n_classes) for e in shown.examples
+        ),
+        shots="N",
+        seed=0,
+    )
+    as_given, moved = (score(tiny_scorer, name, d) for d in (shown, shuffled))
+    assert np.abs(as_given - moved).sum(axis=1).mean() > 0.05
+    assert (as_given.argmax(axis=1) != moved.argmax(axis=1)).mean() > 0.02

@@ -1,0 +1,196 @@
+"""The vLLM engine. What needs vLLM itself runs in an environment of its own: make test-vllm."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dcs.errors import ConfigError, MissingDependencyError, ScoringError
+from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
+from dcs.scoring import LabelRule, Scorer, load_scorer, resolve_model
+from dcs.scoring.models import load_tokenizer
+from dcs.scoring.openai import OpenAIScorer
+from dcs.scoring.vllm import VLLMScorer
+from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
+
+
+def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'dcs-debias\[vllm\]'"):
+        load_scorer("tiny_lm", engine="vllm")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "token_id"}, "path 'token_id'.*'token_ids'"),
+        ({"tensor_parallel": 0}, "tensor_parallel 0"),
+        ({"label_rule": "jiont"}, "label rule 'jiont'.*'joint'"),
+        ({"device": "cpu"}, "no option 'device'"),
+    ],
+)
+def test_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_scorer("tiny_lm", engine="vllm", **options)
+
+
+def test_a_missing_token_is_never_invented() -> None:
+    scorer = VLLMScorer.__new__(VLLMScorer)
+    scorer._by_id = True
+    scorer._tokenizer = SimpleNamespace(decode=lambda ids: f"t{ids[0]}")
+    answer = SimpleNamespace(
+        outputs=[SimpleNamespace(logprobs=[{3: SimpleNamespace(logprob=-1.0)}])]
+    )
+    assert scorer._values(0, answer, [3]) == [-1.0]
+    with pytest.raises(ScoringError, match="query 7: .* of the label tokens 't5'; try path=all"):
+        scorer._values(7, answer, [3, 5])
+
+
+@pytest.fixture(scope="module", params=["token_ids", "allowed"])
+def engine(request: pytest.FixtureRequest) -> Iterator[VLLMScorer]:
+    pytest.importorskip("vllm")
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    scorer = VLLMScorer("tiny_lm", path=request.param)
+    yield scorer
+    scorer.close()
+    with pytest.raises(ScoringError, match="closed"):
+        scorer.score("", ["a"], ("b", "c"))
+
+
+@pytest.mark.vllm
+class TestContract(ScorerContract):
+    @pytest.fixture
+    def scorer(self, engine: VLLMScorer) -> Scorer:
+        return engine
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", ["helpdesk", "reviews"])
+@pytest.mark.parametrize("shots", [0, 1, "N"])
+def test_agrees_with_transformers(engine: VLLMScorer, name: str, shots: Any) -> None:
+    task = get_task(name)
+    prefix = render_prefix(task, select_demonstrations(task, shots, seed=0))
+    queries = [render_query(task, e.text) for e in task.examples("test")[:64]]
+    expected = load_scorer("tiny_lm", device="cpu").score(prefix, queries, task.label_words)
+    probs = engine.score(prefix, queries, task.label_words)
+    np.testing.assert_allclose(probs, expected, atol=1e-3)
+
+
+@pytest.mark.vllm
+def test_label_words_of_several_tokens(engine: VLLMScorer) -> None:
+    words = ("quixotry", "abbreviation", "zebra crossing")
+    expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, words)
+    np.testing.assert_allclose(engine.score(PREFIX, QUERIES, words), expected, atol=1e-3)
+
+
+WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes", "zebra")
+
+
+@pytest.mark.vllm
+class TestWholeWords:
+    """Of words of which some begin alike, as `auto` reads them too."""
+
+    @staticmethod
+    def rule(engine: VLLMScorer, rule: LabelRule, words: tuple[str, ...]) -> NDArray[np.float64]:
+        chosen, engine._label_rule = engine._label_rule, rule
+        try:
+            return engine.score(PREFIX, QUERIES, words)
+        finally:
+            engine._label_rule = chosen
+
+    def test_agree_with_transformers(self, engine: VLLMScorer) -> None:
+        if not engine._by_id:
+            with pytest.raises(ConfigError, match="'joint': needs path 'token_ids'.*mean or firs"):
+                VLLMScorer("tiny_lm", path="allowed", label_rule="joint")
+            with pytest.raises(ScoringError, match="'zebra crossing' .* and 'zebra stripes'"):
+                engine.score(PREFIX, QUERIES, WORDS[:4])
+            return
+        expected = load_scorer("tiny_lm", device="cpu", label_rule="joint")
+        probs = expected.score(PREFIX, QUERIES, WORDS[:4])
+        for rule in ("joint", "auto"):
+            np.testing.assert_allclose(self.rule(engine, rule, WORDS[:4]), probs, atol=1e-3)  # type: ignore[arg-type]
+
+    def test_a_word_that_begins_another(self, engine: VLLMScorer) -> None:
+        with pytest.raises(ScoringError, match="'zebra"):
+            self.rule(engine, "joint" if engine._by_id else "auto", WORDS)
+
+    def test_too_long_with_a_word(self, engine: VLLMScorer) -> None:
+        if engine._by_id:
+            limit = engine._limit
+            count = len(engine._encode([QUERIES[0]])[0])
+            text = "a " * (limit - count - 1) + QUERIES[0]
+            assert limit - 3 <= len(engine._encode([text])[0]) <= limit
+            chosen, engine._label_rule = engine._label_rule, "joint"
+            try:
+                with pytest.raises(ScoringError, match="tokens, and . more with a label word"):
+                    engine.score("", [text], ("good", "quixotry"))
+            finally:
+                engine._label_rule = chosen
+
+
+@pytest.mark.vllm
+def test_the_columns_are_those_of_the_task(engine: VLLMScorer) -> None:
+    assert engine.score(PREFIX, QUERIES, TASK.label_words).shape == (len(QUERIES), 5)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    """Return the address of vLLM's own server with tiny_lm."""
+    pytest.importorskip("vllm")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny_lm"]
+    options += ["--dtype", "float32", "--enforce-eager", "--max-logprobs", "40"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]
+    command += ["--model", resolve_model("tiny_lm").location]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+    ) as server:
+        try:
+            for _ in range(600):
+                assert server.poll() is None, "the server ended by itself"
+                with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+                time.sleep(0.5)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("rule", ["first", "joint"])
+def test_its_server_agrees_with_transformers(served: str, rule: str) -> None:
+    queries = [query for row, query in enumerate(QUERIES) if row not in (5, 9)]  # odd ones
+    expected = load_scorer("tiny_lm", device="cpu", label_rule=rule)
+    scorer = OpenAIScorer(
+        "tiny_lm",
+        base_url=served,
+        label_rule=rule,  # type: ignore[arg-type]
+        top_logprobs=40,
+    )
+    probs = scorer.score(PREFIX, queries, TASK.label_words)
+    np.testing.assert_allclose(probs, expected.score(PREFIX, queries, TASK.label_words), atol=1e-3)
+    estimate = scorer.estimate(PREFIX, queries, TASK.label_words)
+    count = load_tokenizer("tiny_lm")
+    tokens = sum(len(count(PREFIX + query)["input_ids"]) for query in queries)
+    times = len(TASK.label_words) if rule == "joint" else 1
+    assert (estimate.requests, estimate.tokens) == (times * len(queries), times * tokens)
+    assert estimate.basis == "counted by the server's tokenizer"

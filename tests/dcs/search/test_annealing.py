@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import dcs
+from dcs.errors import InvalidInputError
+from dcs.evaluation.objective import Objective
+from dcs.schemes.corrections import CorrectionSet
+from dcs.search.annealing import AnnealingResult, Schedule, anneal
+from dcs.search.exact import exact_search
+from tests.dcs.solutions import SETS, coarse_problem, judge
+
+_OBJECTIVE = Objective(pseudo_count=20.0)
+_SHORT = Schedule(cooling_rate=0.5, restarts=4)
+_PLAIN = Schedule(
+    initial_temperature=0.3,
+    final_temperature=0.01,
+    cooling_rate=0.7,
+    lambda1=5,
+    lambda2=20,
+    restarts=2,
+    moves="metropolis",
+    descend=False,
+    reheat=False,
+)
+
+
+def _same(a: AnnealingResult, b: AnnealingResult) -> bool:
+    return (a.z, a.indices, a.evaluations, a.trace) == (b.z, b.indices, b.evaluations, b.trace)
+
+
+class _Stream:
+    """The random stream of the searches, in plain Python."""
+
+    def __init__(self, word: int) -> None:
+        self.word = word
+
+    def uniform(self) -> float:
+        mask = 2**64 - 1
+        self.word = (self.word + 0x9E3779B97F4A7C15) & mask
+        z = self.word
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        return float((z ^ (z >> 31)) >> 11) * 2.0**-53
+
+    def below(self, n: int) -> int:
+        return int(self.uniform() * n)
+
+
+def _plain_annealing(
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    corrections: CorrectionSet,
+    schedule: Schedule,
+    seed: int,
+) -> tuple[list[int], list[tuple[float, float, float]]]:
+    """Anneal as the paper says, every candidate judged from its predictions."""
+    n = probs.shape[1]
+
+    def value(choice: list[int]) -> float:
+        return judge(probs, labels, corrections, _OBJECTIVE, choice)
+
+    best_choice, best = [corrections.identity] * n, math.inf
+    trace = []
+    for r, word in enumerate(
+        np.random.SeedSequence(seed).generate_state(schedule.restarts, np.uint64)
+    ):
+        stream = _Stream(int(word))
+        choice = [corrections.identity] * n
+        if r > 0:
+            choice = [stream.below(len(corrections)) for _ in range(n)]
+        z = value(choice)
+        if schedule.moves == "metropolis" and z < best - 1e-12:
+            best, best_choice = z, choice
+        order = list(range(n))
+        idle, frozen = 0, 2 * n if schedule.moves == "heat-bath" else math.inf
+        for t in schedule.temperatures():
+            accepted = generated = 0
+            while (
+                accepted < schedule.lambda1 * n
+                and generated < schedule.lambda2 * n
+                and idle < frozen
+            ):
+                if schedule.moves == "metropolis":
+                    j = stream.below(n)
+                    k = stream.below(len(corrections) - 1)
+                    k += k >= choice[j]
+                    new = value([*choice[:j], k, *choice[j + 1 :]])
+                    moved = new < z or stream.uniform() < math.exp((z - new) / t)
+                else:
+                    if generated % n == 0:
+                        for i in range(n - 1, 0, -1):
+                            at = stream.below(i + 1)
+                            order[i], order[at] = order[at], order[i]
+                    j = order[generated % n]
+                    row = np.array(
+                        [
+                            value([*choice[:j], k, *choice[j + 1 :]])
+                            for k in range(len(corrections))
+                        ]
+                    )
+                    shares = np.exp((row.min() - row) / t).cumsum()
+                    k = int(np.searchsorted(shares, stream.uniform() * shares[-1], "right"))
+                    new = float(row[k])
+                    moved = abs(new - row[choice[j]]) > 1e-12
+                    low = int(row.argmin())
+                    if row[low] < best - 1e-12:
+                        best, best_choice = float(row[low]), [*choice[:j], low, *choice[j + 1 :]]
+                if moved or schedule.moves == "heat-bath":
+                    choice, z = [*choice[:j], k, *choice[j + 1 :]], new
+                accepted += moved
+                idle = 0 if moved else idle + 1
+                generated += 1
+                if z < best - 1e-12:
+                    best, best_choice = z, choice
+            trace.append((z, best, accepted / generated))
+            if idle >= frozen:
+                break
+    return best_choice, trace
+
+
+@pytest.mark.parametrize("moves", ["metropolis", "heat-bath"])
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_search_equals_a_plain_numpy_one(moves: Any, name: str, n_classes: int) -> None:
+    probs, labels = coarse_problem(80, n_classes, seed=n_classes, decimals=2)
+    few = Schedule(
+        initial_temperature=0.3,
+        final_temperature=0.01,
+        cooling_rate=0.3,
+        lambda1=3,
+        lambda2=5,
+        restarts=2,
+        moves=moves,
+        descend=False,
+        reheat=False,
+    )
+    schedule = _PLAIN if moves == "metropolis" else few
+    result = anneal(
+        probs, labels, corrections=SETS[name], objective=_OBJECTIVE, schedule=schedule, seed=11
+    )
+    choice, trace = _plain_annealing(probs, labels, SETS[name], schedule, 11)
+    assert result.indices == tuple(choice)
+    assert len(result.trace) == len(trace)
+    for point, (current, best, acceptance) in zip(result.trace, trace, strict=True):
+        assert point.current == pytest.approx(current, rel=0, abs=1e-12)
+        assert point.best == pytest.approx(best, rel=0, abs=1e-12)
+        assert point.acceptance == acceptance
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_default_reaches_the_proven_optimum(name: str, n_classes: int) -> None:
+    probs, labels = coarse_problem(150, n_classes, seed=5, decimals=3)
+    arguments = {"corrections": SETS[name], "objective": _OBJECTIVE}
+    proven = exact_search(probs, labels, **arguments)
+    found = anneal(probs, labels, seed=1, **arguments)
+    assert found.z == pytest.approx(proven.z, rel=0, abs=1e-9)
+    assert found.initial_z == proven.initial_z
+
+
+@pytest.mark.parametrize("schedule", [_SHORT, _PLAIN, Schedule.paper(200)])
+def test_result_is_what_its_scheme_does(schedule: Schedule) -> None:
+    probs, labels = coarse_problem(200, 4, decimals=3)
+    corrections = SETS["dcs"]
+    result = anneal(probs, labels, corrections=corrections, schedule=schedule, seed=2)
+    assert result.z == judge(probs, labels, corrections, Objective(), result.indices)
+    assert result.z <= result.initial_z
+    assert tuple(corrections[k] for k in result.indices) == result.scheme.corrections
+    assert 0 < len(result.trace) <= schedule.restarts * schedule.temperatures().size
+    bests = [point.best for point in result.trace]
+    assert bests == sorted(bests, reverse=True)
+    assert bests[-1] == pytest.approx(result.z, rel=0, abs=1e-9)
+    assert all(0.0 <= point.acceptance <= 1.0 for point in result.trace)
+    assert result.evaluations > 0
+    assert result.seconds > 0.0
+
+
+def test_budget_ends_the_search_between_coolings() -> None:
+    probs, labels = coarse_problem(60, 3)
+    arguments = {"corrections": SETS["dcs"], "seed": 3}
+    first = anneal(probs, labels, schedule=Schedule(restarts=1), **arguments)
+    cut = anneal(probs, labels, schedule=Schedule(budget=1), **arguments)
+    longer = anneal(probs, labels, schedule=Schedule(budget=20_000), **arguments)
+    assert _same(first, cut)
+    assert longer.evaluations >= 20_000
+    assert longer.z <= first.z
+    assert longer.trace[: len(first.trace) - 1] == first.trace[:-1]
+
+
+def test_same_seed_same_result_whatever_the_threads() -> None:
+    probs, labels = coarse_problem(300, 4, decimals=3)
+    probs.setflags(write=False)
+    labels.setflags(write=False)
+
+    def search(seed: int) -> AnnealingResult:
+        return anneal(probs, labels, corrections=SETS["dcs"], schedule=_SHORT, seed=seed)
+
+    alone = [search(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(search, range(4)))
+    assert all(_same(a, b) for a, b in zip(alone, together, strict=True))
+    assert len({r.trace for r in alone}) == 4
+
+
+def test_row_order_and_memory_layout_do_not_matter() -> None:
+    probs, labels = coarse_problem(120, 3, decimals=3)
+    first = anneal(probs, labels, corrections=SETS["dcs"], schedule=_SHORT)
+    turned = anneal(
+        np.asfortranarray(probs)[::-1],
+        labels[::-1].astype(np.int16),
+        corrections=SETS["dcs"],
+        schedule=_SHORT,
+    )
+    assert first.indices == turned.indices
+
+
+def test_public_names() -> None:
+    assert dcs.anneal is anneal
+    assert dcs.exact_search is exact_search
+    assert dcs.Schedule is Schedule
+
+
+def test_paper_schedule_is_the_published_one() -> None:
+    schedule = Schedule.paper(10_000)
+    assert schedule.initial_temperature == 20.0
+    assert schedule.cooling_rate == 0.95
+    assert schedule.moves == "metropolis"
+    assert schedule.restarts == 1
+    assert not schedule.descend
+    assert not schedule.reheat
+
+
+def test_temperatures_fall_geometrically_to_the_last() -> None:
+    schedule = Schedule(initial_temperature=8, final_temperature=1, cooling_rate=0.5)
+    assert schedule.temperatures().tolist() == [8, 4, 2, 1]
+    level = Schedule(initial_temperature=0.1, final_temperature=0.1)
+    assert level.temperatures().tolist() == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"initial_temperature": 0}, "schedule initial_temperature 0: .* greater than 0"),
+        ({"final_temperature": -1.0}, "schedule final_temperature -1.0"),
+        ({"initial_temperature": 0.1, "final_temperature": 0.2}, "0.2 is above .* 0.1"),
+        ({"cooling_rate": 1.0}, "schedule cooling_rate 1.0: must be less than 1"),
+        ({"cooling_rate": math.nan}, "schedule cooling_rate nan"),
+        ({"lambda1": 0}, "schedule lambda1 0"),
+        ({"lambda2": 0}, "schedule lambda2 0"),
+        ({"restarts": 0}, "schedule restarts 0"),
+        ({"budget": 0}, "schedule budget 0"),
+        ({"restarts": 1.5}, "schedule restarts 1.5"),
+        ({"moves": "swap"}, "schedule moves 'swap': allowed are metropolis, heat-bath"),
+    ],
+)
+def test_bad_schedule_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        Schedule(**change)
+
+
+@pytest.mark.parametrize(
+    ("probs", "labels", "message"),
+    [
+        (np.zeros((0, 3)), [], "no rows"),
+        (np.ones((4, 1)), [0] * 4, "1 class; at least two"),
+        ([[0.5, 0.5], [math.nan, 1.0]], [0, 1], "row 1, class 0 has nan"),
+        ([[0.5, 0.5], [0.0, 0.0]], [0, 1], "row 1 is all zeros"),
+        ([[0.5, 0.5], [2.0, 0.0]], [0, 1], "row 1, class 0 has 2.0"),
+        ([[0.5, 0.5], [0.1, 0.9]], [0, 2], r"labels: row 1 has class index 2; allowed are 0\.\.1"),
+        ([[0.5, 0.5]], [0, 1], "labels has shape"),
+        ([[0.5, 0.5]], [0.0], "labels has type"),
+        ([0.5, 0.5], [0], "probs has shape"),
+    ],
+)
+@pytest.mark.parametrize("search", [anneal, exact_search])
+def test_bad_input_is_named(search: Any, probs: Any, labels: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        search(probs, labels)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": ["a", "a"]}, "'a' twice"),
+        ({"classes": ["a"]}, "1 names"),
+        ({"classes": "ab"}, "list of class names"),
+        ({"classes": ["a", ""]}, r"classes\[1\]"),
+        ({"corrections": [1, 2]}, "a CorrectionSet is needed"),
+        ({"objective": None}, "an Objective is needed"),
+        ({"schedule": "paper"}, "a Schedule is needed"),
+        ({"seed": -1}, "seed -1"),
+        ({"seed": 0.5}, "seed 0.5"),
+    ],
+)
+def test_bad_arguments_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        anneal([[0.5, 0.5], [0.2, 0.8]], [0, 1], **change)
+
+
+def test_class_without_rows_is_left_out_with_a_warning() -> None:
+    probs, labels = coarse_problem(60, 3)
+    labels[labels == 1] = 0
+    with pytest.warns(UserWarning, match="no rows are labelled 'b'"):
+        result = anneal(probs, labels, classes=["a", "b", "c"], schedule=_SHORT)
+    assert math.isfinite(result.z)
+    with pytest.warns(UserWarning, match="no rows are labelled '1'"):
+        exact = exact_search(probs, labels, corrections=SETS["dnip"])
+    assert exact.z == judge(probs, labels, SETS["dnip"], Objective(), exact.indices)
+
+
+def test_one_class_in_all_rows_leaves_error_and_pmi() -> None:
+    probs, _ = coarse_problem(60, 3)
+    with pytest.warns(UserWarning, match="'0', '2'"):
+        result = anneal(probs, np.full(60, 1), schedule=_SHORT)
+    assert math.isfinite(result.z)
+    assert result.z <= result.initial_z
+
+
+def test_one_row_is_enough() -> None:
+    with pytest.warns(UserWarning, match="'1'"):
+        result = anneal([[0.25, 0.75]], [0], schedule=_SHORT)
+    assert result.scheme.predict([[0.25, 0.75]]).tolist() == [0]

@@ -1,0 +1,242 @@
+"""Figures draw what is in the records; how they look is for people to judge."""
+
+from __future__ import annotations
+
+import struct
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.text import Text
+
+from dcs.data.table import ProbabilityTable
+from dcs.errors import InvalidInputError, SchemeError
+from tests.tracking.cells import failed_cell, make_cell
+from tests.tracking.paper_cells import paper_cells
+from tracking.records import CellRecord, TrialRecord
+from tracking.results.figures import (
+    ablation_figure,
+    axis_figure,
+    class_accuracy_figure,
+    class_group_figure,
+    importance_figure,
+    overview_figures,
+    save_figure,
+    scheme_figure,
+    slice_figure,
+    time_figure,
+    trace_figure,
+    tradeoff_figure,
+)
+from tracking.results.figures.comparison import pareto_front
+from tracking.results.figures.style import empty_figure, label_points
+from tracking.results.figures.trials import importances
+
+
+def _texts(figure) -> set[str]:  # type: ignore[no-untyped-def]
+    from matplotlib.text import Text
+
+    return {text.get_text() for text in figure.findobj(Text) if text.get_text()}
+
+
+def _studied() -> list[CellRecord]:
+    """A cell whose score depends on beta alone."""
+    rng = np.random.default_rng(0)
+    trials = []
+    for number in range(60):
+        beta, tau = rng.random(2)
+        trials.append(
+            TrialRecord(
+                number=number,
+                params={"beta": beta, "tau": tau, "kind": ("a", "b")[number % 2]},
+                metrics={"dev/score": 0.5 + 0.3 * beta},
+                state="COMPLETE",
+                seconds=0.1,
+                started_ms=0,
+            )
+        )
+    return [replace(make_cell(0), trials=tuple(trials))]
+
+
+def test_panels_come_in_the_order_of_the_records() -> None:
+    figure = class_accuracy_figure(paper_cells(tasks=("trec", "agnews"), shots=(1, 5)))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert [text.split(" ")[0] for text in titles] == ["trec", "agnews"]
+    assert all("5-shot" in text for text in titles), "not the largest number of shots"
+    assert "accuracy 60 → 80" in titles[0]
+    assert "World" in _texts(figure)
+
+
+def test_a_class_without_rows_is_left_out() -> None:
+    figure = class_accuracy_figure([make_cell(0)])
+    names = {label.get_text() for label in figure.axes[0].get_yticklabels()}
+    assert names == {"Sports"}
+
+
+def test_groups_run_from_the_weakest_class_to_the_strongest() -> None:
+    figure = class_group_figure(paper_cells(tasks=("trec",)))
+    bars = [patch.get_height() for patch in figure.axes[0].patches]
+    assert bars == pytest.approx([70.0, 80.0] * 2), "weakest first, mean over seeds"
+    assert "DCS (both levels)" in _texts(figure)
+
+
+def test_the_plane_names_methods_and_shots() -> None:
+    figure = tradeoff_figure(paper_cells(tasks=("trec",), shots=(1, "N")))
+    assert {"ICL", "DCS", "Pareto front", "1", "N"} <= _texts(figure)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8, unique=True),
+    st.sampled_from(["1", "helpdesk"]),
+)
+@settings(max_examples=15, deadline=None)
+def test_labels_do_not_lie_on_each_other(points: list[tuple[float, float]], text: str) -> None:
+    figure = empty_figure(6, 5)
+    axes = figure.subplots()
+    axes.set_xlim(-0.5, 1.5)
+    axes.set_ylim(-0.5, 1.5)
+    label_points(figure, {axes: [(x, y, text) for x, y in points]})
+    figure.draw_without_rendering()
+    # Of the letters alone: an annotation counts the line that ties it to its point.
+    boxes = [Text.get_window_extent(label) for label in axes.texts]
+    assert len(boxes) == len(points)
+    for index, box in enumerate(boxes):
+        assert axes.bbox.contains(box.x0, box.y0) and axes.bbox.contains(box.x1, box.y1)
+        for other in boxes[:index]:
+            width = min(box.x1, other.x1) - max(box.x0, other.x0)
+            height = min(box.y1, other.y1) - max(box.y0, other.y0)
+            # The letters' own size is known only about, so that edges may touch.
+            assert min(width, height) < 0.25 * box.height
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12))
+def test_the_pareto_front_is_what_nothing_beats_in_both(
+    points: list[tuple[float, float]],
+) -> None:
+    front = pareto_front(points)
+    assert front
+    for index in front:
+        x, y = points[index]
+        assert not any(a <= x and b > y or a < x and b >= y for a, b in points)
+    for x, y in points:
+        assert any(points[i][0] <= x and points[i][1] >= y for i in front)
+
+
+def test_ablation_bars_need_two_objectives() -> None:
+    cells = paper_cells(tasks=("trec", "ddi"))
+    with pytest.raises(InvalidInputError, match="two values of 'objective'"):
+        ablation_figure(cells)
+    cells += paper_cells(tasks=("trec", "ddi"), objective="err")
+    figure = ablation_figure(cells)
+    assert len(figure.axes) == 2
+    assert [len(axes.containers) for axes in figure.axes] == [4, 4], "bars and their spreads"
+    assert {"full objective", "$Z_{err}$", "TREC", "DDI"} <= _texts(figure)
+    heights = [patch.get_height() for patch in figure.axes[0].patches]
+    assert heights == pytest.approx([80.0] * 4), "mean over the seeds of one objective"
+
+
+def test_another_setting_is_a_line_per_method() -> None:
+    cells = [
+        cell
+        for size, methods in ((None, ("icl", "dnip", "dcs")), (100, ("dnip", "dcs")))
+        for cell in paper_cells(tasks=("trec",), methods=methods, optimization_size=size)
+    ]
+    figure = axis_figure(cells, "optimization_size")
+    accuracy, cobias = figure.axes
+    assert [label.get_text() for label in accuracy.get_xticklabels()] == ["100", "all"]
+    assert {"DNIP", "DCS"} <= _texts(figure) and "ICL" not in _texts(figure)
+    assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
+    assert "ablation_optimization_size" in overview_figures(cells)
+    with pytest.raises(InvalidInputError, match="two values of 'weight_scale'"):
+        axis_figure(cells, "weight_scale")
+
+
+def test_figures_of_results_leave_ablations_out() -> None:
+    worse = [
+        replace(cell, metrics={**cell.metrics, "test/accuracy": 0.1})
+        for cell in paper_cells(tasks=("trec",), objective="err")
+    ]
+    figure = tradeoff_figure([*paper_cells(tasks=("trec",)), *worse])
+    heights = {round(float(line.get_ydata()[0])) for line in figure.axes[0].lines}
+    assert 80 in heights and 10 not in heights
+
+
+def test_a_trace_shows_current_and_best() -> None:
+    figure = trace_figure(make_cell(1))
+    current, best = figure.axes[0].lines[:2]
+    assert list(current.get_ydata()) == [0.5] * 5
+    assert list(best.get_ydata()) == [0.4] * 5
+    with pytest.raises(InvalidInputError, match="no annealing trace"):
+        trace_figure(make_cell(1, trace=()))
+
+
+def test_time_is_drawn_for_what_was_searched() -> None:
+    figure = time_figure(paper_cells(tasks=("trec", "ddi")))
+    assert "DCS" in _texts(figure) and "ICL" not in _texts(figure)
+
+
+def test_importance_finds_the_hyperparameter_that_matters() -> None:
+    found = importances(_studied())
+    assert next(iter(found)) == "beta" and found["beta"] > 0.9
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert importances([make_cell(0)]) == {}, "two trials tell nothing"
+    bars = importance_figure(_studied()).axes[0]
+    assert [label.get_text() for label in bars.get_yticklabels()][-1:] == ["beta"]
+    slices = slice_figure(_studied())
+    assert [axes.get_title(loc="left") for axes in slices.axes] == ["beta", "tau", "kind"]
+
+
+def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
+    table = ProbabilityTable.from_arrays(
+        np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]),
+        np.array([1, 0, 1]),
+        classes=("World", "Sports"),
+    )
+    figure = scheme_figure(make_cell(1), table=table)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "World\nPeak 0-0.25-0.5",
+        "Sports\nweight 0.80",
+    ]
+    curve = figure.axes[1].lines[1]
+    assert curve.get_ydata()[-1] == pytest.approx(0.8)
+    assert len(scheme_figure(make_cell(1)).axes) == 2, "also without a table"
+    with pytest.raises(InvalidInputError, match="no scheme"):
+        scheme_figure(failed_cell(1))
+    with pytest.raises(SchemeError):
+        scheme_figure(
+            make_cell(1),
+            table=ProbabilityTable.from_arrays(np.eye(2), np.array([0, 1]), classes=("a", "b")),
+        )
+
+
+def test_the_overview_leaves_out_what_there_is_nothing_for() -> None:
+    always = {"class_accuracies", "accuracy_cobias", "class_groups", "slices"}
+    assert set(overview_figures(paper_cells(tasks=("trec",)))) == always
+    both = overview_figures(paper_cells(tasks=("trec", "ddi")))
+    assert set(both) == always | {"annealing_time"}
+    assert overview_figures([failed_cell(1)]) == {}
+    assert list(overview_figures(paper_cells(), only=["accuracy_cobias"])) == ["accuracy_cobias"]
+
+
+def test_figures_are_saved_as_png_and_svg_always_the_same(tmp_path: Path) -> None:
+    draw = paper_cells(tasks=("trec",))
+    png, svg = save_figure(tradeoff_figure(draw), tmp_path, "plane")
+    data = png.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert struct.unpack(">I", data[16:20])[0] > 400, "too small for print"
+    root = ET.fromstring(svg.read_text(encoding="utf-8"))
+    assert "COBias" in "".join(root.itertext()), "text is drawn as outlines"
+    again, _ = save_figure(tradeoff_figure(draw), tmp_path / "again", "plane")
+    assert again.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "draw", [class_accuracy_figure, class_group_figure, tradeoff_figure, time_figure, slice_figure]
+)
+def test_nothing_to_draw_is_said(draw) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidInputError):
+        draw([failed_cell(1)])

@@ -1,0 +1,145 @@
+"""What the cells of an ablation differ in, and which of them the main results are of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.tracking.cells import failed_cell
+from tests.tracking.paper_cells import paper_cells
+from tracking.records import CellRecord
+from tracking.results.frames import (
+    axes_of,
+    main_cells,
+    objective_label,
+    objective_terms,
+    own_setting,
+    setting,
+)
+from tracking.store._content import cell_name, setting_tags
+
+
+def tuned(*, methods: tuple[str, ...] = ("dcs",), **tuner: Any) -> list[CellRecord]:
+    """Cells as sweeps record them: the tuner's settings are a part of the identity."""
+    settings = {"trials": 30, "objective": "full", "weight_scale": None, "memberships": None}
+    size = tuner.pop("optimization_size", None)
+    cells = paper_cells(tasks=("trec", "ddi"), methods=methods, optimization_size=size)
+    return [_with(cell, tuner=settings | tuner) for cell in cells]
+
+
+def _with(cell: CellRecord, **identity: Any) -> CellRecord:
+    return replace(cell, identity={**cell.identity, **identity})
+
+
+def plain() -> list[CellRecord]:
+    """Uncorrected cells: nothing was tuned, so that they are there once in any ablation."""
+    cells = paper_cells(tasks=("trec", "ddi"), methods=("icl",), optimization_size=None)
+    return [_with(replace(cell, trials=()), tuner=None) for cell in cells]
+
+
+def test_cells_of_one_setting_have_no_axes() -> None:
+    cells = [*plain(), *tuned(methods=("dnip", "dcs")), failed_cell(1)]
+    assert axes_of(cells) == []
+    assert main_cells(cells) == cells
+    assert {setting(cell, []) for cell in cells} == {""}
+
+
+def test_each_setting_that_differs_is_an_axis_of_the_methods_it_differs_for() -> None:
+    cells = [*plain(), *tuned(methods=("dnip", "dcs")), *tuned(objective="err")]
+    cells += tuned(methods=("dnip", "dcs"), optimization_size=100)
+    axes = axes_of(cells)
+    assert [(axis.name, axis.values, axis.methods) for axis in axes] == [
+        ("objective", ("full", "err"), ("dcs",)),
+        ("optimization_size", (None, 100), ("dnip", "dcs")),
+    ]
+    words = {(cell.identity["method"], setting(cell, axes)) for cell in cells}
+    assert words == {
+        ("icl", ""),
+        ("dnip", ""),
+        ("dcs", ""),
+        ("dcs", "Z_err"),
+        ("dnip", "100 rows"),
+        ("dcs", "100 rows"),
+    }
+
+
+def test_main_cells_are_the_usual_ones_and_what_the_ablation_does_not_touch() -> None:
+    main = [*plain(), *tuned(methods=("dnip", "dcs"))]
+    small, other = tuned(optimization_size=100), tuned(objective="err+pmi", weight_scale=30)
+    cells = [*other, *small, *main]
+    assert main_cells(cells) == main
+    assert main_cells(cells, but=("optimization_size",)) == [*small, *main]
+
+
+def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
+    main, narrow = tuned(), tuned(memberships=5)
+    only_five = [c for c in narrow if c.identity["task"] == "ddi"]
+    cells = [c for c in main if c.identity["task"] == "trec"] + narrow
+    assert len(axes_of(cells)) == 1
+    assert [c for c in main_cells(cells) if c.identity["task"] == "ddi"] == only_five
+
+
+def test_different_tables_with_different_settings_are_no_ablation() -> None:
+    cells = [c for c in tuned(trials=10) if c.identity["task"] == "ddi"]
+    cells += [c for c in tuned(trials=90) if c.identity["task"] == "trec"]
+    assert axes_of(cells) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "main", "in_order", "short"),
+    [
+        ("weight_scale", (60, None, 10), None, [10, 60, None], ["10", "60", "tuned"]),
+        ("weight_scale", (60, 30, 10), 30, [10, 30, 60], ["10", "30", "60"]),
+        ("memberships", (5, 2), 5, [2, 5], ["2", "5"]),
+        ("optimization_size", (100, "full"), None, [100, None], ["100", "all"]),
+        ("prefer", ("knee", "balance"), "balance", ["balance", "knee"], ["balance", "knee"]),
+        (
+            "objective",
+            ("err+pmi", {"beta": 0.5, "tau": 0.1}, "full", {"beta": 0, "tau": 0}),
+            "full",
+            ["full", "err", "err+pmi", "beta=0.5 tau=0.1"],
+            ["full objective", "Z_err", "Z_err + Z_pmi", "beta=0.5 tau=0.1"],
+        ),
+    ],
+)
+def test_the_values_of_an_axis(
+    name: str, values: tuple[Any, ...], main: Any, in_order: list[Any], short: list[str]
+) -> None:
+    cells = [cell for value in values for cell in tuned(**{name: value})]
+    (axis,) = axes_of(cells)
+    assert (axis.main, axis.in_order) == (main, in_order)
+    assert [axis.short(value) for value in axis.in_order] == short
+
+
+def test_what_an_older_record_does_not_say_is_not_compared() -> None:
+    older = [_with(cell, tuner={"trials": 30}) for cell in paper_cells(tasks=("trec",))]
+    cells = [*older, *tuned()]
+    assert axes_of(cells) == []
+    assert {objective_label(cell) for cell in cells} == {"full"}
+    assert {objective_label(cell) for cell in plain()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("label", "terms"),
+    [
+        ("full", "full"),
+        ("err+pmi", "err+pmi"),
+        ("beta=0.5 tau=0.1", "full"),
+        ("beta=0 tau=0.1", "err+pmi"),
+        ("beta=0.5 tau=0", "err+cobias"),
+        (None, "full"),
+    ],
+)
+def test_the_terms_of_an_objective(label: str | None, terms: str) -> None:
+    assert objective_terms(label) == terms
+
+
+def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
+    (usual, *_), (odd, *_) = tuned(), tuned(objective="err", optimization_size=50, weight_scale=10)
+    assert own_setting(usual) == ""
+    assert cell_name(odd) == f"{cell_name(usual)}, Z_err, 50 rows, weight scale 10"
+    assert setting_tags(usual) == {"dcs.objective": "full", "dcs.optimization_size": "full"}
+    assert setting_tags(odd) == {"dcs.objective": "err", "dcs.optimization_size": "50"}
+    assert setting_tags(plain()[0]) == {"dcs.optimization_size": "full"}

@@ -1,0 +1,192 @@
+"""Reading a store back, also one that others have been at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from mlflow import MlflowClient
+
+from dcs.errors import DCSError, TrackingError
+from tests.tracking.cells import failed_cell, make_cell
+from tracking import Recorder, sync
+from tracking.store import queries
+from tracking.store.client import open_client
+from tracking.store.queries import find_cell, stored_cells, sweep_run
+
+SWEEP = {"experiment": "demo", "sweep_key": "s1"}
+
+
+def test_queries_give_tidy_frames(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        rec.record(failed_cell(2))
+    cells = queries.cells(uri, "demo")
+    assert cells["seconds"].tolist() == [0.9, 0.9]
+    assert cells["status"].tolist() == ["FINISHED", "FAILED"]
+    assert cells.loc[0, "test/cobias"] == pytest.approx(0.19)
+    assert not [name for name in cells.columns if name.startswith("anneal/")]
+    trials = queries.trials(uri, "demo", cell_key="cell0001")
+    assert trials["params.weight_scale"].tolist() == ["10", "20"]
+    assert queries.trials(uri, "demo", cell_key="cell0002").empty
+    schemes = queries.schemes(uri, "demo")
+    assert schemes[["class", "kind"]].to_numpy().tolist() == [
+        ["Sports", "weight"],
+        ["World", "membership"],
+    ]
+    with pytest.raises(TrackingError, match=r"no experiment 'dem' \(did you mean 'demo'\?\)"):
+        queries.cells(uri, "dem")
+
+
+def test_queries_have_their_columns_also_where_there_is_nothing(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+    open_client(uri).create_experiment("empty", artifact_location=output.as_uri())
+    for query in (queries.cells, queries.trials, queries.schemes):
+        some, none = query(uri, "demo"), query(uri, "empty")
+        fixed = list(none.columns)
+        assert none.empty
+        assert list(some.columns[: len(fixed)]) == fixed
+        typed = [name for name in fixed if some[name].dtype.kind in "ifM"]
+        assert {n: some[n].dtype for n in typed} == {n: none[n].dtype for n in typed}
+    none = queries.cells(uri, "empty")
+    assert none.pivot_table(index="task", columns="method", values="test/accuracy").empty
+
+
+@pytest.fixture
+def client(output: Path, uri: str) -> MlflowClient:
+    """A store with the cells 1 and 2 of a sweep."""
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        rec.record(make_cell(2))
+    return open_client(uri)
+
+
+def _artifact(client: MlflowClient, uri: str, name: str) -> tuple[str, Path]:
+    run_id = str(queries.cells(uri, "demo").loc[0, "run_id"])
+    return run_id, Path(urlsplit(client.get_run(run_id).info.artifact_uri).path) / name
+
+
+@pytest.mark.parametrize("damage", ["", "{not json", "[]", '{"corrections": 5}', None])
+def test_a_damaged_artifact_is_named_on_one_line(
+    client: MlflowClient, uri: str, damage: str | None
+) -> None:
+    run_id, scheme = _artifact(client, uri, "scheme.json")
+    record = scheme.with_name("cell.json")
+    record.unlink()
+    if damage is None:
+        scheme.unlink()
+        assert set(queries.schemes(uri, "demo")["cell_key"]) == {"cell0002"}
+    else:
+        record.write_text(damage)
+        scheme.write_text(damage)
+        with pytest.raises(DCSError, match=f"scheme.json of run {run_id}") as told:
+            queries.schemes(uri, "demo")
+        assert "\n" not in str(told.value)
+    for read in (stored_cells, lambda uri, _: find_cell(uri, "cell0001")):
+        with pytest.raises(TrackingError, match=f"cell.json of run {run_id}.*give --runs") as told:
+            read(uri, "demo")
+        assert "\n" not in str(told.value)
+    assert len(queries.cells(uri, "demo")) == 2, "of these no artifact is read"
+
+
+def test_a_deleted_run_is_gone_and_the_others_stay(
+    client: MlflowClient, output: Path, uri: str
+) -> None:
+    run_id, _ = _artifact(client, uri, "scheme.json")
+    client.delete_run(run_id)
+    assert queries.cells(uri, "demo")["cell_key"].tolist() == ["cell0002"]
+    assert set(queries.schemes(uri, "demo")["cell_key"]) == {"cell0002"}
+    assert [cell.record.key for cell in stored_cells(uri, "demo")] == ["cell0002"]
+    with pytest.raises(TrackingError, match="no cell has that run id or key"):
+        find_cell(uri, "cell0001")
+    assert sync(output) == (), "what somebody deleted stays deleted"
+
+
+def test_a_deleted_experiment_says_how_it_comes_back(client: MlflowClient, uri: str) -> None:
+    experiment = client.get_experiment_by_name("demo")
+    assert experiment is not None
+    client.delete_experiment(experiment.experiment_id)
+    for read in (queries.cells, queries.trials, queries.schemes, stored_cells, sweep_run):
+        with pytest.raises(TrackingError, match="'demo' is deleted.*mlflow experiments restore"):
+            read(uri, "demo")
+    client.restore_experiment(experiment.experiment_id)
+    assert len(stored_cells(uri, "demo")) == 2
+
+
+def test_an_experiment_of_somebody_else_is_shared_in_peace(output: Path, uri: str) -> None:
+    client = open_client(uri)
+    theirs = client.create_experiment("demo", artifact_location=(output / "theirs").as_uri())
+    for tags in ({}, {"dcs.kind": "trial"}):
+        run = client.create_run(theirs, tags=tags)
+        client.log_metric(run.info.run_id, "test/accuracy", 0.5)
+    for query in (queries.cells, queries.trials, queries.schemes):
+        assert query(uri, "demo").empty
+    with pytest.raises(TrackingError, match="no run of a sweep; is it of another program"):
+        stored_cells(uri, "demo")
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+    assert queries.cells(uri, "demo")["cell_key"].tolist() == ["cell0001"]
+    assert queries.trials(uri, "demo")["trial"].tolist() == [0, 1]
+    assert len(client.search_runs([theirs])) == 6, "theirs, the sweep, a cell and its trials"
+
+
+def test_a_store_that_cannot_be_read_is_named_without_its_password() -> None:
+    with pytest.raises(TrackingError, match=r"store http://me:\*\*\*@127.0.0.1:1 cannot be used"):
+        queries.cells("http://me:secret@127.0.0.1:1", "demo")
+
+
+@contextmanager
+def _answering(status: int, body: bytes) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *told: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "remedy"),
+    [
+        (401, b"You are not authenticated.", "MLFLOW_TRACKING_USERNAME"),
+        (403, b"Permission denied", "MLFLOW_TRACKING_PASSWORD"),
+        (404, b"<html>\n<h1>Not Found</h1></html>", "address of an `mlflow server`"),
+        (404, b'{"error_code": "ENDPOINT_NOT_FOUND", "message": "old"}', "newer or older"),
+        (200, b"<html>\nhello</html>", "address of an `mlflow server`"),
+    ],
+)
+def test_what_a_server_refuses_is_said_with_a_remedy(
+    status: int, body: bytes, remedy: str
+) -> None:
+    with (
+        _answering(status, body) as address,
+        pytest.raises(TrackingError, match=f"store {address} cannot be used.*{remedy}") as told,
+    ):
+        queries.cells(address, "demo")
+    assert "\n" not in str(told.value)
+
+
+def test_a_server_of_a_newer_version_may_say_more() -> None:
+    experiment = b'{"experiment_id": "1", "name": "demo", "lifecycle_stage": "active", "new": 3}'
+    body = b'{"experiments": [%s], "experiment": %s, "runs": [], "more": 1}'
+    with _answering(200, body % (experiment, experiment)) as address:
+        assert queries.cells(address, "demo").empty

@@ -1,0 +1,472 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from mlflow import MlflowClient
+
+from dcs.errors import ConfigError, TrackingError
+from tests.tracking.cells import STARTED, content, failed_cell, make_cell, runs, table
+from tracking import Outbox, Recorder, sync
+from tracking.store import queries
+from tracking.store import recorder as _sender
+
+SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1"}
+
+
+def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP, sweep_params={"trials": 2}, source="dcs sweep") as rec:
+        rec.record(make_cell(1))
+        rec.record(make_cell(2))
+        rec.record(failed_cell(3, "Traceback\nValueError: bad table"))
+        report = rec.finish()
+    assert (report.recorded, report.pending, report.status, report.ended) == (
+        3,
+        0,
+        "FINISHED",
+        True,
+    )
+
+    everything = runs()
+    assert "RUNNING" not in set(everything["status"])
+    assert content() == (
+        1,
+        {"cell0001": "FINISHED", "cell0002": "FINISHED", "cell0003": "FAILED"},
+        {"cell0001": 2, "cell0002": 2, "cell0003": 0},
+    )
+    sweep = runs(kind="sweep").iloc[0]
+    assert sweep["status"] == "FINISHED"
+    assert sweep["params.trials"] == "2"
+    assert sweep["tags.mlflow.source.name"] == "dcs sweep"
+    assert "| tiny_lm | helpdesk |" in sweep["tags.mlflow.note.content"]
+    cells = runs(kind="cell").set_index("tags.dcs.cell_key")
+    assert set(cells["tags.mlflow.parentRunId"]) == {sweep["run_id"]}
+    first = cells.loc["cell0001"]
+    assert first["metrics.test/accuracy"] == 0.51
+    assert first["metrics.test/class_accuracy/R_D / _new_"] == 0.25
+    assert first["params.objective.beta"] == "1.0"
+    assert first["params.weight_scale"] == "30"
+    assert first["tags.dcs.method"] == "dcs"
+    assert first["start_time"].timestamp() * 1000 == STARTED + 1000
+    assert first["end_time"].timestamp() * 1000 == STARTED + 1900
+    trial = runs(kind="trial").iloc[0]
+    assert trial["tags.dcs.trial_state"] == "COMPLETE"
+    assert trial["params.weight_scale"] in ("10", "20")
+
+    artifacts = f"runs:/{first['run_id']}"
+    assert mlflow.artifacts.load_dict(f"{artifacts}/scheme.json") == make_cell(1).scheme
+    assert mlflow.artifacts.load_dict(f"{artifacts}/provenance.json")["seeds"] == {"annealing": 7}
+    failed = f"runs:/{cells.loc['cell0003', 'run_id']}/traceback.txt"
+    assert mlflow.artifacts.load_text(failed).endswith("ValueError: bad table")
+    assert Path(first["artifact_uri"].removeprefix("file://")).is_relative_to(output)
+
+    trace = MlflowClient().get_metric_history(first["run_id"], "anneal/temperature")
+    assert [point.step for point in trace] == [0, 1, 2, 3, 4]
+    assert [point.value for point in trace] == [1.0 / (i + 1) for i in range(5)]
+
+    board = table("leaderboard.json", sweep["run_id"])
+    assert board[["method", "seeds"]].to_numpy().tolist() == [["dcs", 2]]
+    assert board["accuracy_mean"].iloc[0] == pytest.approx(0.515)
+    per_cell = table("class_accuracies.json", first["run_id"])
+    assert per_cell["class"].tolist() == ["Sports", "World"]
+    assert per_cell["before"].isna().tolist() == [False, True]
+    all_trials = table("trials.json", first["run_id"])
+    assert all_trials["params.weight_scale"].tolist() == [10, 20]
+
+
+def test_rerun_finds_the_parent_and_writes_nothing_twice(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        rec.record(failed_cell(2))
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        rec.record(make_cell(2))
+        rec.record(make_cell(3))
+        report = rec.finish()
+    assert report.recorded == 2
+    assert content()[:2] == (1, {f"cell000{i}": "FINISHED" for i in (1, 2, 3)})
+    sweep = runs(kind="sweep").iloc[0]
+    assert sweep["run_id"] == report.parent_run_id
+    board = table("leaderboard.json", sweep["run_id"])
+    assert board["seeds"].tolist() == [3], "rows of the first finish are still there"
+    assert sync(output) == ()
+
+
+def test_a_record_replaced_just_before_a_crash_is_recorded_as_it_is(
+    output: Path, uri: str
+) -> None:
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(failed_cell(1))
+        rec.record(failed_cell(2))
+    box = Outbox(output)
+    # The driver dies between writing the file and saying so.
+    box.write(make_cell(1))
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        rec.record(make_cell(2))
+        box.write(make_cell(2, trials=1))
+        report = rec.finish()
+    assert (report.recorded, report.pending) == (2, 0)
+    status, trials = content()[1:]
+    assert status == {"cell0001": "FINISHED", "cell0002": "FINISHED"}
+    assert trials["cell0001"] == 2
+
+
+def test_a_new_store_gets_what_an_older_run_had_computed(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+    other = f"sqlite:///{output / 'other.db'}"
+    (output / "other.db").write_bytes((output / "mlflow.db").read_bytes())
+    with sqlite3.connect(output / "other.db") as connection:
+        connection.execute("UPDATE runs SET lifecycle_stage = 'deleted'")
+    connection.close()
+    with Recorder(other, output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        assert rec.finish().recorded == 1
+    assert list(queries.cells(other, "demo")["cell_key"]) == ["cell0001"]
+
+
+def test_marks_of_a_deleted_database_do_not_count(
+    output: Path, uri: str, empty_store: Path
+) -> None:
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        rec.record(make_cell(2))
+    client = MlflowClient()
+    for run_id in runs()["run_id"]:
+        client.delete_run(run_id)
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+    assert content()[1] == {"cell0001": "FINISHED", "cell0002": "FINISHED"}
+
+
+def test_run_ids_in_the_environment_do_not_disturb(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = MlflowClient().create_run("0").info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", foreign)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "0")
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+    assert content() == (1, {"cell0001": "FINISHED"}, {"cell0001": 2})
+    untouched = MlflowClient().get_run(foreign)
+    assert (untouched.data.metrics, untouched.info.status) == ({}, "RUNNING")
+
+
+def test_many_threads_may_record(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP, trials="none") as rec:
+        with ThreadPoolExecutor(8) as pool:
+            # Each cell twice, as a retried task would.
+            list(pool.map(lambda i: rec.record(make_cell(i // 2)), range(24)))
+        assert rec.finish().pending == 0
+    status, trials = content()[1:]
+    assert status == {f"cell{i:04d}": "FINISHED" for i in range(12)}
+    assert set(trials.values()) == {0}
+
+
+def test_only_the_best_trials_get_runs_but_the_table_has_all(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP, trials=1) as rec:
+        rec.record(make_cell(1, trials=3))
+    assert queries.trials(uri, "demo")["trial"].tolist() == [2]
+    (run_id,) = queries.cells(uri, "demo")["run_id"]
+    assert len(table("trials.json", run_id)) == 3
+
+
+def test_recording_never_holds_up_computing(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    real = _sender.open_client
+
+    def slow(address: str) -> MlflowClient:
+        assert gate.wait(30)
+        return real(address)
+
+    monkeypatch.setattr(_sender, "open_client", slow)
+    with Recorder(output=output, **SWEEP, trials="none") as rec:
+        for number in range(5):
+            rec.record(make_cell(number))
+        assert len(Outbox(output).finished()) == 5
+        gate.set()
+        assert rec.finish().recorded == 5
+
+
+def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
+    output: Path, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sender, "_FIRST_PAUSE", 0.01)
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the folder should be")
+    away = f"sqlite:///{blocked}/mlflow.db"
+    warnings: list[str] = []
+    with Recorder(away, output=output, **SWEEP, warn=warnings.append) as rec:
+        rec.record(make_cell(1))
+        rec.record(make_cell(2))
+        report = rec.finish()
+    assert len(warnings) == 1
+    assert f"tracking store {away} cannot be used" in warnings[0]
+    assert (report.recorded, report.pending, report.parent_run_id) == (0, 2, None)
+    assert f"`dcs sync --output {output}`" in report.message
+    assert "2 pending" in report.message
+    assert len(Outbox(output).finished()) == 2
+
+    assert [r.pending for r in sync(output)] == [2], "still away"
+    blocked.unlink()
+    blocked.mkdir()
+    (blocked / "mlflow.db").write_bytes((output / "mlflow.db").read_bytes())
+    seen: list[tuple[int, int]] = []
+    (report,) = sync(output, progress=lambda done, total: seen.append((done, total)))
+    assert (report.recorded, report.pending, report.status) == (2, 0, "FINISHED")
+    assert seen == [(1, 2), (2, 2)]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", away)
+    assert content()[1] == {"cell0001": "FINISHED", "cell0002": "FINISHED"}
+    assert set(runs()["status"]) == {"FINISHED"}
+    assert sync(output) == (), "nothing is left to do"
+
+
+def test_a_store_given_up_is_replaced_by_another(output: Path, uri: str) -> None:
+    with Recorder("http://127.0.0.1:9", output=output, **SWEEP, warn=lambda line: None) as rec:
+        rec.record(make_cell(1))
+        assert rec.finish().pending == 1
+    assert Outbox(output).pending() == 1
+    (report,) = sync(output, tracking_uri=uri)
+    assert (report.recorded, report.status) == (1, "FINISHED")
+    assert content() == (1, {"cell0001": "FINISHED"}, {"cell0001": 2})
+    assert Outbox(output).pending() == 0
+    assert sync(output) == ()
+
+
+def test_a_store_lost_and_found_in_mid_sweep(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sender, "_FIRST_PAUSE", 0.01)
+    away = threading.Event()
+    real_open, real_write = _sender.open_client, _sender.SweepRuns.write_cell
+    lost = threading.Event()
+
+    def opens(address: str) -> MlflowClient:
+        if away.is_set():
+            lost.set()
+            raise _sender.StoreUnavailable("connection refused")
+        return real_open(address)
+
+    def writes(self: Any, record: Any, digest: str) -> str:
+        if away.is_set():
+            raise ConnectionError("reset by peer")
+        return real_write(self, record, digest)
+
+    monkeypatch.setattr(_sender, "open_client", opens)
+    monkeypatch.setattr(_sender.SweepRuns, "write_cell", writes)
+    warnings: list[str] = []
+    with Recorder(output=output, **SWEEP, warn=warnings.append) as rec:
+        rec.record(make_cell(1))
+        away.set()
+        rec.record(make_cell(2))
+        assert lost.wait(20)
+        rec.record(make_cell(3))
+        away.clear()
+        report = rec.finish()
+    assert (report.recorded, report.pending, report.ended) == (3, 0, True)
+    assert len(warnings) == 1
+    assert content()[:2] == (1, {f"cell000{i}": "FINISHED" for i in (1, 2, 3)})
+
+
+def test_one_record_that_is_refused_does_not_stop_the_others(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = _sender.SweepRuns._write_trial
+
+    def picky(self: Any, trial: Any, record: Any, parent: str) -> None:
+        if record.key == "cell0002":
+            raise ValueError("this trial is not to my taste")
+        real(self, trial, record, parent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_sender.SweepRuns, "_write_trial", picky)
+        with Recorder(output=output, **SWEEP) as rec:
+            for number in (1, 2, 3):
+                rec.record(make_cell(number))
+            report = rec.finish()
+    assert (report.recorded, report.pending) == (2, 1)
+    assert report.rejected == {"cell0002": "ValueError: this trial is not to my taste"}
+    assert "not to my taste" in report.message
+    assert content()[1] == {"cell0001": "FINISHED", "cell0003": "FINISHED"}
+    assert set(runs()["status"]) == {"FINISHED"}
+    assert [r.recorded for r in sync(output)] == [1]
+    assert content()[1] == {f"cell000{i}": "FINISHED" for i in (1, 2, 3)}
+
+
+def test_a_damaged_outbox_file_is_reported_by_name(output: Path, uri: str) -> None:
+    with Recorder("http://127.0.0.1:9", output=output, **SWEEP, warn=lambda line: None) as rec:
+        rec.record(make_cell(1))
+        rec.record(make_cell(2))
+    path = Outbox(output).path("cell0001")
+    path.write_bytes(path.read_bytes()[:100])
+    report = sync(output, tracking_uri=uri)[0]
+    assert content()[1] == {"cell0002": "FINISHED"}
+    assert (report.recorded, report.pending) == (1, 1)
+    assert [line.split(":")[0] for line in report.damaged] == [str(path)]
+    assert str(path) in report.message
+    assert list(Outbox(output).finished()) == ["cell0002"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")]
+)
+def test_an_exception_ends_the_sweep(
+    output: Path, uri: str, error: type[BaseException], status: str
+) -> None:
+    with pytest.raises(error), Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        raise error
+    assert runs(kind="sweep")["status"].tolist() == [status]
+    assert "RUNNING" not in set(runs()["status"])
+    assert rec.close().status == status, "closing again changes nothing"
+    with pytest.raises(TrackingError, match="closed"):
+        rec.record(make_cell(2))
+
+
+def test_a_signal_in_the_middle_of_recording_does_not_lock_up(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(output=output, **SWEEP)
+    real = Outbox.write
+
+    def interrupted(self: Outbox, record: Any) -> Path:
+        real(self, record)
+        # What a handler of SIGTERM does, on top of whatever the main thread was doing.
+        recorder.close("KILLED")
+        raise SystemExit(143)
+
+    recorder.record(make_cell(1))
+    monkeypatch.setattr(Outbox, "write", interrupted)
+    with pytest.raises(SystemExit), recorder:
+        recorder.record(make_cell(2))
+    assert recorder.close().ended
+    assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
+    assert "RUNNING" not in set(runs()["status"])
+
+
+def test_a_second_recorder_of_the_same_sweep_is_refused(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP):
+        with pytest.raises(TrackingError, match=f"id {os.getpid()}"):
+            Recorder(output=output, **SWEEP)
+        with pytest.raises(TrackingError, match="by another process"):
+            sync(output)
+        with Recorder(output=output, experiment="demo", sweep_key="s2"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tracking_uri": "./mlruns"}, "is a folder"),
+        ({"experiment": " "}, "name of the experiment is empty"),
+        ({"sweep_key": "a/b"}, "sweep key 'a/b'"),
+        ({"trials": "best"}, "tracking.trials is 'best'"),
+        ({"trace_points": -1}, "trace_points is -1"),
+    ],
+)
+def test_wrong_options_are_said_at_once(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((ConfigError, ValueError)) as caught:
+        Recorder(output=tmp_path, **(SWEEP | options))
+    assert said in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sync_needs_a_sweep_and_its_password(
+    tmp_path: Path, output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TrackingError, match="check --output"):
+        sync(tmp_path / "nothing")
+    secret = "http://me:secret@127.0.0.1:9"
+    with Recorder(secret, output=output, **SWEEP, warn=lambda line: None) as rec:
+        rec.record(make_cell(1))
+        assert "secret" not in rec.finish().message
+    for path in output.rglob("*.json*"):
+        assert "secret" not in path.read_text()
+    with pytest.raises(TrackingError, match="password"):
+        sync(output)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", secret)
+    assert [report.pending for report in sync(output)] == [1]
+
+
+DRIVER = """
+import os, signal, sys
+from tracking import Recorder
+from tracking.store import runs as _runs
+from tests.tracking.cells import make_cell
+
+end = sys.argv[2]
+if end == "kill":
+    real, written = _runs.SweepRuns._write_trial, []
+    def write(self, trial, record, parent):
+        real(self, trial, record, parent)
+        written.append(trial)
+        if len(written) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    _runs.SweepRuns._write_trial = write
+recorder = Recorder(output=sys.argv[1], experiment="demo", sweep_key="s1")
+if end == "term":
+    def stop(number, frame):
+        recorder.close("KILLED")
+        sys.exit(143)
+    signal.signal(signal.SIGTERM, stop)
+for number in range(3):
+    recorder.record(make_cell(number))
+if end != "exit":
+    print("ready", flush=True)
+    signal.pause()
+"""
+
+
+def _drive(output: Path, end: str) -> subprocess.Popen[str]:
+    root = Path(__file__).parents[3]
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(DRIVER), str(output), end],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_kill_minus_nine_in_mid_record_then_sync(output: Path, uri: str) -> None:
+    with _drive(output, "kill") as process:
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert "RUNNING" in set(runs()["status"])
+    (report,) = sync(output)
+    assert report.pending == 0
+    keys = [f"cell{i:04d}" for i in range(3)]
+    assert content() == (1, dict.fromkeys(keys, "FINISHED"), dict.fromkeys(keys, 2))
+    assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
+    assert "RUNNING" not in set(runs()["status"])
+
+
+@pytest.mark.parametrize("end", ["term", "exit"])
+def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str, end: str) -> None:
+    with _drive(output, end) as process:
+        if end == "term":
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == (143 if end == "term" else 0)
+    assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
+    assert "RUNNING" not in set(runs()["status"])
+    assert len(Outbox(output).finished()) == 3
+    (info,) = [json.loads(p.read_text()) for p in output.glob("outbox/*/sweep.json")]
+    assert info["ended"]

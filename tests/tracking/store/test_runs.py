@@ -1,0 +1,238 @@
+"""Writing to a store that fails at any moment: what is there afterwards is right, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from mlflow import MlflowClient
+
+from dcs.errors import ConfigError
+from tests.tracking.cells import content, make_cell, runs
+from tests.tracking.paper_cells import paper_cells
+from tracking import schema
+from tracking.records import CellRecord
+from tracking.store._content import chosen, thin
+from tracking.store.client import StoreUnavailable, artifact_location, open_client, quietly
+from tracking.store.destinations import DestinationInfo
+from tracking.store.recorder import parse_trials
+from tracking.store.runs import SweepRuns
+
+INFO = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s1")
+WRITES = {"create_run", "log_batch", "log_artifacts", "set_terminated", "delete_run", "set_tag"}
+WRITES |= {"log_inputs"}
+_TABLES = (
+    "main_results",
+    "schemes",
+    "annealing_time",
+    "class_accuracies_trec",
+    "objective_ablation",
+    "objective_by_method",
+)
+
+
+def _sweep(client: MlflowClient, uri: str, info: DestinationInfo = INFO) -> SweepRuns:
+    # As the sender does: without a location MLflow would use the working directory.
+    location = artifact_location(uri, Path(), info.experiment)
+    return SweepRuns(client, info, location=location)
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class FailingClient:
+    """A real client that dies before or after its n-th writing call."""
+
+    def __init__(self, client: MlflowClient, *, after: int, done: bool) -> None:
+        self._client, self._left, self._done = client, after, done
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if name not in WRITES:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and not self._done:
+                raise Crash
+            result = method(*args, **kwargs)
+            if self._left == 0:
+                raise Crash
+            return result
+
+        return call
+
+
+def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> None:
+    cell = make_cell(1, trials=2, scheme=None)
+    older = make_cell(1, trials=1, scheme=None, metrics={"test/accuracy": 0.1})
+    client = open_client(uri)
+    with quietly():
+        _sweep(client, uri).write_cell(older, older.digest)
+        crashes = 0
+        for call in range(1, 40):
+            changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
+            sweep = _sweep(client, uri)
+            sweep._client = FailingClient(client, after=call, done=call % 2 == 0)  # type: ignore[assignment]
+            try:
+                sweep.write_cell(changed, changed.digest)
+            except Crash:
+                crashes += 1
+            again = _sweep(client, uri)
+            run_id = again.write_cell(changed, changed.digest)
+            assert content() == (1, {cell.key: "FINISHED"}, {cell.key: 2})
+            run = client.get_run(run_id)
+            assert run.data.metrics["test/accuracy"] == call / 100
+            assert again.write_cell(changed, changed.digest) == run_id
+            if not crashes or crashes < call:
+                break
+        assert crashes > 12, "every call was to be tried"
+        deleted = client.search_runs([again.experiment_id], run_view_type=2)
+        assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
+
+
+def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(uri: str) -> None:
+    client = open_client(uri)
+    cell = make_cell(1)
+    with quietly():
+        first = _sweep(client, uri)
+        run_id = first.write_cell(cell, cell.digest)
+        other = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s2")
+        second = _sweep(client, uri, other)
+        assert second.parent_id != first.parent_id
+        assert second.write_cell(cell, cell.digest) == run_id
+        assert client.get_run(run_id).data.tags[schema.PARENT] == second.parent_id
+    assert content() == (2, {cell.key: "FINISHED"}, {cell.key: 2})
+
+
+def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(uri: str) -> None:
+    client = open_client(uri)
+    odd = make_cell(
+        1,
+        params={"a b&c": "x" * 9000, "a b c": 1, "none": None, "list": [1, "ä"]},
+        metrics={"test/class_accuracy/../x": 0.5, "//": 1.0, "nan": float("nan")},
+        identity={"task": "t" * 9000, "method": "dcs"},
+    )
+    with quietly():
+        run_id = _sweep(client, uri).write_cell(odd, odd.digest)
+        data = client.get_run(run_id).data
+    assert data.params["list"] == '[1, "\\u00e4"]'
+    assert len(data.params["a b_c"]) == 6000
+    assert "none" not in data.params
+    assert 0.5 in data.metrics.values()
+
+
+def test_a_deleted_experiment_is_not_written_to(uri: str) -> None:
+    client = open_client(uri)
+    with quietly():
+        sweep = _sweep(client, uri)
+        client.delete_experiment(sweep.experiment_id)
+        with pytest.raises(StoreUnavailable, match="mlflow experiments restore"):
+            _sweep(client, uri)
+
+
+def test_parameters_of_a_sweep_are_added_but_never_rewritten(uri: str) -> None:
+    client = open_client(uri)
+    for params in ({"seed": 1}, {"seed": 2, "grid": {"tasks": ["a", "b"]}}):
+        info = DestinationInfo(
+            tracking_uri=None, experiment="demo", sweep_key="s1", sweep_params=params
+        )
+        with quietly():
+            _sweep(client, uri, info)
+    sweeps = runs(kind="sweep")
+    assert len(sweeps) == 1
+    assert sweeps.iloc[0]["params.seed"] == "1"
+    assert sweeps.iloc[0]["params.grid.tasks"] == '["a", "b"]'
+
+
+@pytest.mark.parametrize(
+    ("option", "direction", "expected"),
+    [
+        ("all", "maximize", [0, 1, 2, 3]),
+        ("none", "maximize", []),
+        (2, "maximize", [2, 3]),
+        (2, "minimize", [0, 1]),
+        (0, "maximize", []),
+        (9, "maximize", [0, 1, 2, 3]),
+    ],
+)
+def test_which_trials_get_runs(option: str | int, direction: str, expected: list[int]) -> None:
+    cell = make_cell(trials=4, direction=direction)
+    assert [trial.number for trial in chosen(cell, option)] == expected
+
+
+def test_option_of_trials_is_read_and_checked() -> None:
+    assert [parse_trials(text) for text in ("all", "none", "best:3", "4", 5)] == [
+        "all",
+        "none",
+        3,
+        4,
+        5,
+    ]
+    for wrong in ("al", "best:", "best:-1", "-1"):
+        with pytest.raises(ConfigError, match="allowed: all, none, best:K"):
+            parse_trials(wrong)
+    with pytest.raises(ConfigError, match="did you mean 'none'"):
+        parse_trials("nne")
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 5, 100, 101, 1000])
+@pytest.mark.parametrize("limit", [0, 1, 2, 100])
+def test_a_long_trace_is_thinned_evenly_and_keeps_its_end(length: int, limit: int) -> None:
+    steps = thin(length, limit)
+    assert len(steps) <= max(limit, 2 if limit else 0)
+    assert steps == sorted(set(steps))
+    if length and limit:
+        assert steps[-1] == length - 1
+
+
+def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:
+    client = open_client(uri)
+    identity = {"model": "m", "task": "trec", "optimization_digest": "a" * 64}
+    about = {"optimization": {"rows": 100, "prompt_hash": "xyz"}, "test": {"rows": 10}}
+    cell = make_cell(1, identity=identity, provenance={"tables": about})
+    with quietly():
+        run_id = _sweep(client, uri).write_cell(cell, cell.digest)
+        run = client.get_run(run_id)
+    (given,) = run.inputs.dataset_inputs
+    assert {tag.key: tag.value for tag in given.tags} == {"mlflow.data.context": "optimization"}
+    assert given.dataset.name == "trec m optimization"
+    assert given.dataset.digest == "a" * 36
+    assert json.loads(given.dataset.profile) == {"num_rows": 100, "num_classes": 2}
+    source = mlflow.data.get_source(given.dataset)
+    assert source.to_dict()["tags"]["prompt_hash"] == "xyz"
+    assert run.data.tags["dcs.optimization_digest"] == "a" * 64
+
+
+def test_a_cell_can_be_read_back_whole(uri: str) -> None:
+    client = open_client(uri)
+    cell = make_cell(1)
+    with quietly():
+        run_id = _sweep(client, uri).write_cell(cell, cell.digest)
+        path = client.download_artifacts(run_id, "cell.json")
+    assert CellRecord.from_json(Path(path).read_text(encoding="utf-8")) == cell
+
+
+def test_the_run_of_a_sweep_has_every_table_in_every_form(uri: str) -> None:
+    client = open_client(uri)
+    cells = paper_cells(tasks=("trec",), objective="err") + paper_cells(tasks=("trec",))
+    with quietly():
+        sweep = _sweep(client, uri)
+        sweep.write_summary(cells)
+        found = client.list_artifacts(sweep.parent_id, "tables")
+        assert {item.path.partition("/")[2] for item in found} == {
+            f"{name}.{form}" for name in _TABLES for form in ("md", "tex", "csv", "json")
+        }
+        listed = client.get_run(sweep.parent_id).data.tags[schema.LOGGED_ARTIFACTS]
+        frames = {
+            name: client.load_table(sweep.experiment_id, f"tables/{name}.json") for name in _TABLES
+        }
+    assert {f"tables/{name}.json" for name in _TABLES} <= {
+        entry["path"] for entry in json.loads(listed)
+    }
+    assert frames["main_results"]["accuracy_mean"].tolist() == pytest.approx([0.8, 0.8])
+    assert frames["objective_ablation"]["objective"].tolist() == ["full", "err"]

@@ -1,0 +1,55 @@
+"""A real MLflow server: records arrive over HTTP, also after it was gone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.servers import free_port, mlflow_server
+from tests.tracking.cells import content, make_cell, runs, table
+from tracking import Recorder, sync
+from tracking.store import queries
+from tracking.store.queries import stored_cells
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_server_that_goes_and_comes_back_has_every_cell_once(
+    output: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    warnings: list[str] = []
+    with Recorder(
+        address, output=output, experiment="demo", sweep_key="s1", warn=warnings.append
+    ) as recorder:
+        with mlflow_server(output, port):
+            recorder.record(make_cell(1))
+            for _ in range(200):
+                if recorder.outbox.pending() == 0:
+                    break
+                time.sleep(0.1)
+        recorder.record(make_cell(2))
+        report = recorder.finish()
+    assert report.pending == 1
+    assert len(warnings) == 1
+
+    with mlflow_server(output, port):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        assert [(r.recorded, r.pending) for r in sync(output)] == [(1, 0)]
+        assert content() == (
+            1,
+            {"cell0001": "FINISHED", "cell0002": "FINISHED"},
+            {"cell0001": 2, "cell0002": 2},
+        )
+        assert set(runs()["status"]) == {"FINISHED"}
+        sweep = runs(kind="sweep").iloc[0]
+        assert table("leaderboard.json", sweep["run_id"])["seeds"].tolist() == [2]
+        # The server keeps the artifacts, and only the address says which server.
+        monkeypatch.delenv("MLFLOW_TRACKING_URI")
+        assert len(queries.schemes(address, "demo")) == 4
+        read = stored_cells(address, "demo")
+        assert [cell.record for cell in read] == [make_cell(1), make_cell(2)]
+    assert capfd.readouterr().out == ""

@@ -1,0 +1,175 @@
+"""Schemes as MLflow models: the same numbers as the package, with nothing pickled."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlflow.exceptions import MlflowException
+
+from dcs.data.table import ProbabilityTable
+from dcs.errors import SchemeError, TrackingError
+from dcs.schemes.calibration import Calibration
+from dcs.schemes.corrections import CorrectionSet
+from dcs.schemes.scheme import CorrectionScheme
+from tests.servers import free_port, running
+from tests.tracking.cells import make_cell
+from tracking import Recorder
+from tracking.store.queries import stored_cells
+from tracking.store.scheme_model import SchemeModel
+from tracking.store.serving import model_uri, register_scheme, save_scheme_model
+
+CORRECTIONS = CorrectionSet.dcs(weight_scale=7)
+NAMES = ("Sports", "World news", "label", "p:x")
+
+
+@st.composite
+def _case(draw: st.DrawFn) -> tuple[CorrectionScheme, np.ndarray]:
+    count = draw(st.integers(2, 4))
+    picks = draw(st.lists(st.integers(0, len(CORRECTIONS) - 1), min_size=count, max_size=count))
+    calibration = None
+    if draw(st.booleans()):
+        numbers = st.floats(-2, 2)
+        matrix = draw(st.lists(st.tuples(*[numbers] * count), min_size=count, max_size=count))
+        calibration = Calibration("logistic", tuple(matrix), draw(st.tuples(*[numbers] * count)))
+    scheme = CorrectionScheme(
+        NAMES[:count], tuple(CORRECTIONS[k] for k in picks), calibration=calibration
+    )
+    # Eighths meet the corners of the membership functions, and tie.
+    parts = draw(
+        st.lists(
+            st.lists(st.integers(0, 8), min_size=count, max_size=count).filter(any),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    rows = np.array(parts, dtype=np.float64)
+    return scheme, rows / rows.sum(axis=1, keepdims=True)
+
+
+@given(_case())
+@settings(max_examples=60, deadline=None)
+def test_the_model_computes_what_the_scheme_does(case: tuple[CorrectionScheme, Any]) -> None:
+    scheme, probs = case
+    model = SchemeModel()
+    model.scheme = scheme.to_dict()
+    columns = [f"p:{name}" for name in scheme.classes]
+    answer = model.predict(None, pd.DataFrame(probs, columns=columns))
+    np.testing.assert_array_equal(answer[columns].to_numpy(), scheme.apply(probs))
+    expected = [scheme.classes[index] for index in scheme.predict(probs)]
+    assert answer["label"].tolist() == expected
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "model"
+    save_scheme_model(folder, make_cell().scheme or {}, run_id="r1")
+    return folder
+
+
+def test_a_saved_model_is_code_and_json(folder: Path) -> None:
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {"MLmodel", "scheme_model.py", "artifacts/scheme.json"} <= names
+    assert {"input_example.json", "requirements.txt"} <= names
+    assert not [name for name in names if name.endswith((".pkl", ".pickle", ".joblib"))]
+    CorrectionScheme.load(folder / "artifacts" / "scheme.json")
+    requirements = (folder / "requirements.txt").read_text().split()
+    assert [line.partition("==")[0] for line in requirements] == ["mlflow", "numpy", "pandas"]
+
+
+def test_a_saved_model_loads_and_reads_its_example(folder: Path) -> None:
+    model = mlflow.pyfunc.load_model(str(folder))
+    assert model.metadata.signature.inputs.input_names() == ["p:Sports", "p:World"]
+    answer = model.predict(model.input_example)
+    assert list(answer.columns) == ["label", "p:Sports", "p:World"]
+    assert answer[["p:Sports", "p:World"]].sum(axis=1).tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_a_parquet_table_is_a_batch(folder: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1, 1], size=50)
+    table = ProbabilityTable.from_arrays(probs, np.zeros(50, int), classes=("Sports", "World"))
+    table.write(tmp_path / "t.parquet")
+    model = mlflow.pyfunc.load_model(str(folder))
+    answer = model.predict(pd.read_parquet(tmp_path / "t.parquet"))
+    scheme = CorrectionScheme.load(folder / "artifacts" / "scheme.json")
+    np.testing.assert_array_equal(
+        answer[["p:Sports", "p:World"]].to_numpy(), scheme.apply(table.probs)
+    )
+
+
+@pytest.mark.parametrize("row", [[0.5, 0.6], [-0.5, 1.5], [float("nan"), 1.0]])
+def test_what_is_no_probability_is_refused(folder: Path, row: list[float]) -> None:
+    model = mlflow.pyfunc.load_model(str(folder))
+    rows = pd.DataFrame([[0.5, 0.5], row], columns=["p:Sports", "p:World"])
+    with pytest.raises(MlflowException, match="row 1: .* are not probabilities"):
+        model.predict(rows)
+
+
+def test_only_schemes_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(SchemeError):
+        save_scheme_model(tmp_path / "m", {"format": "other"})
+    assert not (tmp_path / "m").exists()
+
+
+def test_every_chosen_scheme_is_logged_and_can_be_registered(output: Path, uri: str) -> None:
+    with Recorder(output=output, experiment="demo", sweep_key="s1") as recorder:
+        recorder.record(make_cell(1))
+        recorder.record(make_cell(2, identity={"method": "icl", "task": "t"}))
+    chosen, plain = sorted(
+        stored_cells(uri, "demo"), key=lambda cell: cell.record.identity["method"]
+    )
+    model = mlflow.pyfunc.load_model(model_uri(chosen.run_id))
+    assert model.metadata.run_id == chosen.run_id
+    assert register_scheme(uri, chosen.run_id, "moods") == "1"
+    assert register_scheme(uri, chosen.run_id, "moods", alias="champion") == "2"
+    again = mlflow.pyfunc.load_model("models:/moods@champion")
+    row = pd.DataFrame([[0.9, 0.1]], columns=["p:Sports", "p:World"])
+    assert again.predict(row).equals(model.predict(row))
+    with pytest.raises(TrackingError, match="has no model"):
+        register_scheme(uri, plain.run_id, "moods")
+
+
+def test_the_scheme_alone_needs_only_numpy(folder: Path) -> None:
+    code = (
+        "import sys\n"
+        "heavy = 'mlflow pandas numba torch pyarrow sklearn ray optuna'.split()\n"
+        "sys.modules.update(dict.fromkeys(heavy))\n"
+        "from dcs.schemes.scheme import CorrectionScheme\n"
+        f"scheme = CorrectionScheme.load({str(folder / 'artifacts' / 'scheme.json')!r})\n"
+        "print(scheme.apply([[0.9, 0.1]]).round(3).tolist())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[[0.643, 0.357]]\n"
+
+
+@pytest.mark.slow
+def test_a_server_answers_rows_of_json(folder: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(folder)]
+    command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", "1"]
+    rows = [{"p:Sports": 0.9, "p:World": 0.1}, {"p:Sports": 1, "p:World": 0}]
+    body = json.dumps({"dataframe_records": rows}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"}
+    )
+    with (
+        running(command, f"http://127.0.0.1:{port}/ping"),
+        urllib.request.urlopen(request, timeout=10) as response,
+    ):
+        answer = json.load(response)
+    first, second = answer["predictions"]
+    assert first["label"] == second["label"] == "Sports"
+    assert first["p:Sports"] == pytest.approx(0.72 / 1.12)
+    assert second["p:World"] == 0.0

@@ -1,0 +1,77 @@
+"""The lock that every record carries: what of it can be installed again."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, requires, version
+
+import pytest
+
+from tracking import environment as provenance
+
+
+def test_the_lock_holds_what_is_installed_of_all_that_is_needed():
+    lock = provenance.locked_versions()
+    assert all(version(name) == number for name, number in lock.items())
+    assert {"numpy", "numba", "ray", "optuna", "mlflow", "torch", "llvmlite"} <= set(lock)
+    assert provenance.DISTRIBUTION not in lock
+    # Nothing that is needed without a condition is missing, at any depth.
+    for name in lock:
+        for line in requires(name) or ():
+            needed, _, marker = provenance._parsed(line)
+            if not marker:
+                assert needed in lock, f"{name} needs {line}"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("numpy", ("numpy", [], "")),
+        ("PyYAML>=6.0", ("pyyaml", [], "")),
+        ("ruamel.yaml_x (>=1,<2)", ("ruamel-yaml-x", [], "")),
+        ("ray[default, serve]>=2.60 ; extra == 'dev'", ("ray", ["default", "serve"], None)),
+        ("torch @ https://x/y.whl", ("torch", [], "")),
+    ],
+)
+def test_requirements_are_read_as_their_makers_write_them(line, expected):
+    name, extras, marker = provenance._parsed(line)
+    assert (name, extras) == expected[:2]
+    if expected[2] is None:
+        assert provenance._EXTRA.search(marker)[1] == "dev"
+    else:
+        assert marker == expected[2]
+
+
+def test_a_record_says_what_made_it():
+    found = provenance.collect_provenance(seeds={"root": 3})
+    assert found["seeds"] == {"root": 3}
+    assert found["sources"] == provenance.source_digest()
+    assert found["lock"]["numpy"] == found["packages"]["numpy"] == version("numpy")
+    assert found["cpu"]
+    assert found["packages"][provenance.DISTRIBUTION] == provenance.installed_version()
+
+
+def test_software_that_is_not_installed_has_no_version(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(provenance, "version", missing)
+    assert provenance.installed_version() == "not installed"
+
+
+def test_copies_inside_other_packages_are_not_in_the_lock(tmp_path, monkeypatch):
+    for place in ("numpy-9.9.dist-info", "colorama-0.4.6.dist-info"):
+        folder = tmp_path / "ray" / "thirdparty_files" / place
+        folder.mkdir(parents=True)
+        name, number = place.removesuffix(".dist-info").split("-")
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path / "ray" / "thirdparty_files")
+    provenance.locked_versions.cache_clear()
+    assert version("numpy") == "9.9"
+    try:
+        lock = provenance.locked_versions()
+    finally:
+        provenance.locked_versions.cache_clear()
+    assert lock["numpy"] != "9.9"
+    assert lock.get("colorama") != "0.4.6"

@@ -1,0 +1,164 @@
+"""What docs/cluster.md says to other schedulers: Ray's own reading of it, and the script run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from workflows.cli import app
+from workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, place
+
+ROOT = Path(__file__).parents[3]
+
+
+def _block(title: str, language: str) -> str:
+    """Return the first block of code below a heading of the document."""
+    text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    section = text.partition(f"## {title}")[2].partition("\n## ")[0]
+    found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    assert found, f"no {language} block under {title}"
+    return found[1]
+
+
+def _check_sweep(arguments: list[str]) -> None:
+    """Have our own command line read the options of a ``dcs sweep``."""
+    command = typer.main.get_command(app).commands["sweep"]
+    command.make_context("sweep", list(arguments))
+
+
+@pytest.fixture(scope="module")
+def job() -> dict[str, Any]:
+    return dict(yaml.safe_load(_block("Kubernetes", "yaml")))
+
+
+@pytest.fixture(scope="module")
+def node_types(job: dict[str, Any]) -> dict[str, Any]:
+    # A private name of Ray: this is how its autoscaler reads what KubeRay hands it.
+    reader = importlib.import_module("ray.autoscaler._private.kuberay.autoscaling_config")
+    cluster = {
+        "metadata": {"name": "dcs", "namespace": "default"},
+        "spec": job["spec"]["rayClusterSpec"],
+    }
+    config = reader._derive_autoscaling_config_from_ray_cr(cluster)
+    util = importlib.import_module("ray.autoscaler._private.util")
+    util.validate_config(config)
+    return dict(config["available_node_types"])
+
+
+def test_kuberay_places_work_by_resource(node_types):
+    (head,) = (t for name, t in node_types.items() if "head" in name)
+    cells, scoring = node_types["cells"], node_types["scoring"]
+    assert head["resources"]["CPU"] == 0
+    assert cells["resources"]["CPU"] == cells["resources"][CELLS]
+    assert scoring["resources"]["GPU"] == 1
+    assert CELLS not in scoring["resources"]
+    largest = cells["max_workers"] * cells["resources"]["CPU"]
+    assert head["resources"][MAX_CPUS] == largest
+    assert head["resources"][MAX_GPUS] == scoring["max_workers"]
+    # Before any worker is there, the driver asks for all of them.
+    start = place([{"NodeID": "head", "Alive": True, "Resources": head["resources"]}])
+    assert (start.cell_cpus, start.cell_cpus_now, start.actor_slots) == (largest, 0, 4)
+
+
+def test_kuberay_runs_the_sweep(job):
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    spec = job["spec"]
+    program, command, *arguments = spec["entrypoint"].split()
+    assert (program, command) == ("dcs", "sweep")
+    _check_sweep(arguments)
+    cluster = spec["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    # The version that is tested is the one that is asked for.
+    assert f"ray=={cluster['rayVersion']}" in (ROOT / "constraints.txt").read_text()
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    mounts = []
+    for group in groups:
+        for value in group["rayStartParams"].values():
+            assert isinstance(value, str)
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["resources"]["limits"]["cpu"]
+        names = {volume["name"] for volume in pod["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == names
+        mounts.append({mount["mountPath"] for mount in container["volumeMounts"]})
+        if "resources" in group["rayStartParams"]:
+            json.loads(json.loads(group["rayStartParams"]["resources"]))
+    assert mounts[0] == mounts[1] == mounts[2]
+    assert any(arguments[0].startswith(f"{path}/") for path in mounts[0])
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """The script, and programs in place of Slurm, Ray and ours that note how they are called."""
+    script = tmp_path / "job.sh"
+    script.write_text(_block("Slurm", "sh"), encoding="utf-8")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    note = f'echo "$(basename $0) $*" >> {tmp_path}/calls\n'
+    sources = {
+        "scontrol": "printf 'node1\\nnode2\\nnode3\\n'",
+        "openssl": "echo 0123456789abcdef",
+        "sleep": "",
+        # Like the real one it passes signals on, and runs what comes after its options.
+        "srun": 'while [ "${1#-}" != "$1" ]; do [ "$1" = -w ] && shift; shift; done\nexec "$@"',
+        "ray": note + f'echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> {tmp_path}/tokens',
+        "dcs": note + f"trap 'echo stopped >> {tmp_path}/calls; exit 143' TERM\n"
+        f"touch {tmp_path}/started\n"
+        f"while [ -e {tmp_path}/hold ]; do /bin/sleep 0.05; done",
+    }
+    for name, source in sources.items():
+        (programs / name).write_text(f"#!/bin/bash\n{source}\n")
+        (programs / name).chmod(0o755)
+    activate = tmp_path / "home" / "env" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.touch()
+    environment = {
+        "HOME": str(tmp_path / "home"),
+        "PATH": f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin",
+        "SCRATCH": str(tmp_path),
+        "SLURM_JOB_NODELIST": "node[1-3]",
+        "SLURM_NNODES": "3",
+    }
+    return script, environment
+
+
+def test_the_slurm_script_starts_ray_and_the_sweep(slurm, tmp_path):
+    script, environment = slurm
+    done = subprocess.run(["bash", "-u", script], env=environment, timeout=60, check=True)
+    assert done.returncode == 0
+    calls = (tmp_path / "calls").read_text().splitlines()
+    (head,) = (call for call in calls if call.startswith("ray start --head"))
+    assert "--dashboard-host=127.0.0.1" in head
+    assert "ray start --address=node1:6379 --block" in calls
+    (sweep,) = (call.split() for call in calls if call.startswith("dcs "))
+    assert sweep[:2] == ["dcs", "sweep"]
+    _check_sweep(sweep[2:])
+    assert sweep[sweep.index("--address") + 1] == "node1:6379"
+    # All nodes have the one token.
+    assert set((tmp_path / "tokens").read_text().splitlines()) == {"token 0123456789abcdef"}
+
+
+def test_the_slurm_script_passes_the_end_on_to_the_sweep(slurm, tmp_path):
+    script, environment = slurm
+    (tmp_path / "hold").touch()
+    with subprocess.Popen(["bash", script], env=environment) as process:
+        until = time.monotonic() + 60
+        while not (tmp_path / "started").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        # The code of a sweep that was stopped.
+        assert process.wait(60) == 143
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == "stopped"
+    options = [line for line in script.read_text().splitlines() if line.startswith("#SBATCH")]
+    assert any("--signal=B:TERM@" in line for line in options)

@@ -1,0 +1,150 @@
+"""Items mapped here and as Ray tasks: the same results, in order, within bounds."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflows.cluster.parallel import Known, in_process, ray_mapper
+from workflows.cluster.placement import CELLS, place
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        # As a node of a cluster that says itself where cells go.
+        resources={CELLS: 2},
+        include_dashboard=False,
+        log_to_driver=False,
+    )
+    yield
+    ray.shutdown()
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+def _slow_first(number: int) -> int:
+    time.sleep(0.3 if number == 0 else 0.0)
+    return number
+
+
+def _refuse(number: int) -> int:
+    if number == 3:
+        raise KeyError("three")
+    return number
+
+
+class _Note:
+    """Leaves a file for each item that it is at, and takes it away in the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, number: int) -> int:
+        (self.folder / f"{number}").touch()
+        time.sleep(0.05)
+        at_work = len(list(self.folder.iterdir()))
+        (self.folder / f"{number}").unlink()
+        return at_work
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_results_come_in_order(cluster, width):
+    mapper = ray_mapper(width=width)
+    assert (mapper is in_process) == (width == 1)
+    assert list(mapper(_square, range(9))) == [n * n for n in range(9)]
+    assert list(mapper(_slow_first, range(9), ahead=4)) == list(range(9))
+    assert list(mapper(_square, [])) == []
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_known_results_are_not_computed(cluster, width):
+    items = [Known(-1), 2, Known(-2), Known(-3), 3, Known(-4)]
+    assert list(ray_mapper(width=width)(_square, items)) == [-1, 4, -2, -3, 9, -4]
+
+
+@pytest.mark.parametrize("width", [1, 2, 8])
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_items_are_taken_no_further_ahead_than_allowed(cluster, width, ahead):
+    results: list[int] = []
+    left: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(8):
+            left.append(number - len(results))
+            yield number
+
+    for result in ray_mapper(width=width)(_square, items(), ahead=ahead):
+        results.append(result)
+    assert results == [n * n for n in range(8)]
+    assert max(left) < ahead
+    if width >= ahead > 1:
+        assert max(left) == ahead - 1
+
+
+def test_no_more_tasks_than_the_width_are_at_work(cluster, tmp_path):
+    assert max(ray_mapper(width=2, options={"num_cpus": 0})(_Note(tmp_path), range(8))) <= 2
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_an_error_is_the_one_that_was_raised(cluster, width):
+    seen = []
+    with pytest.raises(KeyError, match="three"):
+        for result in ray_mapper(width=width)(_refuse, range(9)):
+            seen.append(result)
+    assert seen == [0, 1, 2]
+
+
+def _fan_out(numbers: list[int], options: dict[str, Any]) -> tuple[list[int], list[int]]:
+    found = list(ray_mapper(width=4, options=options)(_with_pid, numbers, ahead=4))
+    return [value for value, _ in found], [os.getpid(), *(pid for _, pid in found)]
+
+
+def _with_pid(number: int) -> tuple[int, int]:
+    return number * number, os.getpid()
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_tasks_that_wait_for_tasks_do_not_block_each_other(cluster, declared):
+    """More tasks than CPUs, each of which waits for tasks of its own."""
+    import ray
+
+    options = place(ray.nodes()).cells if declared else {"num_cpus": 1}
+    assert ("resources" in options) == declared
+    outer = ray.remote(_fan_out).options(**options)
+    answers = ray.get([outer.remote(list(range(6)), options) for _ in range(4)], timeout=100)
+    for values, (parent, *helpers) in answers:
+        assert values == [n * n for n in range(6)]
+        assert parent not in helpers
+
+
+def _never_ends(folder: Path, number: int) -> int:
+    (folder / str(os.getpid())).touch()
+    if number == 0:
+        while len(list(folder.iterdir())) < 2:
+            time.sleep(0.01)
+        raise KeyError("zero")
+    while True:
+        time.sleep(0.01)
+
+
+def test_the_others_are_cancelled_when_one_fails(cluster, tmp_path):
+    import ray
+
+    with pytest.raises(KeyError, match="zero"):
+        list(ray_mapper(width=2)(functools.partial(_never_ends, tmp_path), range(9)))
+    # Both CPUs are free again: this would wait for ever.
+    task = ray.remote(num_cpus=2)(_square)
+    assert ray.get(task.remote(5), timeout=60) == 25

@@ -1,0 +1,65 @@
+"""vLLM in a Ray actor, as sweeps run it. Runs in an environment of its own: make test-vllm."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workflows.cells import TableRequest
+from workflows.cluster.scoring import ScoringActor, request_key
+from workflows.config.scoring import ScoringSettings, actor_pool
+from workflows.tables import ProbabilityStore
+
+pytestmark = pytest.mark.vllm
+
+SCORING = ScoringSettings(engine="vllm", max_length=1024)
+REQUEST = TableRequest(
+    model="tiny_lm", task="reviews", shots="N", seed=0, limit=60, scoring=SCORING
+)
+
+
+@pytest.fixture
+def cluster():
+    import ray
+
+    # Nothing uses the GPU: it is there to be asked for and given back.
+    ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
+    import vllm
+
+    from workflows.cluster.placement import place
+
+    options, most = actor_pool(SCORING, place(cluster.nodes()))
+    assert (options["num_gpus"], most) == (1, 1)
+    key, store = request_key(REQUEST), tmp_path / "probabilities"
+    actor = cluster.remote(ScoringActor).options(**options).remote("tiny_lm", store, 1, SCORING)
+    tables, note = cluster.get(list(actor.generate.options(num_returns=2).remote(REQUEST, key)))
+    assert cluster.available_resources().get("GPU", 0) == 0
+    assert note.scorer["version"].startswith(f"vllm {vllm.__version__}")
+    assert vllm.__version__.partition("+")[0] in SCORING.identity("tiny_lm")["versions"]["vllm"]
+    assert note.digests == ProbabilityStore(store).digests(key)
+
+    plain = ScoringActor("tiny_lm", tmp_path / "plain" / "probabilities", 0)
+    expected, _ = plain.generate(REQUEST, key)
+    for split, table in tables.items():
+        assert table.ids == expected[split].ids
+        np.testing.assert_allclose(table.probs, expected[split].probs, atol=1e-3)
+
+    del actor
+    deadline = time.monotonic() + 60
+    while cluster.available_resources().get("GPU", 0) < 1 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert cluster.available_resources()["GPU"] == 1
+
+
+def test_the_key_names_the_engine_installed(monkeypatch: pytest.MonkeyPatch):
+    before = request_key(REQUEST)
+    monkeypatch.setattr("workflows.config.scoring.version", lambda name: "0")
+    assert request_key(REQUEST) != before

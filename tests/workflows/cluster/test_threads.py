@@ -1,0 +1,88 @@
+"""Where results are computed, linear algebra has one thread, whatever the machine offers."""
+
+from __future__ import annotations
+
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from tests.workflows.conftest import biased_table
+from workflows.cells import TableRequest
+from workflows.cluster.parallel import one_thread
+from workflows.cluster.scoring import ScoringActor
+from workflows.config.sweep import TunerSettings
+from workflows.tuning import cell as compute
+from workflows.tuning.cell import table_cells
+from workflows.tuning.study import Verdict, run_trials
+
+
+def threads() -> set[int]:
+    """Return the numbers of threads of all libraries that are loaded."""
+    import torch
+
+    return {library["num_threads"] for library in threadpool_info()} | {torch.get_num_threads()}
+
+
+@pytest.fixture(autouse=True)
+def several():
+    """Offer three threads, as another machine would."""
+    import torch
+
+    before = torch.get_num_threads()
+    with threadpool_limits(3):
+        torch.set_num_threads(3)
+        yield
+    torch.set_num_threads(before)
+
+
+def test_it_ends_with_its_block_however_that_ends():
+    assert threads() == {3}
+    with one_thread():
+        assert threads() == {1}
+    assert threads() == {3}
+    with pytest.raises(ValueError, match="stop"), one_thread():
+        raise ValueError("stop")
+    assert threads() == {3}
+
+
+def test_cells_have_one(monkeypatch):
+    table = biased_table(60)
+    (cell,) = table_cells(table, table, name="x", methods=["icl"], tuner=TunerSettings(), seed=0)
+    seen = []
+    real = compute._fit
+
+    def fit(*arguments, **options):
+        seen.append(threads())
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(compute, "_fit", fit)
+    compute.compute_cell(cell, table, table, sweep="x")
+    assert seen == [{1}]
+
+
+def test_trials_have_one_wherever_they_are_judged():
+    seen = []
+
+    def judge(asked):
+        seen.append(threads())
+        return Verdict(0.0, {})
+
+    def suggest(trial):
+        return trial.suggest_float("x", 0, 1)
+
+    done = run_trials(suggest, judge, trials=2, window=1, seed=0)
+    assert len(list(done)) == 2
+    assert seen == [{1}, {1}]
+
+
+def test_scoring_has_one(monkeypatch, tmp_path):
+    seen = []
+
+    def generate(*arguments, **options):
+        seen.append(threads())
+        table = biased_table(30)
+        return {"optimization": table, "test": table}
+
+    monkeypatch.setattr("workflows.cluster.scoring.generate_tables", generate)
+    request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=None)
+    ScoringActor("tiny_lm", tmp_path / "probabilities", 0.0).generate(request, "k")
+    assert seen == [{1}]

@@ -1,0 +1,344 @@
+"""The grid of a sweep: every cell once, narrowing leaves a part, each value its own cells."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcs.errors import ConfigError
+from dcs.selection.methods import get_method
+from workflows.cells import Cell, TableRequest, cells_of, effective_settings, variants_of
+from workflows.config.axes import ABLATED, kept_values, value_label
+from workflows.config.sweep import FixedObjective, SweepConfig, load_config, narrowed
+from workflows.config.tuner import TunerSettings, objective_label
+
+TABLE = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=None)
+DIGESTS = {"optimization": "o", "test": "t"}
+
+OBJECTIVES = ["full", "err", "err+pmi", "err+cobias", {"beta": 0.5, "tau": 0.1}]
+VALUES: dict[str, list[Any]] = {
+    "protocol": ["paper", "front"],
+    "trials": [3, 5],
+    "budget": [1000, 2000],
+    "weight_scale": [None, 10, 30],
+    "memberships": [None, 2, 5, 10],
+    "prefer": ["balance", "accuracy", "knee"],
+    "max_cobias": [None, 5.0],
+}
+
+
+def _some(values: list[Any], **limits: int) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.sampled_from(range(len(values))), unique=True, **limits).map(
+        lambda chosen: [values[i] for i in chosen]
+    )
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> SweepConfig:
+    """Draw a sweep with some ablations."""
+    names = draw(_some(list(VALUES), max_size=3))
+    objectives = draw(_some(OBJECTIVES, max_size=3))
+    axes = {name: draw(_some(VALUES[name], min_size=1, max_size=3)) for name in names}
+    sizes = draw(_some([10, 50, "full"], min_size=1))
+    combine = draw(st.sampled_from(["all", "all", "one_at_a_time"]))
+    if combine == "one_at_a_time":
+        # Where the others vary, each is as in the tuner.
+        objectives = list(dict.fromkeys(["full", *map(_frozen, objectives)]))
+        usual = TunerSettings()
+        axes = {name: list({getattr(usual, name): 0} | dict.fromkeys(axes[name])) for name in axes}
+        sizes = list(dict.fromkeys(["full", *sizes]))
+    return SweepConfig(
+        name="x",
+        tasks=("reviews",),
+        methods=draw(_some(["icl", "batch", "dnip", "furud", "dcs"], min_size=1)),
+        objectives=objectives,
+        axes=axes,
+        optimization_sizes=sizes,
+        combine=combine,
+    )
+
+
+def _frozen(objective: Any) -> Any:
+    return FixedObjective(**objective) if isinstance(objective, dict) else objective
+
+
+def _cells(config: SweepConfig) -> list[Cell]:
+    return cells_of(TABLE, config, DIGESTS)
+
+
+quick = settings(max_examples=60, deadline=None)
+
+
+@quick
+@given(configs())
+def test_every_cell_is_there_once(config: SweepConfig):
+    keys = [cell.key for cell in _cells(config)]
+    assert len(set(keys)) == len(keys) == len(variants_of(config))
+    assert Counter(cell.method for cell in _cells(config))["icl"] == ("icl" in config.methods)
+
+
+@quick
+@given(configs())
+def test_a_cell_is_made_again_from_its_identity(config: SweepConfig):
+    for cell in _cells(config):
+        again = Cell.from_identity(json.loads(json.dumps(cell.identity)))
+        assert again == cell
+        assert again.key == cell.key
+
+
+@quick
+@given(configs())
+def test_a_configuration_is_made_again_from_what_is_recorded_of_it(config: SweepConfig):
+    again = SweepConfig.model_validate(json.loads(config.model_dump_json()))
+    assert again == config
+    assert [cell.key for cell in _cells(again)] == [cell.key for cell in _cells(config)]
+
+
+@quick
+@given(configs(), st.data())
+def test_narrowing_leaves_a_part_and_the_parts_are_the_whole(config: SweepConfig, data):
+    axis = data.draw(st.sampled_from([*config.axes, "objectives", "optimization_sizes"]))
+    whole = {cell.key for cell in _cells(config)}
+    parts: list[str] = []
+    for value in config.axis_values[axis]:
+        try:
+            part = narrowed(config, [f"{axis}={value_label(axis, value)}"])
+        except ConfigError:
+            # One at a time, with no cell that has this value and the tuner's of the others.
+            assert config.combine == "one_at_a_time"
+            continue
+        keys = {cell.key for cell in _cells(part)}
+        assert keys <= whole
+        parts += keys
+    assert set(parts) == whole
+
+
+@quick
+@given(configs(), st.data())
+def test_another_value_changes_its_own_cells_alone(config: SweepConfig, data):
+    axis = data.draw(st.sampled_from(["weight_scale", "memberships"]))
+    values = [7, 13]
+    both = config.model_copy(update={"axes": {**config.axes, axis: values}, "combine": "all"})
+    first, second = (
+        config.model_copy(update={"axes": {**config.axes, axis: [value]}, "combine": "all"})
+        for value in values
+    )
+    keys = [{cell.key for cell in _cells(part)} for part in (both, first, second)]
+    assert keys[0] == keys[1] | keys[2]
+    untouched = {cell.key for cell in _cells(first) if not _touches(axis, cell)}
+    assert keys[1] & keys[2] == untouched
+
+
+def _touches(axis: str, cell: Cell) -> bool:
+    if cell.tuner is None:
+        return False
+    method = get_method(cell.method)
+    return method.uses_weight_scale if axis == "weight_scale" else method.uses_memberships
+
+
+@quick
+@given(configs())
+def test_one_at_a_time_differs_from_the_tuner_in_one_thing_at_most(config: SweepConfig):
+    config = config.model_copy(update={"combine": "one_at_a_time"})
+    for tuner, size in config.variants:
+        different = [
+            name
+            for name in TunerSettings.model_fields
+            if getattr(tuner, name) != getattr(config.tuner, name)
+        ]
+        assert len(different) + (size is not None) <= 1
+
+
+def test_axes_are_combined_in_their_order():
+    config = SweepConfig(
+        name="x",
+        tasks=("reviews",),
+        methods=("dcs",),
+        objectives=("full", "err"),
+        axes={"memberships": [2, None], "weight_scale": [30]},
+        optimization_sizes=(50, "full"),
+    )
+    assert [
+        (c.tuner.objective, c.tuner.weight_scale, c.tuner.memberships, c.optimization_size)
+        for c in _cells(config)
+        if c.tuner
+    ] == [
+        (objective, 30, memberships, size)
+        for objective in ("full", "err")
+        for memberships in (2, None)
+        for size in (50, None)
+    ]
+
+
+def test_rows_beyond_the_limit_are_all_rows():
+    config = SweepConfig(
+        name="x",
+        tasks=("reviews",),
+        methods=("batch", "dcs"),
+        optimization_sizes=(50, 100, 500, "full"),
+        limit=100,
+    )
+    assert [(c.method, c.optimization_size) for c in _cells(config)] == [
+        ("batch", 50),
+        ("batch", None),
+        ("dcs", 50),
+        ("dcs", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "asked", "idle"),
+    [
+        ("dnip", {"memberships": 5}, {}),
+        ("furud", {"weight_scale": 30, "max_weight_scale": 90}, {}),
+        ("dcs", {"weight_scale": 30, "max_weight_scale": 90}, {"weight_scale": 30}),
+        ("dcs", {"objective": "err", "max_beta": 1.0}, {"objective": "err"}),
+        ("dcs", {"objective": "err+pmi", "max_beta": 1.0}, {"objective": "err+pmi"}),
+        ("dcs", {"objective": "err", "max_tau": 0.1}, {"objective": "err"}),
+        ("dcs", {"protocol": "front", "budget": 1000}, {"protocol": "front"}),
+        (
+            "dcs",
+            {"protocol": "front", "trials": 0, "max_beta": 1.0},
+            {"protocol": "front", "trials": 0},
+        ),
+        ("dnip", {"protocol": "front", "trials": 9}, {"protocol": "front", "trials": 0}),
+    ],
+)
+def test_settings_without_effect_make_no_other_cell(method, asked, idle):
+    assert effective_settings(get_method(method), TunerSettings(**asked)) == TunerSettings(**idle)
+
+
+def test_nothing_is_tuned_of_a_peer():
+    assert effective_settings(get_method("batch"), TunerSettings(weight_scale=30)) is None
+
+
+def test_two_names_of_one_objective_are_one_cell():
+    assert TunerSettings(objective={"beta": 0, "tau": 0}) == TunerSettings(objective="err")
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        ("err+pmi", "err+pmi"),
+        (FixedObjective(beta=0.5, tau=0.1), "beta=0.5 tau=0.1"),
+        ({"beta": 1.0, "tau": 0.25}, "beta=1 tau=0.25"),
+    ],
+)
+def test_objectives_are_written_as_people_write_them(value, label):
+    assert objective_label(value) == label
+
+
+def test_every_setting_of_the_tuner_can_be_an_axis():
+    assert set(ABLATED) | {"objective"} == set(TunerSettings.model_fields)
+    tuner = TunerSettings()
+    config = SweepConfig(
+        name="x",
+        tasks=("reviews",),
+        methods=("dcs",),
+        axes={name: [getattr(tuner, name)] for name in ABLATED},
+    )
+    assert [cell.tuner for cell in _cells(config)] == [tuner]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("objectives: [err]\ncombine: one_at_a_time\naxes: {trials: [5]}", ["leaves no cell"]),
+        ("axes: {weigth_scale: [30]}", ["'axes.weigth_scale'", "did you mean 'weight_scale'"]),
+        ("axes: {weight_scale: [30, 1]}", ["'axes.weight_scale.1'", "greater", "1"]),
+        ("axes: {weight_scale: [30, 30]}", ["'axes.weight_scale'", "30 more than once"]),
+        ("axes: {weight_scale: []}", ["'axes.weight_scale'", "at least one"]),
+        ("axes: {weight_scale: 30}", ["'axes.weight_scale'", "a list", "30"]),
+        ("axes: {objective: [err]}", ["'axes.objective'", "objectives"]),
+        ("axes: {protocol: [frnt]}", ["'axes.protocol.0'", "did you mean 'front'"]),
+        ("tuner: {prefer: acuracy}", ["'tuner.prefer'", "did you mean 'accuracy'"]),
+        ("axes: {trials: [0, 3]}", ["trials 0"]),
+        ("axes: {memberships: [0, 5]}", ["memberships 0", "'furud'"]),
+        ("axes: [weight_scale]", ["'axes'", "mapping"]),
+        ("objectives: [eror]", ["'objectives.0'", "did you mean 'err'"]),
+        ("objectives: [{beta: 1}]", ["'objectives.0.tau'", "missing"]),
+        ("objectives: [{beta: 1, tua: 1}]", ["'objectives.0.tua'", "did you mean 'tau'"]),
+        ("objectives: [err, err]", ["'objectives'", "more than once"]),
+        ("tuner: {objective: ful}", ["'tuner.objective'", "did you mean 'full'"]),
+        ("tuner: {objective: {beta: -1, tau: 0}}", ["'tuner.objective.beta'", "-1"]),
+        ("optimization_sizes: [5]", ["'optimization_sizes.0'", "10 or more"]),
+        ("optimization_sizes: [all]", ["'optimization_sizes.0'", "'all'", "full"]),
+        ("combine: each", ["'combine'", "one_at_a_time"]),
+    ],
+)
+def test_a_mistake_in_an_ablation_is_named_by_its_place(tmp_path, text, words):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"name: x\ntasks: [reviews]\n{text}\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("restriction", "words"),
+    [
+        ("objective=err", ["'objective'", "did you mean 'objectives'"]),
+        ("weight_scales=30", ["did you mean 'weight_scale'"]),
+        ("weight_scale=31", ["'31'", "tuned, 30"]),
+        ("memberships=5", ["unknown axis 'memberships'"]),
+        ("optimization_sizes=9", ["'9'", "50, full"]),
+    ],
+)
+def test_what_an_ablation_does_not_have_cannot_be_asked_for(restriction, words):
+    config = SweepConfig(
+        name="x",
+        tasks=("reviews",),
+        axes={"weight_scale": [None, 30]},
+        optimization_sizes=(50, "full"),
+    )
+    with pytest.raises(ConfigError) as caught:
+        narrowed(config, [restriction])
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_values_are_asked_for_as_they_are_written():
+    config = SweepConfig(
+        name="x",
+        tasks=("reviews",),
+        objectives=("full", {"beta": 0.5, "tau": 0.1}),
+        axes={"weight_scale": [None, 30], "max_cobias": [None, 5]},
+        optimization_sizes=(50, "full"),
+    )
+    part = narrowed(
+        config,
+        [
+            "objectives=beta=0.5 tau=0.1",
+            "weight_scale=tuned",
+            "axes.max_cobias=none",
+            "optimization_sizes=full",
+        ],
+    )
+    assert part.variants == [(TunerSettings(objective={"beta": 0.5, "tau": 0.1}), None)]
+
+
+def test_restrictions_of_one_axis_must_all_be_met():
+    axes = {"seeds": (0, 1, 2)}
+    assert kept_values(["seeds=0,1", "seeds=1,2"], axes) == {"seeds": (1,)}
+    with pytest.raises(ConfigError, match="no seeds are left"):
+        kept_values(["seeds=0", "seeds=1"], axes)
+
+
+def test_one_at_a_time_needs_the_values_of_the_tuner():
+    config = SweepConfig(
+        name="x",
+        tasks=("reviews",),
+        objectives=("full", "err"),
+        axes={"weight_scale": [None, 30]},
+        combine="one_at_a_time",
+    )
+    with pytest.raises(ConfigError, match="one_at_a_time"):
+        narrowed(config, ["objectives=err", "weight_scale=30"])

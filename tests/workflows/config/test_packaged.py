@@ -1,0 +1,90 @@
+"""The configurations that come along: valid, and those of the paper have its tables' cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracking.results.paper import paper_model, paper_rows
+from workflows.cells import variants_of
+from workflows.config.sweep import SweepConfig, TunerSettings, load_config
+from workflows.config.sweep import packaged_config as packaged
+from workflows.config.tuner import objective_label
+from workflows.plan import plan_sweep
+
+NAMES = sorted(path.stem for path in packaged("quickstart").parent.glob("*.yaml"))
+
+
+def _load(name: str, **overrides: object) -> SweepConfig:
+    return load_config(packaged(name), **overrides)
+
+
+def test_those_that_are_documented_are_there():
+    documented = Path(__file__).parents[3].joinpath("docs", "sweeps.md").read_text("utf-8")
+    assert NAMES == [
+        "gemma2_2b",
+        "llama2_70b",
+        "low_data",
+        "paper_ablation",
+        "paper_main",
+        "quickstart",
+    ]
+    for name in NAMES:
+        config = _load(name)
+        assert config.name == name
+        assert f"`{name}`" in documented
+        cells = len(variants_of(config))
+        for axis in (config.models, config.tasks, config.shots, config.seeds):
+            cells *= len(axis)
+        line = next(line for line in documented.splitlines() if f"`{name}`" in line)
+        assert str(cells) in line
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_runs_on_the_small_model(name):
+    config = _load(name, models=["tiny_lm"], limit=60)
+    assert config.models == ("tiny_lm",)
+    assert variants_of(config)
+
+
+@pytest.mark.parametrize("name", ["paper_main", "llama2_70b", "gemma2_2b"])
+def test_the_main_tables_have_the_cells_of_the_paper(name):
+    config = _load(name)
+    (model,) = config.models
+    rows = [row for row in paper_rows("paper_results") if row["model"] == paper_model(model)]
+    assert {row["method"] for row in rows} == set(config.methods)
+    assert {row["shots"] for row in rows} == {str(shots) for shots in config.shots}
+    tasks = {row["task"] for row in rows if not row["task"].startswith("average")}
+    assert tasks == set(config.tasks)
+    # Means and deviations over three draws of the demonstrations.
+    assert len(config.seeds) == 3
+    assert variants_of(config)[-1].tuner == TunerSettings()
+
+
+def test_the_ablation_has_the_cells_of_the_paper():
+    config = _load("paper_ablation")
+    rows = paper_rows("paper_ablation")
+    assert {row["model"] for row in rows} == {paper_model(model) for model in config.models}
+    assert {row["task"] for row in rows} == set(config.tasks)
+    assert {row["shots"] for row in rows} == {str(shots) for shots in config.shots}
+    assert {row["objective"] for row in rows} <= {objective_label(o) for o in config.objectives}
+    # One thing at a time beside the cell that nothing is left out of.
+    main = [v for v in variants_of(config) if v.method == "dcs" and v.tuner == TunerSettings()]
+    assert len(main) == 1
+    assert len(variants_of(config)) == 13
+
+
+def test_low_data_goes_from_ten_rows_to_all():
+    config = _load("low_data")
+    sizes = {v.method: [] for v in variants_of(config)}
+    for variant in variants_of(config):
+        sizes[variant.method].append(variant.optimization_size)
+    assert sizes.pop("icl") == [None]
+    assert {"batch", "logistic-balanced", "dnip", "dcs"} <= set(sizes)
+    assert all(own == [10, 50, 100, 500, None] for own in sizes.values())
+
+
+def test_the_quickstart_needs_nothing_but_the_package(tmp_path):
+    plan = plan_sweep(_load("quickstart"), tmp_path)
+    assert (plan.n_tables, plan.n_cells) == (12, 48)

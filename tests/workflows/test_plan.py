@@ -1,0 +1,235 @@
+"""What a sweep says of itself before it runs: its cells, what is done, how long the rest takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.workflows.conftest import biased_table
+from tracking import CellRecord, Outbox
+from workflows.cells import cells_of
+from workflows.cluster.scoring import request_key
+from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
+from workflows.estimate import estimate
+from workflows.plan import (
+    SweepPlan,
+    by_axis,
+    differing_settings,
+    plan_sweep,
+    planned_cells,
+    run_sweep,
+)
+from workflows.tables import ProbabilityStore
+from workflows.tuning.cell import compute_cell, failed_record
+
+CONFIG = SweepConfig(
+    name="ablated",
+    tasks=("reviews",),
+    seeds=(0, 1),
+    methods=("icl", "batch", "dnip", "dcs"),
+    limit=100,
+    tuner=TunerSettings(trials=2, development=0.3, budget=1000),
+    objectives=("full", "err"),
+    axes={"memberships": [None, 2]},
+    optimization_sizes=(30, "full"),
+)
+#: icl; batch by rows; dnip by objective and rows; dcs by all three.
+PER_TABLE = {"icl": 1, "batch": 2, "dnip": 4, "dcs": 8}
+TABLES = {"optimization": biased_table(100), "test": biased_table(60, seed=1)}
+
+
+def _score(output: Path, plan: SweepPlan, seeds: set[int], seconds: float = 8.0) -> None:
+    """Put tables where scoring would."""
+    for key, request in plan.requests.items():
+        if request.seed in seeds:
+            ProbabilityStore.under(output).write(
+                key, TABLES, model=request.model, seconds=seconds, gpus=0.5
+            )
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> Path:
+    """A sweep with one of two tables scored; of its cells dnip is done, and one batch failed."""
+    output = tmp_path_factory.mktemp("begun")
+    _score(output, plan_sweep(CONFIG, output), {0})
+    outbox = Outbox(output)
+    for cells in plan_sweep(CONFIG, output).cells.values():
+        for cell in cells:
+            if cell.method == "dnip":
+                outbox.write(compute_cell(cell, *TABLES.values(), sweep=CONFIG.name))
+            elif cell.method == "batch" and cell.optimization_size == 30:
+                error = ValueError("poisoned")
+                outbox.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
+    return output
+
+
+def test_the_overview_has_every_cell_of_every_table(begun):
+    plan = plan_sweep(CONFIG, begun)
+    cells = list(planned_cells(plan))
+    assert len(cells) == plan.n_cells == 2 * sum(PER_TABLE.values())
+    assert Counter(cell.variant.method for cell in cells) == {
+        method: 2 * count for method, count in PER_TABLE.items()
+    }
+    assert Counter(cell.state for cell in cells) == {"finished": 4, "failed": 1, "to do": 25}
+    assert {cell.request.seed for cell in cells if cell.scored} == {0}
+    retried = planned_cells(plan_sweep(CONFIG, begun, retry_failed=True))
+    assert Counter(cell.state for cell in retried) == {"finished": 4, "to do": 26}
+
+
+def test_cells_are_counted_by_the_axes_that_touch_them(begun):
+    plan = plan_sweep(CONFIG, begun)
+    axes = by_axis(plan, planned_cells(plan))
+    assert list(axes) == ["seeds", "methods", "objectives", "memberships", "optimization_sizes"]
+    assert {axis: {v: c.cells for v, c in counts.items()} for axis, counts in axes.items()} == {
+        "seeds": {"0": 15, "1": 15},
+        "methods": {method: 2 * count for method, count in PER_TABLE.items()},
+        # icl and batch have no objective, dnip no memberships, icl no rows.
+        "objectives": {"full": 12, "err": 12},
+        "memberships": {"all": 8, "2": 8},
+        "optimization_sizes": {"30": 14, "full": 14},
+    }
+    batch = axes["methods"]["batch"]
+    assert (batch.finished, batch.failed, batch.to_do) == (0, 1, 3)
+    assert axes["objectives"]["err"].finished == 2
+
+
+def test_only_what_differs_within_a_method_is_said():
+    variants = plan_sweep(CONFIG, Path("nowhere")).variants
+    said = {
+        variant.method: set(settings) for variant, settings in differing_settings(variants).items()
+    }
+    assert said == {
+        "icl": set(),
+        "batch": {"optimization_sizes"},
+        "dnip": {"objectives", "optimization_sizes"},
+        "dcs": {"objectives", "memberships", "optimization_sizes"},
+    }
+
+
+def test_failed_cells_of_one_value_are_retried_alone(begun):
+    part = narrowed(CONFIG, ["optimization_sizes=30", "seeds=0"])
+    plan = plan_sweep(part, begun, retry_failed=True)
+    missing = [cell for cells in plan.missing_cells.values() for cell in cells]
+    assert {cell.optimization_size for cell in missing} == {None, 30}
+    assert [cell.method for cell in missing if cell.method == "batch"] == ["batch"]
+    other = plan_sweep(narrowed(CONFIG, ["optimization_sizes=full"]), begun, retry_failed=True)
+    assert other.n_failed == 0
+
+
+def test_finished_cells_come_in_the_order_of_the_configuration(tmp_path):
+    """Whatever order they ended in, and although none of them has to be computed."""
+    plan = plan_sweep(CONFIG, tmp_path)
+    _score(tmp_path, plan, {0, 1})
+    expected = []
+    for key, request in plan.requests.items():
+        digests = ProbabilityStore.under(tmp_path).digests(key)
+        expected += [cell.key for cell in cells_of(request, CONFIG, digests)]
+    outbox = Outbox(tmp_path)
+    cells = [c for some in plan_sweep(CONFIG, tmp_path).cells.values() for c in some]
+    for cell in reversed(cells):
+        error = ValueError("any record will do")
+        outbox.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
+    records = run_sweep(plan_sweep(CONFIG, tmp_path), _Nowhere(), _Silent())
+    assert [record.key for record in records] == expected
+
+
+class _Nowhere:
+    def record(self, record: CellRecord) -> None: ...
+
+
+class _Silent:
+    def tables(self, done: int, total: int) -> None: ...
+    def cells(self, done: int, total: int, failed: int) -> None: ...
+
+
+def test_what_is_left_is_judged_by_what_is_like_it(begun):
+    rest = estimate(plan_sweep(CONFIG, begun))
+    assert (rest.tables, rest.cells) == (1, 25)
+    # The missing table has about as much to read as the one that took 8 seconds on half a GPU.
+    assert rest.scoring_seconds == pytest.approx(8.0, rel=0.2)
+    assert rest.gpu_seconds == pytest.approx(rest.scoring_seconds / 2)
+    assert not rest.scoring_guessed
+    # Nothing of icl and batch has been done.
+    assert rest.cells_guessed
+    dnip = estimate(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
+    assert not dnip.cells_guessed
+    done = [r for r in Outbox(begun).load().records.values() if r.finished]
+    took = sum(r.finished_ms - r.started_ms for r in done) / 1000
+    assert dnip.cell_seconds == pytest.approx(took, rel=0.5, abs=0.05)
+
+
+def test_more_trials_methods_and_rows_take_longer(tmp_path):
+    def seconds(**changes: object) -> float:
+        return estimate(plan_sweep(CONFIG.model_copy(update=changes), tmp_path)).cell_seconds
+
+    usual = seconds()
+    assert seconds(tuner=CONFIG.tuner.model_copy(update={"trials": 20})) > 5 * usual
+    assert seconds(objectives=("full",)) < usual
+    assert seconds(methods=("icl",)) < seconds(methods=("icl", "batch")) < usual
+    assert seconds(optimization_sizes=("full",)) < usual
+    assert seconds(limit=None) > usual
+
+
+def test_gpu_hours_are_guessed_from_the_size_that_a_model_has_in_its_name(tmp_path):
+    def guess(model: str) -> float | None:
+        config = CONFIG.model_copy(update={"models": (model,)})
+        request = dataclasses.replace(plan.requests[key], model=model)
+        part = dataclasses.replace(plan, config=config, requests={key: request})
+        rest = estimate(part)
+        assert rest.scoring_guessed == (rest.gpu_seconds is not None)
+        return rest.gpu_seconds
+
+    plan = plan_sweep(CONFIG, tmp_path)
+    key = next(iter(plan.requests))
+    small, large = guess("google/gemma-2-2b"), guess("meta-llama/Llama-2-70b-hf")
+    assert small is not None and large is not None
+    assert large == pytest.approx(35 * small)
+    # "2" and "7b1" are versions, not sizes.
+    assert guess("some/model-2") is guess("tiny_lm") is None
+
+
+def test_a_dry_run_tells_axes_apart_and_computes_nothing(dcs, begun):
+    path = begun / "sweep.yaml"
+    path.write_text(CONFIG.model_dump_json(), encoding="utf-8")
+    before = sorted(begun.rglob("*"))
+    outcome = dcs("sweep", path, "--output", begun, "--dry-run")
+    assert outcome.code == 0, outcome.err
+    assert sorted(begun.rglob("*")) == before
+    lines = [line.split() for line in outcome.out.splitlines()]
+    assert ["objectives", "full", "12", "2", "0", "10"] in lines
+    assert ["memberships", "all", "8", "0", "0", "8"] in lines
+    assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in outcome.out
+    assert "to do: 1 table to score" in outcome.out
+
+
+def test_a_dry_run_of_a_large_sweep_is_short(dcs, tmp_path):
+    config = CONFIG.model_copy(update={"seeds": tuple(range(200)), "shots": (1, "N")})
+    path = tmp_path / "sweep.yaml"
+    path.write_text(config.model_dump_json(), encoding="utf-8")
+    outcome = dcs("sweep", path, "--output", tmp_path / "runs", "--dry-run")
+    assert outcome.code == 0, outcome.err
+    assert "6,000 cells" in outcome.out
+    assert len(outcome.out.splitlines()) < 60
+
+
+def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
+    # Without demonstrations the seed changes no prompt, but it does change split and search.
+    config = CONFIG.model_copy(update={"shots": (0, 1)})
+    plan = plan_sweep(config, tmp_path)
+    assert (plan.n_tables, plan.n_cells) == (3, 60)
+    rest = estimate(plan)
+    assert (rest.tables, rest.cells) == (3, 60)
+    _score(tmp_path, plan, {0, 1})
+    plan = plan_sweep(config, tmp_path)
+    cells = [cell for some in plan.cells.values() for cell in some]
+    assert len({cell.key for cell in cells}) == len(cells) == len(list(planned_cells(plan))) == 60
+    counts = by_axis(plan, planned_cells(plan))
+    assert [counts["seeds"][seed].cells for seed in ("0", "1")] == [30, 30]
+
+
+def test_a_key_of_a_request_is_that_of_its_plan(tmp_path):
+    plan = plan_sweep(CONFIG, tmp_path)
+    assert [request_key(request) for request in plan.requests.values()] == list(plan.requests)

@@ -1,0 +1,161 @@
+"""What an ablation leaves out is not searched, and what it fixes is what was searched."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcs.schemes.corrections import CorrectionSet
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.methods import get_method
+from tests.workflows.conftest import biased_table
+from tracking import CellRecord
+from workflows.cells import Cell
+from workflows.config.sweep import TunerSettings
+from workflows.tuning.cell import compute_cell
+from workflows.tuning.paper import certify, run_study
+
+TABLE, TEST = biased_table(), biased_table(600, seed=1)
+STUDY = {"trials": 4, "development": 0.3, "budget": 3000}
+
+
+def _cell(method: str = "dcs", *, size: int | None = None, **tuner: Any) -> Cell:
+    return Cell(
+        model="toy",
+        task="moods",
+        shots=1,
+        seed=0,
+        method=method,
+        tuner=TunerSettings(**{**STUDY, **tuner}) if tuner or method == "dcs" else None,
+        optimization_digest=TABLE.digest,
+        test_digest=TEST.digest,
+        optimization_size=size,
+    )
+
+
+def _computed(cell: Cell) -> CellRecord:
+    return compute_cell(cell, TABLE, TEST, sweep="ablation")
+
+
+def _chosen(record: CellRecord) -> set[Any]:
+    return set(CorrectionScheme.from_dict(record.scheme).corrections)
+
+
+@pytest.mark.parametrize(
+    ("objective", "betas", "taus"),
+    [
+        ("full", (0.0, 2.0), (0.0, 0.5)),
+        ("err", (0.0, 0.0), (0.0, 0.0)),
+        ("err+pmi", (0.0, 0.0), (0.0, 0.5)),
+        ("err+cobias", (0.0, 2.0), (0.0, 0.0)),
+        ({"beta": 0.7, "tau": 0.3}, (0.7, 0.7), (0.3, 0.3)),
+    ],
+)
+def test_a_study_tunes_the_weights_of_the_terms_it_has(objective, betas, taus):
+    settings = TunerSettings(**STUDY, objective=objective)
+    fitted = run_study(TABLE, get_method("dcs"), settings=settings, seed=0)
+    for name, (low, high) in (("beta", betas), ("tau", taus)):
+        values = [trial.params[name] for trial in fitted.trials]
+        assert all(low <= value <= high for value in values)
+        assert (len(set(values)) == 1) == (low == high)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "front"])
+@pytest.mark.parametrize("scale", [2, 7, 90])
+def test_a_fixed_weight_scale_is_the_one_that_is_searched(protocol, scale):
+    trials = 4 if protocol == "paper" else 1
+    record = _computed(_cell("dnip", protocol=protocol, trials=trials, weight_scale=scale))
+    scales = {trial.params.get("weight_scale") for trial in record.trials} - {None}
+    assert scales == {scale}
+    allowed = set(CorrectionSet.dnip(weight_scale=scale)) | set(CorrectionSet.furud())
+    assert _chosen(record) <= allowed
+
+
+@pytest.mark.parametrize("protocol", ["paper", "front"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_fewer_memberships_are_all_that_is_chosen_from(protocol, count):
+    record = _computed(_cell("furud", protocol=protocol, memberships=count))
+    assert _chosen(record) <= set(CorrectionSet.furud().limited(count))
+
+
+def test_weights_alone_are_what_no_memberships_leave():
+    # The same search over the same corrections.
+    none, dnip = (
+        run_study(TABLE, get_method(name), settings=TunerSettings(**STUDY, memberships=0), seed=0)
+        for name in ("dcs", "dnip")
+    )
+    assert none.scheme.corrections == dnip.scheme.corrections
+    assert [trial.metrics for trial in none.trials] == [trial.metrics for trial in dnip.trials]
+
+
+def test_an_ablated_search_is_certified_over_its_own_corrections():
+    settings = TunerSettings(**STUDY, memberships=2, weight_scale=3, objective="err")
+    cell = dataclasses.replace(_cell(), tuner=settings)
+    gap = certify(TABLE, get_method("dcs"), _computed(cell), settings=settings)
+    assert gap == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_front_of_an_ablated_objective_has_its_weights():
+    for objective, betas in (("err", {0.0}), ({"beta": 0.7, "tau": 0.3}, {0.7})):
+        record = _computed(_cell("furud", protocol="front", trials=0, objective=objective))
+        assert {trial.params["beta"] for trial in record.trials if "beta" in trial.params} == betas
+    record = _computed(_cell("furud", protocol="front", trials=0, objective="err+pmi"))
+    assert {trial.params.get("beta") for trial in record.trials} <= {0.0, None}
+    assert {trial.params.get("tau") for trial in record.trials} - {None} <= {0.05, 0.2, 0.5}
+
+
+@pytest.mark.parametrize(
+    ("rule", "best"),
+    [
+        ({}, lambda figures: max(a - c for a, c in figures)),
+        ({"prefer": "accuracy"}, lambda figures: max(a for a, _ in figures)),
+        ({"max_accuracy_loss": 100.0}, lambda figures: min(c for _, c in figures)),
+    ],
+)
+def test_the_rule_of_a_study_picks_among_its_trials(rule, best):
+    settings = TunerSettings(**{**STUDY, "trials": 8}, **rule)
+    fitted = run_study(TABLE, get_method("dcs"), settings=settings, seed=0)
+    figures = [(t.metrics["dev/accuracy"], t.metrics["dev/cobias"]) for t in fitted.trials]
+    assert fitted.best is not None
+    own = fitted.best.metrics["dev/accuracy"], fitted.best.metrics["dev/cobias"]
+    assert best([own]) == best(figures)
+    # The scheme is that of the chosen trial, also where it was found again for that.
+    assert fitted.annealing is not None
+    assert fitted.annealing.z == fitted.best.metrics["opt/z"]
+
+
+@pytest.mark.parametrize("method", ["batch", "logistic-balanced", "dcs"])
+def test_a_cell_on_fewer_rows_uses_no_others(method):
+    cell = _cell(method, size=30)
+    record = _computed(cell)
+    assert record.provenance["tables"]["optimization"]["rows"] == 30
+    assert record.identity["optimization_size"] == 30
+    # Rows that were left out may hold anything.
+    used = {str(row) for row in _rows_used(cell)}
+    probs = TABLE.probs.copy()
+    spoiled = [i for i, name in enumerate(TABLE.ids) if name not in used]
+    probs[spoiled] = np.roll(probs[spoiled], 1, axis=1)
+    other = dataclasses.replace(TABLE, probs=probs)
+    again = compute_cell(cell, other, TEST, sweep="ablation")
+    assert again.scheme == record.scheme
+
+
+def _rows_used(cell: Cell) -> set[str]:
+    from workflows.tuning.cell import _sized
+
+    table = _sized(TABLE, cell)
+    assert np.bincount(table.labels).tolist() == [10, 10, 10]
+    return set(table.ids)
+
+
+def test_more_rows_than_there_are_are_all_rows():
+    few, all_rows = (_computed(_cell("batch", size=size)) for size in (100_000, None))
+    assert few.scheme == all_rows.scheme
+
+
+def test_the_time_of_the_search_is_kept_where_there_was_one():
+    assert _computed(_cell()).metrics["opt/seconds"] > 0.0
+    assert "opt/seconds" not in _computed(_cell("batch")).metrics

@@ -1,0 +1,1 @@
+"""Pure functions of cell records: frames, tables, figures and the report."""

@@ -1,0 +1,100 @@
+"""The figures of a whole sweep, those that it has data for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dcs.errors import InvalidInputError
+from tracking.records import CellRecord
+from tracking.results.figures.ablation import ablation_figure, axis_figure
+from tracking.results.figures.classes import class_accuracy_figure, class_group_figure
+from tracking.results.figures.comparison import tradeoff_figure
+from tracking.results.figures.search import time_figure
+from tracking.results.figures.trials import importance_figure, slice_figure
+from tracking.results.frames import OBJECTIVE, axes_of, finished_cells
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ABLATION", "overview_figures"]
+
+#: Names of the figures of ablations begin so.
+ABLATION = "ablation"
+
+_FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
+    "class_accuracies": (
+        "Class accuracies before and after correction by DCS{mean}: the nearer the filled dots "
+        "of a panel lie to one upright line, the fairer",
+        class_accuracy_figure,
+    ),
+    "accuracy_cobias": (
+        "Accuracy against COBias{sure}; numbers are shots. "
+        "Good is up and to the left; what lies below and right of the line is beaten in both",
+        tradeoff_figure,
+    ),
+    "class_groups": (
+        "Accuracy from the weakest to the strongest classes: correction lifts the first at the "
+        "cost of the last, more evenly the flatter the bars of a colour",
+        class_group_figure,
+    ),
+    ABLATION: ("DCS by the terms of its objective{spread}", ablation_figure),
+    "annealing_time": (
+        "Time of the search against its size, both on logarithmic scales{spread}",
+        time_figure,
+    ),
+    "importances": (
+        "How much of what trials reached each hyperparameter explains: mean decrease in impurity "
+        "of a random forest over the trials of all cells",
+        importance_figure,
+    ),
+    "slices": (
+        "What each value of each hyperparameter of DCS reached, a dot per trial, the later the "
+        "darker: where a cloud is level, the value hardly matters",
+        slice_figure,
+    ),
+}
+
+
+_SPREAD = ", mean and standard deviation over seeds"
+_OVER_SEEDS = {"mean": ", mean over seeds", "spread": _SPREAD, "sure": _SPREAD}
+_ONE_SEED = {"mean": "", "spread": "", "sure": ", with 95 % intervals"}
+
+
+def overview_figures(
+    records: Iterable[CellRecord], *, only: Iterable[str] | None = None
+) -> dict[str, tuple[str, Figure]]:
+    """Return the figures of a sweep by name, each with its caption.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        The cells; failed ones are left out.
+    only : iterable of str, optional
+        Names of the figures wanted; by default all.
+
+    Returns
+    -------
+    dict of str to (str, matplotlib.figure.Figure)
+        Without those for which there are no data.
+    """
+    cells = finished_cells(records)
+    drawn = _FIGURES | {
+        f"{ABLATION}_{axis.name}": (
+            f"Accuracy and COBias by {axis.title}{{spread}}",
+            partial(axis_figure, axis_name=axis.name),
+        )
+        for axis in axes_of(cells)
+        if axis.name != OBJECTIVE
+    }
+    several = len({cell.identity.get("seed") for cell in cells}) > 1
+    words = _OVER_SEEDS if several else _ONE_SEED
+    figures = {}
+    for name in drawn if only is None else only:
+        caption, draw = drawn[name]
+        try:
+            figures[name] = caption.format_map(words), draw(cells)
+        except InvalidInputError:
+            continue  # Nothing of that kind in this sweep.
+    return figures

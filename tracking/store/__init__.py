@@ -1,0 +1,1 @@
+"""The MLflow store: writing runs, reading them back, serving schemes."""

@@ -1,0 +1,400 @@
+"""Finds experiments, runs and artifacts in a store, and says in one line what is in the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sqlite3
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from dcs.errors import ConfigError, TrackingError
+from dcs.messages import one_line, suggest
+from dcs.messages import redact as redact_text
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+__all__ = [
+    "StoreUnavailable",
+    "default_tracking_uri",
+    "redact",
+    "resolve_tracking_uri",
+    "ui_arguments",
+]
+
+
+_DATABASES = ("postgresql", "mysql", "mssql")
+
+_ALLOWED = (
+    "use sqlite:////ABSOLUTE/PATH.db, http://HOST:PORT of an `mlflow server`, or a "
+    "postgresql/mysql/mssql URI"
+)
+
+_CONNECT_SECONDS = 3.0
+
+_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+
+# MLflow waits minutes by default (7 retries of 120 s with backoff); the outbox makes that
+# patience needless. A user's own settings of these win.
+_REQUEST_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+# Loggers that tell of first use of a database and of retries; failures are reported by us.
+_NOISY = (
+    "alembic.runtime.migration",
+    "mlflow.pyfunc",
+    "mlflow.store.db.utils",
+    "mlflow.utils.rest_utils",
+    "mlflow.tracking.client",
+    "urllib3.connectionpool",
+)
+
+
+class StoreUnavailable(TrackingError):
+    """The tracking store does not answer, or does not let us in."""
+
+
+def default_tracking_uri(output: Path | str) -> str:
+    """Return the URI of the SQLite file ``mlflow.db`` in the folder `output`.
+
+    Parameters
+    ----------
+    output : path-like
+        The folder of a sweep's results.
+
+    Returns
+    -------
+    str
+        With an absolute path.
+    """
+    return f"sqlite:///{Path(output).absolute() / 'mlflow.db'}"
+
+
+def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
+    """Check a tracking URI and make it independent of the working directory.
+
+    Parameters
+    ----------
+    uri : str or None
+        A tracking URI; None for the default store of `output`.
+    output : path-like
+        The folder of the sweep's results.
+
+    Returns
+    -------
+    str
+        The URI, with an absolute path if it is a SQLite file.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        For a file store, an in-memory database or an unknown scheme.
+    """
+    if uri is None:
+        return default_tracking_uri(output)
+    scheme = uri.partition(":")[0].lower() if "://" in uri else ""
+    base = scheme.partition("+")[0]
+    if uri == "databricks" or scheme in ("http", "https", "databricks") or base in _DATABASES:
+        return uri.rstrip("/")
+    if base == "sqlite":
+        path = re.sub(r"^[^:]+:///?", "", uri)
+        if not path or ":memory:" in path:
+            raise ConfigError(f"tracking URI {uri!r} is in memory and would be lost; {_ALLOWED}")
+        return f"{scheme}:///{Path(path).absolute()}"
+    if scheme in ("", "file"):
+        raise ConfigError(
+            f"tracking URI {uri!r} is a folder; MLflow no longer keeps runs in plain files: "
+            f"{_ALLOWED}"
+        )
+    raise ConfigError(f"tracking URI {uri!r} has the unknown scheme {scheme!r}; {_ALLOWED}")
+
+
+def stored_uri(uri: str, output: Path | str) -> str | None:
+    """Return the form of a tracking URI that goes on the disk: no password, default as None."""
+    return None if uri == default_tracking_uri(output) else redact(uri)
+
+
+def redact(uri: str) -> str:
+    """Return `uri` without a password, fit for files and messages."""
+    return redact_text(uri, environment=False)
+
+
+def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list[str]:
+    """Return the command that opens MLflow's pages on a store that has no server of its own.
+
+    Parameters
+    ----------
+    uri : str
+        The store.
+    host, port : str, int
+        Where the pages are to be.
+
+    Returns
+    -------
+    list of str
+        The command and its arguments.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        For a server, which has its own pages.
+    """
+    if is_http(uri) or uri.startswith("databricks"):
+        raise ConfigError(f"{redact(uri)} is a server with pages of its own; open it in a browser")
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    return [*command, "--host", host, "--port", str(port)]
+
+
+def is_http(uri: str) -> bool:
+    """Whether the store is reached over HTTP."""
+    return uri.startswith(("http://", "https://"))
+
+
+def artifact_location(uri: str, output: Path, experiment: str) -> str | None:
+    """Return where the artifacts of a new experiment go; None leaves it to the server.
+
+    A bare database has no place for files, and MLflow would take the working directory.
+    """
+    if is_http(uri) or uri.startswith("databricks"):
+        return None
+    folder = output.absolute()
+    if uri.startswith("sqlite"):
+        folder = Path(re.sub(r"^[^:]+:///", "", uri)).parent
+    name = re.sub(r"[^\w.-]+", "_", experiment).strip("._") or "experiment"
+    return (folder / "mlartifacts" / name[:80]).as_uri()
+
+
+def open_client(uri: str) -> MlflowClient:
+    """Open a store, making a new SQLite file ready where needed.
+
+    Raises
+    ------
+    StoreUnavailable
+        When nothing answers there, with the reason in one line.
+    """
+    client_class = load_client_class()
+    check_reachable(uri)
+    with quietly():
+        try:
+            if uri.startswith("sqlite"):
+                _make_sqlite(uri, client_class)
+            client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
+            client.search_experiments(max_results=1)
+        except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
+            raise StoreUnavailable(f"{one_line(error)}{_remedy(error)}") from error
+    return client
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about what a server answered; nothing for most."""
+    status = getattr(error, "get_http_status_code", lambda: None)()
+    if status in (401, 403):
+        return "; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD of somebody it lets in"
+    if status == 404 or "valid JSON" in str(error):
+        return "; check that this is the address of an `mlflow server`, and no newer or older one"
+    return ""
+
+
+def _make_sqlite(uri: str, client_class: type[MlflowClient]) -> None:
+    """Make a new SQLite file whole or not at all, and never in the place of another.
+
+    MLflow makes its tables in dozens of steps, which takes seconds; were it killed among them, no
+    version of it could open the file again.
+    """
+    path = Path(re.sub(r"^[^:]+:///", "", uri))
+    if path.exists():
+        return
+    with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
+        made = Path(folder) / path.name
+        client_class(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        # MLflow keeps its connection, so a copy is taken the way SQLite offers.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".dcs-", dir=path.parent) as beside:
+            copied = Path(beside) / path.name
+            with (
+                closing(sqlite3.connect(made)) as source,
+                closing(sqlite3.connect(copied)) as copy,
+            ):
+                source.backup(copy)
+            try:
+                os.link(copied, path)
+            except FileExistsError:
+                pass  # Another sweep in this folder was faster, and has its file open.
+            except OSError:
+                copied.rename(path)  # A file system without links.
+
+
+def load_client_class() -> type[MlflowClient]:
+    """Import MLflow (about a second), with its usage reports off unless asked for."""
+    if "mlflow" not in sys.modules:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient, pyfunc
+
+    # The models of schemes need it, and a thread that imports it races with other imports.
+    if not hasattr(pyfunc, "PythonModel"):
+        raise TrackingError("this MLflow cannot save models; install mlflow>=3.17")
+
+    return MlflowClient
+
+
+def check_reachable(uri: str) -> None:
+    """Fail within seconds where MLflow would retry for minutes.
+
+    Raises
+    ------
+    StoreUnavailable
+        When no TCP connection to the server or database can be made.
+    """
+    try:
+        parts = urlsplit(uri)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        # The reason would quote a part of the password.
+        raise StoreUnavailable(
+            f"{redact(uri)} is no address; write HOST:PORT, and the special characters of a "
+            "password as %2F and so on"
+        ) from None
+    kind = parts.scheme.partition("+")[0]
+    if kind not in _PORTS or (is_http(uri) and kind in getproxies() and not proxy_bypass(host)):
+        return  # Behind a proxy only the request itself can tell.
+    if not host and not is_http(uri):
+        return  # A database on this machine, over a socket that its driver knows.
+    try:
+        socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise StoreUnavailable(one_line(error)) from error
+
+
+_patch_lock = threading.Lock()
+
+_patch_users = 0
+
+_patched: list[str] = []
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Use MLflow with short timeouts and without its chatter, for the calling thread.
+
+    The environment is the only way to set MLflow's timeouts. It is changed only where the user
+    set nothing, and put back when the last user leaves.
+    """
+    global _patch_users
+    quiet = _ThreadFilter(threading.get_ident())
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    with _patch_lock:
+        if _patch_users == 0:
+            _patched[:] = [name for name in _REQUEST_SETTINGS if name not in os.environ]
+            os.environ.update({name: _REQUEST_SETTINGS[name] for name in _patched})
+        _patch_users += 1
+    for logger in loggers:
+        logger.addFilter(quiet)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(quiet)
+        with _patch_lock:
+            _patch_users -= 1
+            if _patch_users == 0:
+                for name in _patched:
+                    os.environ.pop(name, None)
+                _patched.clear()
+
+
+class _ThreadFilter(logging.Filter):
+    """Drops what one thread logs."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread != self._thread
+
+
+def open_store(tracking_uri: str) -> MlflowClient:
+    """Open a store to read from it, or say which one cannot be opened."""
+    uri = resolve_tracking_uri(tracking_uri, ".")
+    try:
+        return open_client(uri)
+    except StoreUnavailable as error:
+        raise StoreUnavailable(f"tracking store {redact(uri)} cannot be used: {error}") from error
+
+
+def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
+    """Open a store, and return it with the id of one of its experiments."""
+    client = open_store(tracking_uri)
+    with quietly():
+        found = client.get_experiment_by_name(name)
+        if found is None:
+            known = [item.name for item in client.search_experiments()]
+            raise TrackingError(
+                f"there is no experiment {name!r}{suggest(name, known)}; there are: "
+                f"{', '.join(known)}"
+            )
+    check_active(found)
+    return client, str(found.experiment_id)
+
+
+def check_active(experiment: Experiment) -> None:
+    """Refuse an experiment that was deleted, and say how to get it back."""
+    if experiment.lifecycle_stage != "active":
+        raise StoreUnavailable(
+            f"experiment {experiment.name!r} is deleted there; restore it with `mlflow "
+            f"experiments restore --experiment-id {experiment.experiment_id}` or choose another "
+            "name"
+        )
+
+
+def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
+    """Yield the runs of an experiment that fulfil a condition, oldest first."""
+    token: str | None = None
+    while True:
+        with quietly():
+            page = client.search_runs(
+                [experiment_id],
+                where,
+                order_by=["attributes.start_time ASC"],
+                max_results=1000,
+                page_token=token,
+            )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def artifact_text(client: MlflowClient, run: Run, name: str) -> str:
+    """Return a text that was kept with a run, or say of which run it cannot be read."""
+    from mlflow.artifacts import download_artifacts
+
+    try:
+        with quietly(), tempfile.TemporaryDirectory(prefix="dcs-") as folder:
+            # Without the store's address MLflow would ask the one of the environment.
+            path = download_artifacts(
+                artifact_uri=f"{run.info.artifact_uri}/{name}",
+                dst_path=folder,
+                tracking_uri=client.tracking_uri,
+            )
+            return Path(path).read_text(encoding="utf-8")
+    except Exception as error:
+        raise TrackingError(
+            f"{name} of run {run.info.run_id} cannot be read ({one_line(error)})"
+        ) from error

@@ -1,0 +1,356 @@
+"""Whole cells read back from a store, with the runs that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dcs.errors import TrackingError
+from dcs.schemes.scheme import CorrectionScheme
+from tracking import schema
+from tracking.archive import Outbox
+from tracking.records import KEY_PATTERN, CellRecord, StoredCell
+from tracking.results.frames import ordered
+from tracking.results.tables import CORRECTION_COLUMNS, CORRECTION_NUMBERS
+from tracking.store.client import (
+    artifact_text,
+    is_http,
+    open_experiment,
+    open_store,
+    quietly,
+    search_runs,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+__all__ = [
+    "cells",
+    "find_cell",
+    "log_report",
+    "run_link",
+    "schemes",
+    "stored_cells",
+    "sweep_run",
+    "trials",
+]
+
+
+_IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
+
+_TIMES = ("started", "seconds")
+
+# The figures that a notebook asks for by name, also where no cell has finished.
+_FIGURES = ("test/accuracy", "test/cobias")
+
+CELL_COLUMNS = ("run_id", "cell_key", "status", *_IDENTITY, *_TIMES, *_FIGURES)
+
+TRIAL_COLUMNS = ("run_id", "cell_key", "status", "trial", "state", *_TIMES)
+
+SCHEME_COLUMNS = ("run_id", "cell_key", *_IDENTITY, *CORRECTION_COLUMNS)
+
+_TYPES = {"started": "datetime64[ms, UTC]", "trial": "int64"} | dict.fromkeys(
+    ("seconds", *_FIGURES, *CORRECTION_NUMBERS), "float64"
+)
+
+
+def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
+    """Return the cells of an experiment, one row each, oldest first.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store.
+    experiment : str
+        Name of the experiment (the sweep).
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_key``, ``status``, ``model``, ``task``, ``shots``, ``seed``,
+        ``method``, ``objective``, ``optimization_size``, ``started``, ``seconds``,
+        ``test/accuracy``, ``test/cobias``, also where there are no cells; then whatever the cells
+        have of other metrics, such as the ends of 95 % intervals ``test/accuracy_low`` and
+        ``test/accuracy_high`` and the chance ``test/accuracy_p`` of no difference to ICL, and of
+        parameters as ``params.<name>``. The last values of annealing traces are left out.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        When there is no such experiment, it was deleted, or the store cannot be opened.
+    """
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
+    return _frame(
+        [
+            {
+                **_head(run),
+                **_identity(run),
+                **_times(run),
+                **_values(run),
+            }
+            for run in search_runs(client, experiment_id, where)
+        ],
+        CELL_COLUMNS,
+    )
+
+
+def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -> pd.DataFrame:
+    """Return the trials of an experiment that have runs of their own, one row each.
+
+    Parameters
+    ----------
+    tracking_uri, experiment : str
+        As for `cells`.
+    cell_key : str, optional
+        Only the trials of one cell.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_key``, ``status``, ``trial``, ``state``, ``started``, ``seconds``,
+        also where there are no trials; then metrics and ``params.<name>``. Where a sweep gave no
+        runs to its trials, the artifact ``trials.json`` of each cell has them all.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        When there is no such experiment, it was deleted, or the store cannot be opened.
+    """
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}'"
+    if cell_key is not None:
+        if not KEY_PATTERN.fullmatch(cell_key):
+            raise TrackingError(f"cell key {cell_key!r} is not one; take it from `cells`")
+        where += f" and tags.`{schema.CELL_KEY}` = '{cell_key}'"
+    return _frame(
+        [
+            {
+                **_head(run),
+                "trial": int(run.data.tags[schema.TRIAL_NUMBER]),
+                "state": run.data.tags.get(schema.TRIAL_STATE),
+                **_times(run),
+                **_values(run),
+            }
+            for run in search_runs(client, experiment_id, where)
+            # Those that somebody else tagged so are none of ours.
+            if schema.TRIAL_NUMBER in run.data.tags
+        ],
+        TRIAL_COLUMNS,
+    )
+
+
+def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
+    """Return the correction schemes of an experiment, one row per cell and class.
+
+    Parameters
+    ----------
+    tracking_uri, experiment : str
+        As for `cells`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run_id``, ``cell_key``, ``model``, ``task``, ``shots``, ``seed``, ``method``,
+        ``objective``, ``optimization_size``, ``class``, ``kind``, ``value``, ``a``, ``b``, ``c``,
+        ``name``.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        When there is no such experiment, it was deleted, or the store cannot be opened.
+    """
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}' and attributes.status = 'FINISHED'"
+    rows = []
+    for run in search_runs(client, experiment_id, where):
+        with quietly():
+            names = {item.path for item in client.list_artifacts(run.info.run_id)}
+        if schema.SCHEME_FILE not in names:
+            continue
+        source = f"{schema.SCHEME_FILE} of run {run.info.run_id}"
+        scheme = CorrectionScheme.from_json(
+            artifact_text(client, run, schema.SCHEME_FILE), source=source
+        )
+        head = _head(run)
+        del head["status"]
+        for correction in scheme.to_dict()["corrections"]:
+            values = {name: correction.get(name) for name in CORRECTION_COLUMNS}
+            rows.append({**head, **_identity(run), **values})
+    return _frame(rows, SCHEME_COLUMNS)
+
+
+def _head(run: Run) -> dict[str, Any]:
+    return {
+        "run_id": run.info.run_id,
+        "cell_key": run.data.tags.get(schema.CELL_KEY),
+        "status": run.info.status,
+    }
+
+
+def _identity(run: Run) -> dict[str, str | None]:
+    return {name: run.data.tags.get(f"dcs.{name}") for name in _IDENTITY}
+
+
+def _times(run: Run) -> dict[str, Any]:
+    import pandas as pd
+
+    start, end = run.info.start_time, run.info.end_time
+    return {
+        "started": pd.Timestamp(start, unit="ms", tz="UTC"),
+        "seconds": None if end is None else (end - start) / 1000,
+    }
+
+
+def _values(run: Run) -> dict[str, Any]:
+    metrics = {
+        name: value
+        for name, value in run.data.metrics.items()
+        if not name.startswith(schema.TRACE_PREFIX)
+    }
+    return metrics | {f"params.{name}": value for name, value in run.data.params.items()}
+
+
+def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Return rows with at least `columns`, of the types that they have where there are rows."""
+    import pandas as pd
+
+    others = dict.fromkeys(name for row in rows for name in row if name not in columns)
+    frame = pd.DataFrame(rows, columns=[*columns, *others])
+    return frame.astype({name: kind for name, kind in _TYPES.items() if name in columns})
+
+
+#: Where `dcs ui` and `mlflow ui` listen by default.
+LOCAL_UI = "http://127.0.0.1:5000"
+
+_SHORTEST_PREFIX = 4
+
+
+def stored_cells(
+    tracking_uri: str, experiment: str, *, outbox: Outbox | None = None
+) -> list[StoredCell]:
+    """Return the cells of an experiment, finished and failed, in the order of tables.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store.
+    experiment : str
+        Name of the experiment (the sweep).
+    outbox : Outbox, optional
+        Where to look for the records first: reading a file is faster than asking a server.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        There is no such experiment, it holds no cells, or the store cannot be opened.
+    """
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
+    cells = [
+        StoredCell(_record(client, run, outbox), str(run.info.run_id), experiment_id)
+        for run in search_runs(client, experiment_id, where)
+        if run.info.status in ("FINISHED", "FAILED")
+    ]
+    if not cells:
+        where = f"tags.`{schema.SCHEMA}` != ''"
+        ours = next(search_runs(client, experiment_id, where), None)
+        raise TrackingError(
+            f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are still "
+            "to be recorded"
+            if ours is not None
+            else f"experiment {experiment!r} has no run of a sweep; is it of another program?"
+        )
+    place = {id(cell.record): cell for cell in cells}
+    return [place[id(record)] for record in ordered(cell.record for cell in cells)]
+
+
+def find_cell(tracking_uri: str, name: str, *, outbox: Outbox | None = None) -> StoredCell:
+    """Return the cell of a run id or of a cell key; the first four characters may do.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        None or several begin so.
+    """
+    if len(name) < _SHORTEST_PREFIX:
+        raise TrackingError(
+            f"run {name!r} is too short a name; give at least {_SHORTEST_PREFIX} characters of a "
+            "run id or a cell key"
+        )
+    client = open_store(tracking_uri)
+    with quietly():
+        ids = [str(item.experiment_id) for item in client.search_experiments()]
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
+    found = [
+        run
+        for experiment_id in ids
+        for run in search_runs(client, experiment_id, where)
+        if run.info.run_id.startswith(name)
+        or run.data.tags.get(schema.CELL_KEY, "").startswith(name)
+    ]
+    if len(found) != 1:
+        known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in found[:5])
+        raise TrackingError(
+            f"run {name!r}: {len(found)} cells begin so ({known}); give more characters"
+            if found
+            else f"run {name!r}: no cell has that run id or key; `dcs ui` and the report list them"
+        )
+    (run,) = found
+    return StoredCell(
+        _record(client, run, outbox), str(run.info.run_id), str(run.info.experiment_id)
+    )
+
+
+def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
+    """Return the newest run of the sweep itself."""
+    client, experiment_id = open_experiment(tracking_uri, experiment)
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_SWEEP}'"
+    runs: Sequence[Run] = list(search_runs(client, experiment_id, where))
+    return runs[-1] if runs else None
+
+
+def log_report(tracking_uri: str, experiment: str, page: str) -> bool:
+    """Keep a report with the newest run of its sweep; False if there is none."""
+    run = sweep_run(tracking_uri, experiment)
+    if run is None:
+        return False
+    client = open_store(tracking_uri)
+    with quietly():
+        client.log_text(run.info.run_id, page, schema.REPORT_FILE)
+    return True
+
+
+def run_link(tracking_uri: str, cell: StoredCell, *, ui: str | None = None) -> str:
+    """Return the address of a run's page in MLflow.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store; a server has pages of its own.
+    cell : StoredCell
+        The cell.
+    ui : str, optional
+        Where MLflow's pages of a store without a server are; by default those of `dcs ui`.
+    """
+    base = ui or (tracking_uri if is_http(tracking_uri) else LOCAL_UI)
+    return f"{base.rstrip('/')}/#/experiments/{cell.experiment_id}/runs/{cell.run_id}"
+
+
+def _record(client: MlflowClient, run: Run, outbox: Outbox | None) -> CellRecord:
+    tags = run.data.tags
+    key = tags.get(schema.CELL_KEY, "")
+    if outbox is not None:
+        local = outbox.load([key]).records.get(key)
+        if local is not None and local.digest == tags.get(schema.RECORD_DIGEST):
+            return local
+    try:
+        text = artifact_text(client, run, schema.CELL_FILE)
+        return CellRecord.from_json(text, source=f"{schema.CELL_FILE} of run {run.info.run_id}")
+    except TrackingError as error:
+        raise TrackingError(
+            f"{error}; give --runs with the folder of the sweep's results, or delete the run in "
+            "MLflow"
+        ) from error

@@ -1,0 +1,171 @@
+"""Schemes as MLflow models: saved as code, served as JSON, registered by name."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcs.errors import TrackingError
+from dcs.messages import one_line
+from dcs.schemes.scheme import CorrectionScheme
+from tracking import schema
+from tracking.store.client import open_store, quietly
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.models import ModelSignature
+
+__all__ = ["model_uri", "register_scheme", "save_scheme_model"]
+
+_CODE = Path(__file__).with_name("scheme_model.py")
+
+
+def save_scheme_model(
+    folder: Path | str, scheme: Mapping[str, Any], *, run_id: str | None = None
+) -> None:
+    """Write a scheme as an MLflow model that knows how to apply it.
+
+    Parameters
+    ----------
+    folder : path-like
+        The folder to make; must not exist.
+    scheme : mapping
+        The scheme, as `CorrectionScheme.to_dict` gives it.
+    run_id : str, optional
+        The run that the model will belong to.
+
+    Raises
+    ------
+    dcs.errors.SchemeError
+        When it is not a scheme.
+
+    Notes
+    -----
+    The model takes and gives the columns of a probability table, ``p:<class>``, and answers the
+    ``label`` too. It holds the scheme's JSON and a small Python file; nothing is pickled.
+    """
+    from mlflow.models import Model
+
+    checked = CorrectionScheme.from_dict(scheme)
+    folder = Path(folder)
+    for name, data in _template(checked.classes).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    (folder / "artifacts" / schema.SCHEME_FILE).write_text(checked.to_json(), encoding="utf-8")
+    about = Model.load(str(folder))
+    about.run_id = run_id
+    about.model_uuid = uuid.uuid4().hex
+    about.utc_time_created = str(datetime.now(UTC).replace(tzinfo=None))
+    about.save(str(folder / "MLmodel"))
+
+
+@lru_cache(maxsize=32)
+def _template(classes: tuple[str, ...]) -> dict[str, bytes]:
+    """Return the files of a model for these classes, of which only the scheme is another.
+
+    MLflow runs the code when it saves a model, and keeps a module of it for ever: once for a set
+    of classes is enough.
+    """
+    import mlflow.pyfunc
+    from mlflow.models import Model
+
+    with tempfile.TemporaryDirectory(prefix="dcs-") as temporary, quietly():
+        scheme = Path(temporary) / schema.SCHEME_FILE
+        scheme.write_text(CorrectionScheme.identity(classes).to_json(), encoding="utf-8")
+        folder = Path(temporary) / schema.MODEL_FOLDER
+        mlflow.pyfunc.save_model(
+            str(folder),
+            python_model=str(_CODE),
+            artifacts={"scheme": str(scheme)},
+            mlflow_model=Model(artifact_path=schema.MODEL_FOLDER),
+            signature=_signature(classes),
+            input_example=_example(classes),
+            # The versions here; a list that MLflow infers would run the model to see.
+            pip_requirements=[
+                f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")
+            ],
+        )
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+
+
+def model_uri(run_id: str) -> str:
+    """Return what `mlflow models serve -m` and `mlflow.pyfunc.load_model` take."""
+    return f"runs:/{run_id}/{schema.MODEL_FOLDER}"
+
+
+def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | None = None) -> str:
+    """Register the scheme of a cell's run as a new version of a model.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store.
+    run_id : str
+        The cell's run.
+    name : str
+        The registered model; made if there is none.
+    alias : str, optional
+        A name for this version, such as ``champion``; moves from an earlier version.
+
+    Returns
+    -------
+    str
+        The version.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        The run has no model, or the store has no registry.
+    """
+    from mlflow.exceptions import MlflowException
+
+    client = open_store(tracking_uri)
+    with quietly():
+        found = {item.path for item in client.list_artifacts(run_id)}
+        if schema.MODEL_FOLDER not in found:
+            raise TrackingError(
+                f"run {run_id} has no model: only runs of a method that chose a scheme have one"
+            )
+        try:
+            if not client.search_registered_models(f"name = '{name}'"):
+                client.create_registered_model(name)
+            made = client.create_model_version(name, model_uri(run_id), run_id)
+            if alias is not None:
+                client.set_registered_model_alias(name, alias, made.version)
+        except MlflowException as error:
+            raise TrackingError(
+                f"model {name!r} cannot be registered: {one_line(error)}"
+            ) from error
+    return str(made.version)
+
+
+def _signature(classes: tuple[str, ...]) -> ModelSignature:
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+
+    columns = [ColSpec(DataType.double, f"p:{name}") for name in classes]
+    return ModelSignature(
+        inputs=Schema(list(columns)),
+        outputs=Schema([ColSpec(DataType.string, "label"), *columns]),
+    )
+
+
+def _example(classes: tuple[str, ...]) -> pd.DataFrame:
+    """Return two rows: one that is sure of the first class, one that is sure of none."""
+    import pandas as pd
+
+    count = len(classes)
+    sure = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
+    rows = [sure, [1.0 / count] * count]
+    return pd.DataFrame(rows, columns=[f"p:{name}" for name in classes])

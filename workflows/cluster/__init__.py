@@ -1,0 +1,1 @@
+"""Running on Ray: connecting, placement, the driver, scoring actors and jobs."""

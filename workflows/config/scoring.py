@@ -1,0 +1,257 @@
+"""How prompts are scored: the engine, its options, and what of them decides the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dcs.errors import ConfigError, DCSError
+from dcs.scoring import (
+    LabelRule,
+    Scorer,
+    engine_names,
+    engine_options,
+    engine_packages,
+    is_served,
+    load_scorer,
+    resolve_model,
+)
+from dcs.scoring.base import SCORING_VERSION
+from workflows.cluster.placement import Placement
+from workflows.config.errors import first_mistake
+
+__all__ = [
+    "INDECISIVE",
+    "ScoringSettings",
+    "actor_pool",
+    "check_gpus",
+    "checked_scoring",
+    "merged_options",
+]
+
+#: What is not passed on to the engine.
+_OURS = ("engine", "store", "price")
+#: What does not decide the numbers: where they are kept, what they cost, how fast they come.
+INDECISIVE = frozenset(
+    {"store", "price", "device", "tensor_parallel", "memory", "max_length", "concurrency"}
+    | {"tokenizer", "key_variable"}
+)
+
+
+class ScoringSettings(BaseModel):
+    """The part ``scoring:`` of a sweep, and the options of ``dcs generate``.
+
+    Attributes
+    ----------
+    engine : "transformers", "vllm", "openai" or that of an installed package
+        What runs the models; ``openai`` is any server of that protocol.
+    label_rule : "auto", "mean", "first" or "joint"
+        How label words of several tokens are read; see :data:`dcs.scoring.LabelRule`.
+    dtype : str or None
+        transformers, vllm: precision; by default bfloat16 on a GPU and float32 on a CPU.
+    device : str or None
+        transformers: ``cpu``, ``cuda:1``, ...; by default a GPU where there is one.
+    tensor_parallel : int or None
+        vllm: GPUs that share a model; an actor of a sweep holds as many.
+    memory, max_length : float, int or None
+        vllm: share of each GPU's memory to use, and most tokens of a prompt.
+    base_url, api, top_logprobs, missing, concurrency : str, int or None
+        openai: see :class:`dcs.scoring.openai.OpenAIScorer`.
+    revision : str or None
+        openai: exact version of the served model, where it is known.
+    tokenizer : str or None
+        openai: model whose tokenizer counts prompt tokens for the estimate.
+    key_variable : str or None
+        openai: environment variable with the API key, by default OPENAI_API_KEY.
+    price : float or None
+        openai: price of a million prompt tokens.
+    store : str or None
+        Where scored prompts are kept: a folder or a URL; by default beside the tables.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    engine: str = "transformers"
+    label_rule: LabelRule = "auto"
+    dtype: str | None = None
+    device: str | None = None
+    tensor_parallel: int | None = Field(default=None, ge=1)
+    memory: float | None = Field(default=None, gt=0.0, le=1.0)
+    max_length: int | None = Field(default=None, ge=1)
+    base_url: str | None = None
+    api: Literal["completions", "chat"] | None = None
+    top_logprobs: int | None = Field(default=None, ge=1)
+    missing: Literal["error", "bound", "zero"] | None = None
+    concurrency: int | None = Field(default=None, ge=1)
+    revision: str | None = None
+    tokenizer: str | None = None
+    key_variable: str | None = None
+    price: float | None = Field(default=None, ge=0.0)
+    store: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_the_engine(self) -> ScoringSettings:
+        try:
+            allowed = engine_options(self.engine)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        for name in self.options:
+            if name not in allowed:
+                others = [e for e in engine_names() if name in engine_options(e)]
+                raise ValueError(
+                    f"engine {self.engine} has no option {name!r}; it belongs to "
+                    f"{' and '.join(others)}"
+                )
+        if self.price is not None and not is_served(self.engine):
+            raise ValueError(f"engine {self.engine} has no option 'price'; it belongs to openai")
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given to the engine: all that was set."""
+        values = self.model_dump(exclude=set(_OURS), exclude_none=True)
+        return {k: v for k, v in values.items() if (k, v) != ("label_rule", "auto")}
+
+    def load(self, model: str) -> Scorer:
+        """Load a model for scoring.
+
+        Parameters
+        ----------
+        model : str
+            Its name, or its folder.
+
+        Returns
+        -------
+        Scorer
+            Ready to score; to be closed.
+
+        Raises
+        ------
+        ScoringError
+            The model cannot be found or loaded.
+        MissingDependencyError
+            The engine is not installed.
+        """
+        return load_scorer(model, engine=self.engine, **self.options)
+
+    def identity(self, model: str) -> dict[str, Any]:
+        """Return what decides a model's numbers, as far as it shows without loading it.
+
+        Engine and its installed version, the model's weights (their hash, or the name and
+        revision of a model of the hub or a server), precision, label rule and the server's
+        options. Where a model runs and how fast does not count.
+
+        Parameters
+        ----------
+        model : str
+            Its name, or its folder.
+
+        Returns
+        -------
+        dict
+            Plain JSON.
+
+        Raises
+        ------
+        ScoringError
+            The model cannot be found.
+        """
+        versions = {package: _installed(package) for package in engine_packages(self.engine)}
+        named = model
+        if not is_served(self.engine):
+            reference = resolve_model(model)
+            named = reference.revision or reference.name
+        decisive = {k: v for k, v in self.options.items() if k not in INDECISIVE}
+        if self.device is not None and self.device.startswith("cpu"):
+            decisive.setdefault("dtype", "float32")  # which it would not be on a GPU
+        return {
+            "model": named,
+            "engine": self.engine,
+            "versions": versions,
+            "scoring": SCORING_VERSION,
+            "options": {"label_rule": self.label_rule} | decisive,
+        }
+
+
+def merged_options(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scoring options of a file with those of the command line, which win key by key.
+
+    Where the command line names another engine, what only the file's engine knows is left out.
+    """
+    kept = dict(file)
+    engine = given.get("engine")
+    if engine in engine_names() and engine != file.get("engine", "transformers"):
+        kept = {k: v for k, v in kept.items() if k == "store" or k in engine_options(engine)}
+    return kept | dict(given)
+
+
+def checked_scoring(**values: Any) -> ScoringSettings:
+    """Return scoring settings given on the command line; None means not given.
+
+    Parameters
+    ----------
+    **values
+        Settings by name.
+
+    Returns
+    -------
+    ScoringSettings
+        Checked.
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        return ScoringSettings(**given)
+    except ValidationError as error:
+        raise ConfigError(f"command line: {first_mistake(error, ScoringSettings)}") from None
+
+
+def _installed(package: str) -> str:
+    """Return the version of an importable package, also of one built under another name."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        builds = packages_distributions().get(package, [])
+        return " ".join(f"{build} {version(build)}" for build in sorted(builds)) or "absent"
+
+
+def actor_pool(settings: ScoringSettings, placement: Placement) -> tuple[dict[str, Any], int]:
+    """Return the Ray options of a scoring actor, and how many there may be at once.
+
+    An actor of vllm holds as many GPUs as share its model, all of one node. One that asks
+    a server needs none and goes where the cells go; there is a single one, so that the bound on
+    requests at a time holds.
+    """
+    actors = placement.actors
+    if is_served(settings.engine):
+        return {**placement.cells, "num_cpus": 1, "num_gpus": 0}, 1
+    share = settings.tensor_parallel or 1
+    if settings.engine != "vllm" or (not actors["num_gpus"] and share == 1):
+        return dict(actors), placement.actor_slots
+    gpus = placement.actor_slots if actors["num_gpus"] else 0
+    # Never none: GPUs that have gone away may come again, and Ray waits for them.
+    return {**actors, "num_gpus": share}, max(1, gpus // share)
+
+
+def check_gpus(settings: ScoringSettings, placement: Placement) -> None:
+    """Refuse a cluster that cannot hold a model, on which Ray would wait for ever.
+
+    Raises
+    ------
+    DCSError
+        It has, and can grow to, fewer GPUs than share a model.
+    """
+    gpus = placement.actor_slots if placement.actors["num_gpus"] else 0
+    share = settings.tensor_parallel or 1
+    if share > max(1, gpus):
+        raise DCSError(
+            f"scoring.tensor_parallel {share}: the cluster has {gpus} GPUs; add nodes that have "
+            f"{share} each, or lower it"
+        )

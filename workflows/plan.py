@@ -1,0 +1,460 @@
+"""A sweep: which work there is, and doing it on Ray with every result recorded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from dcs.io import content_key
+from tracking import CellRecord, Outbox, Recorder
+from workflows.cells import Cell, TableRequest, Variant, cells_of, table_requests, variants_of
+from workflows.cluster.scoring import request_key, texts_key
+from workflows.config.axes import ABLATED, GRID, value_label
+from workflows.config.scoring import INDECISIVE
+from workflows.config.sweep import SweepConfig
+from workflows.tables import ProbabilityStore
+
+__all__ = [
+    "Count",
+    "PlannedCell",
+    "SweepPlan",
+    "SweepProgress",
+    "by_axis",
+    "counted",
+    "differing_settings",
+    "ended_cells",
+    "plan_sweep",
+    "planned_cells",
+    "run_sweep",
+    "sweep_key",
+]
+
+
+class SweepProgress(Protocol):
+    """What a sweep tells about itself while it runs."""
+
+    def tables(self, done: int, total: int) -> None:
+        """`done` of `total` tables are there.
+
+        Parameters
+        ----------
+        done, total : int
+            Tables.
+        """
+
+    def cells(self, done: int, total: int, failed: int) -> None:
+        """`done` of `total` cells have ended, of which `failed` raised.
+
+        Parameters
+        ----------
+        done, total, failed : int
+            Cells.
+        """
+
+    def computed(self, record: CellRecord) -> None:
+        """Take note of a cell that was computed just now.
+
+        Parameters
+        ----------
+        record : CellRecord
+            Its record.
+        """
+
+    def machines(
+        self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
+    ) -> None:
+        """Take note of how many cells are handed out and how much of the cluster is at work.
+
+        Parameters
+        ----------
+        running : int
+            Cells handed out.
+        cpus_used, cpus, gpus_used, gpus : float
+            What is at work, and what there is.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """What a sweep consists of and what of it has been done.
+
+    Attributes
+    ----------
+    config : SweepConfig
+        The sweep.
+    output : pathlib.Path
+        The folder that everything is written to.
+    requests : dict of str to TableRequest
+        Every table, by key, in the order of the configuration.
+    cells : dict of str to list of Cell
+        The cells of those tables that have been scored, by the table's key. Those of the others
+        are not known yet, since a cell is named by its numbers.
+    ended : dict of str to CellRecord
+        Cells of earlier runs that are not to be computed again, by key: finished ones, and
+        failed ones unless they are to be retried.
+    retry_failed : bool
+        Whether cells that failed earlier are computed again.
+    also : dict of str to tuple of TableRequest
+        By key, further requests that the same table answers: without demonstrations the seed
+        changes no prompt. It is scored once; each has cells of its own.
+    texts : dict of str to str
+        By key, the hash of the texts that the table is planned with.
+    """
+
+    config: SweepConfig
+    output: Path
+    requests: dict[str, TableRequest]
+    cells: dict[str, list[Cell]]
+    ended: dict[str, CellRecord]
+    retry_failed: bool
+    also: dict[str, tuple[TableRequest, ...]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def requests_of(self, key: str) -> tuple[TableRequest, ...]:
+        """Return all requests that a table answers.
+
+        Parameters
+        ----------
+        key : str
+            The table's key.
+
+        Returns
+        -------
+        tuple of TableRequest
+            One or more.
+        """
+        return (self.requests[key], *self.also.get(key, ()))
+
+    def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
+        """Return the cells that are tuned on a table with these digests.
+
+        Parameters
+        ----------
+        key : str
+            The table's key.
+        digests : mapping of str to str
+            Content hashes of the ``optimization`` and ``test`` tables.
+
+        Returns
+        -------
+        list of Cell
+            Each once.
+        """
+        return [
+            cell
+            for request in self.requests_of(key)
+            for cell in cells_of(request, self.config, digests)
+        ]
+
+    @property
+    def missing_tables(self) -> dict[str, TableRequest]:
+        """Tables to be scored, by key."""
+        return {key: r for key, r in self.requests.items() if key not in self.cells}
+
+    @property
+    def missing_cells(self) -> dict[str, list[Cell]]:
+        """Cells to be computed whose tables have been scored, by the table's key."""
+        missing = {
+            key: [cell for cell in cells if cell.key not in self.ended]
+            for key, cells in self.cells.items()
+        }
+        return {key: cells for key, cells in missing.items() if cells}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything has to be computed."""
+        return bool(self.missing_tables or self.missing_cells)
+
+    @property
+    def variants(self) -> list[Variant]:
+        """What the cells of one table are, in their order."""
+        return variants_of(self.config)
+
+    @property
+    def n_tables(self) -> int:
+        """Number of tables in the sweep."""
+        return len(self.requests)
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells in the sweep."""
+        shared = sum(len(self.also.get(key, ())) for key in self.requests)
+        return (self.n_tables + shared) * len(self.variants)
+
+    @property
+    def n_failed(self) -> int:
+        """Number of cells that failed earlier and are left so."""
+        return sum(not record.finished for record in self.ended.values())
+
+
+def sweep_key(config: SweepConfig) -> str:
+    """Return the key under which reruns of a sweep find its parent run again.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Returns
+    -------
+    str
+        Hash of all in it that decides results.
+    """
+    left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
+    return content_key(config.model_dump(mode="json", exclude=left_out))
+
+
+def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False) -> SweepPlan:
+    """Compare a sweep with what is on disk.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+    output : pathlib.Path
+        The folder of earlier work, or a new one.
+    retry_failed : bool
+        Whether cells that failed earlier are to be computed again.
+
+    Returns
+    -------
+    SweepPlan
+        Nothing is computed or written yet.
+
+    Raises
+    ------
+    DCSError
+        A model or task is not known, or a file of earlier work is damaged.
+    """
+    store, outbox = ProbabilityStore.under(output), Outbox(output)
+    requests: dict[str, TableRequest] = {}
+    also: dict[str, tuple[TableRequest, ...]] = {}
+    texts: dict[str, str] = {}
+    known: dict[Any, Any] = {}
+    for request in table_requests(config):
+        key = request_key(request, known=known)
+        if key in requests:
+            also[key] = (*also.get(key, ()), request)
+        else:
+            requests[key], texts[key] = request, texts_key(request, known=known)
+    plan = SweepPlan(
+        config=config,
+        output=output,
+        requests=requests,
+        cells={},
+        ended={},
+        retry_failed=retry_failed,
+        also=also,
+        texts=texts,
+    )
+    for key in requests:
+        digests = store.digests(key)
+        if digests is not None:
+            plan.cells[key] = plan.cells_on(key, digests)
+            plan.ended.update(ended_cells(outbox, plan.cells[key], retry_failed=retry_failed))
+    return plan
+
+
+def ended_cells(
+    outbox: Outbox, cells: Iterable[Cell], *, retry_failed: bool
+) -> dict[str, CellRecord]:
+    """Return the records of those cells that are not to be computed (again), by key.
+
+    Parameters
+    ----------
+    outbox : Outbox
+        Earlier work.
+    cells : iterable of Cell
+        Which cells.
+    retry_failed : bool
+        Whether failed ones are to be computed again.
+
+    Returns
+    -------
+    dict of str to CellRecord
+        Records by key.
+    """
+    records = outbox.load([cell.key for cell in cells]).records
+    return {key: record for key, record in records.items() if record.finished or not retry_failed}
+
+
+def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> list[CellRecord]:
+    """Do what a plan says is missing. Ray must be running if the plan has work.
+
+    Parameters
+    ----------
+    plan : SweepPlan
+        From :func:`plan_sweep`.
+    recorder : Recorder
+        Takes every record, those of earlier runs too, so that its tables are complete.
+    progress : SweepProgress
+        Told of every table and cell.
+
+    Returns
+    -------
+    list of CellRecord
+        All cells of the sweep, in the order of the configuration.
+
+    Raises
+    ------
+    DCSError
+        A model cannot be scored. What has been computed is recorded.
+    """
+    records = {**plan.ended}
+    for record in plan.ended.values():
+        recorder.record(record)
+    progress.tables(len(plan.cells), plan.n_tables)
+    progress.cells(len(records), plan.n_cells, plan.n_failed)
+    if plan.has_work:
+        # Ray takes a second to import, and a finished sweep does not need it.
+        from workflows.cluster.driver import Driver
+
+        for record in Driver(plan, progress).run():
+            recorder.record(record)
+            records[record.key] = record
+    return sorted(records.values(), key=_position(plan.config))
+
+
+def _position(config: SweepConfig) -> Callable[[CellRecord], tuple[int, ...]]:
+    """Order records as the configuration does, whatever order they ended in."""
+    axes = (
+        ("model", config.models),
+        ("task", config.tasks),
+        ("shots", config.shots),
+        ("seed", config.seeds),
+    )
+    variants = {
+        content_key(variant.identity): rank for rank, variant in enumerate(variants_of(config))
+    }
+
+    def position(record: CellRecord) -> tuple[int, ...]:
+        place = [values.index(record.identity[name]) for name, values in axes]
+        own = {name: record.identity.get(name) for name in Variant.__slots__}
+        return *place, variants[content_key(own)]
+
+    return position
+
+
+State = Literal["finished", "failed", "to do"]
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCell:
+    """A cell of a sweep, whose table may not be there yet.
+
+    Attributes
+    ----------
+    request : TableRequest
+        Its table.
+    variant : Variant
+        What it is among the cells of that table.
+    state : "finished", "failed" or "to do"
+        How far it is. A failed one that is to be retried is to do.
+    scored : bool
+        Whether the table is there.
+    """
+
+    request: TableRequest
+    variant: Variant
+    state: State
+    scored: bool
+
+
+@dataclass(slots=True)
+class Count:
+    """How many cells there are, and how far they are."""
+
+    cells: int = 0
+    finished: int = 0
+    failed: int = 0
+
+    @property
+    def to_do(self) -> int:
+        """Number of cells that are to be computed."""
+        return self.cells - self.finished - self.failed
+
+
+def planned_cells(plan: SweepPlan) -> Iterator[PlannedCell]:
+    """Yield every cell of a sweep in the order of the configuration."""
+    variants = plan.variants
+    for key in plan.requests:
+        cells: list[Cell] | None = plan.cells.get(key)
+        pairs = [(request, variant) for request in plan.requests_of(key) for variant in variants]
+        for i, (request, variant) in enumerate(pairs):
+            record = plan.ended.get(cells[i].key) if cells else None
+            state: State = "to do" if record is None else "finished"
+            if record is not None and not record.finished:
+                state = "failed"
+            yield PlannedCell(request, variant, state, cells is not None)
+
+
+def counted(cells: Iterable[tuple[K, PlannedCell]]) -> dict[K, Count]:
+    """Count cells by what stands before them, in the order in which that comes first."""
+    counts: dict[K, Count] = {}
+    for key, cell in cells:
+        count = counts.setdefault(key, Count())
+        count.cells += 1
+        count.finished += cell.state == "finished"
+        count.failed += cell.state == "failed"
+    return counts
+
+
+def differing_settings(variants: Iterable[Variant]) -> dict[Variant, dict[str, str]]:
+    """Return for each variant in what it differs from others of its method.
+
+    Returns
+    -------
+    dict of Variant to dict
+        By axis, named as ``--only`` does, its value as people write it. An axis that does not
+        touch a method is not there.
+    """
+    values = {variant: _values(variant) for variant in variants}
+    seen: dict[tuple[str, str], set[str]] = {}
+    for variant, own in values.items():
+        for axis, value in own.items():
+            seen.setdefault((variant.method, axis), set()).add(value)
+    return {
+        variant: {
+            axis: value for axis, value in own.items() if len(seen[variant.method, axis]) > 1
+        }
+        for variant, own in values.items()
+    }
+
+
+def _values(variant: Variant) -> dict[str, str]:
+    values: dict[str, Any] = {}
+    if variant.tuner is not None:
+        values["objectives"] = variant.tuner.objective
+        values |= {name: getattr(variant.tuner, name) for name in ABLATED}
+    values["optimization_sizes"] = variant.optimization_size
+    return {axis: value_label(axis, value) for axis, value in values.items()}
+
+
+def by_axis(plan: SweepPlan, cells: Iterable[PlannedCell]) -> dict[str, dict[str, Count]]:
+    """Count the cells of a sweep by the values of each axis that has several, outermost first.
+
+    Cells that an axis does not touch are not counted for it.
+    """
+    there = list(cells)
+    settings = differing_settings(plan.variants)
+    result: dict[str, dict[str, Count]] = {}
+    for axis, values in plan.config.axis_values.items():
+        if len(values) < 2:
+            continue
+        labelled = ((_label(cell, axis, settings[cell.variant]), cell) for cell in there)
+        counts = counted((label, cell) for label, cell in labelled if label is not None)
+        order = [value_label(axis, value) for value in values]
+        result[axis] = {label: counts[label] for label in order if label in counts}
+    return result
+
+
+def _label(cell: PlannedCell, axis: str, settings: dict[str, str]) -> str | None:
+    """Return a cell's value of an axis, None if the axis does not touch it."""
+    if axis == "methods":
+        return cell.variant.method
+    if axis in GRID:
+        return str(getattr(cell.request, axis if axis == "shots" else axis.removesuffix("s")))
+    return settings.get(axis)

@@ -1,0 +1,1 @@
+"""Computing one cell: Optuna studies and the cross-validated front."""

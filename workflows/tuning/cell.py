@@ -1,0 +1,301 @@
+"""Cells on a probability table that somebody brings along, computed in this process."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dcs.data.splits import stratified_choice
+from dcs.data.table import ProbabilityTable
+from dcs.evaluation.metrics import confusion_matrix
+from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
+from dcs.messages import redact
+from dcs.prompting import parse_shots
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.seeds import derive_seed
+from dcs.selection.methods import get_method
+from tracking import CellRecord, Outbox, collect_provenance, trace_rows
+from tracking.results.figures.schemes import class_histograms
+from workflows.cells import Cell, effective_settings
+from workflows.cluster.parallel import Mapper, in_process, one_thread
+from workflows.config.tuner import TunerSettings
+from workflows.tuning.front import run_front
+from workflows.tuning.judging import Fitted, judge
+from workflows.tuning.paper import run_study
+from workflows.tuning.study import Ledger
+
+__all__ = ["compute_cell", "failed_record", "table_cells", "tune_cells"]
+
+
+@one_thread()
+def compute_cell(
+    cell: Cell,
+    optimization: ProbabilityTable,
+    test: ProbabilityTable,
+    *,
+    sweep: str,
+    progress: Callable[[float], None] | None = None,
+    mapper: Mapper = in_process,
+    ledger: Ledger | None = None,
+) -> CellRecord:
+    """Tune one cell and judge the chosen scheme on the test rows.
+
+    Parameters
+    ----------
+    cell : Cell
+        What to compute.
+    optimization, test : ProbabilityTable
+        The tables whose digests the cell names. The test table is read after the choice.
+    sweep : str
+        The sweep the record is filed under.
+    progress : callable, optional
+        Called with the share of the work done, 0..1.
+    mapper : Mapper
+        Where trials are computed; the result is the same everywhere.
+    ledger : Ledger, optional
+        Where trials are written down, and found again by a later run.
+
+    Returns
+    -------
+    CellRecord
+        With status FINISHED; errors propagate.
+    """
+    started_ms = _now_ms()
+    optimization = _sized(optimization, cell)
+    fitted = _fit(cell, optimization, progress, mapper, ledger)
+    scheme = fitted.scheme
+    uncorrected = CorrectionScheme.identity(test.classes)
+    before, after = judge(uncorrected, test), judge(scheme, test)
+    sure, ends = _uncertainty(test, uncorrected, scheme)
+    metrics = {
+        "test/accuracy": after.accuracy,
+        "test/cobias": after.cobias,
+        "uncorrected/test/accuracy": before.accuracy,
+        "uncorrected/test/cobias": before.cobias,
+        **{f"test/{name}": value for name, value in sure.items()},
+    }
+    params: dict[str, Any] = {}
+    if fitted.best is not None:
+        metrics |= fitted.best.metrics
+        params = {**fitted.best.params, "best_trial": fitted.best.number}
+    if fitted.annealing is not None:
+        metrics["opt/evaluations"] = float(fitted.annealing.evaluations)
+        metrics["opt/seconds"] = fitted.annealing.seconds
+    return CellRecord(
+        key=cell.key,
+        sweep=sweep,
+        identity=cell.identity,
+        params=params,
+        metrics=metrics,
+        scheme=scheme.to_dict(),
+        class_accuracies={
+            "class": list(test.classes),
+            "before": list(before.class_accuracies),
+            "after": list(after.class_accuracies),
+            **ends,
+        },
+        trials=fitted.trials,
+        trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
+        histograms=class_histograms(optimization, scheme),
+        status="FINISHED",
+        error=None,
+        started_ms=started_ms,
+        finished_ms=_now_ms(),
+        provenance=collect_provenance(tables=_sources(optimization, test), seeds=_seeds(cell)),
+    )
+
+
+def _sized(table: ProbabilityTable, cell: Cell) -> ProbabilityTable:
+    """Return the optimization rows that a cell may use."""
+    if cell.optimization_size is None or cell.optimization_size >= table.n_rows:
+        return table
+    rows = stratified_choice(
+        table.labels, cell.optimization_size, seed=derive_seed(cell.seed, "optimization size")
+    )
+    return table.subset(rows)
+
+
+def _fit(
+    cell: Cell,
+    table: ProbabilityTable,
+    progress: Callable[[float], None] | None,
+    mapper: Mapper,
+    ledger: Ledger | None,
+) -> Fitted:
+    method = get_method(cell.method)
+    if cell.tuner is None:
+        scheme = method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
+        return Fitted(scheme)
+    run = run_front if cell.tuner.protocol == "front" else run_study
+    return run(
+        table,
+        method,
+        settings=cell.tuner,
+        seed=cell.seed,
+        progress=progress,
+        mapper=mapper,
+        ledger=ledger,
+    )
+
+
+def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: int) -> CellRecord:
+    """Return the record of a cell that raised, with its traceback.
+
+    Parameters
+    ----------
+    cell : Cell
+        The cell.
+    error : BaseException
+        What it raised.
+    sweep : str
+        The sweep the record is filed under.
+    started_ms : int
+        When it started, in milliseconds since 1970.
+
+    Returns
+    -------
+    CellRecord
+        With status FAILED.
+    """
+    return CellRecord(
+        key=cell.key,
+        sweep=sweep,
+        identity=cell.identity,
+        params={},
+        metrics={},
+        scheme=None,
+        class_accuracies={},
+        status="FAILED",
+        error=redact("".join(traceback.format_exception(error))),
+        started_ms=started_ms,
+        finished_ms=_now_ms(),
+        provenance=collect_provenance(seeds=_seeds(cell)),
+    )
+
+
+def _uncertainty(
+    test: ProbabilityTable, before: CorrectionScheme, after: CorrectionScheme
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return 95 % intervals of the test figures and how likely chance is; those of the classes."""
+    first, second = (scheme.predict(test.probs) for scheme in (before, after))
+    figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
+    change = compare_predictions(test.labels, first, second, test.n_classes)
+    return {
+        "accuracy_low": figures.accuracy.low,
+        "accuracy_high": figures.accuracy.high,
+        "accuracy_p": change.accuracy_p,
+        "cobias_low": figures.cobias.low,
+        "cobias_high": figures.cobias.high,
+        "cobias_p": change.cobias_p,
+    }, {
+        "after_low": [each.low for each in figures.class_accuracies],
+        "after_high": [each.high for each in figures.class_accuracies],
+    }
+
+
+def _sources(optimization: ProbabilityTable, test: ProbabilityTable) -> dict[str, Any]:
+    return {
+        "optimization": optimization.provenance.to_dict() | {"rows": optimization.n_rows},
+        "test": test.provenance.to_dict() | {"rows": test.n_rows},
+    }
+
+
+def _seeds(cell: Cell) -> dict[str, int]:
+    return {"root": cell.seed} | {
+        stream: derive_seed(cell.seed, stream) for stream in ("split", "sampler", "anneal")
+    }
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def table_cells(
+    optimization: ProbabilityTable,
+    test: ProbabilityTable,
+    *,
+    name: str,
+    methods: Sequence[str],
+    tuner: TunerSettings,
+    seed: int,
+) -> list[Cell]:
+    """Return the cells of a table, one per method.
+
+    Parameters
+    ----------
+    optimization, test : ProbabilityTable
+        Rows to tune on, and rows for the final figures.
+    name : str
+        Stands for model or task where the table's provenance does not say.
+    methods : sequence of str
+        Method names.
+    tuner : TunerSettings
+        How methods that have something to tune are tuned.
+    seed : int
+        Root seed.
+
+    Returns
+    -------
+    list of Cell
+        In the order of `methods`.
+
+    Raises
+    ------
+    ConfigError
+        A method is not known.
+    """
+    origin = optimization.provenance
+    return [
+        Cell(
+            model=origin.model or name,
+            task=origin.task or name,
+            shots=None if origin.shots is None else parse_shots(origin.shots),
+            seed=seed,
+            method=method,
+            tuner=effective_settings(get_method(method), tuner),
+            optimization_digest=optimization.digest,
+            test_digest=test.digest,
+        )
+        for method in methods
+    ]
+
+
+def tune_cells(
+    cells: Sequence[Cell],
+    optimization: ProbabilityTable,
+    test: ProbabilityTable,
+    *,
+    sweep: str,
+    output: Path,
+    progress: Callable[[float], None] | None = None,
+) -> list[CellRecord]:
+    """Compute the cells that are not finished yet, one after the other.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        From :func:`table_cells`.
+    optimization, test : ProbabilityTable
+        The tables that the cells were made of.
+    sweep : str
+        The sweep the records are filed under.
+    output : pathlib.Path
+        Folder of earlier work.
+    progress : callable, optional
+        Called with the share done of the cell at work, 0..1.
+
+    Returns
+    -------
+    list of CellRecord
+        One per cell, in their order.
+    """
+    outbox = Outbox(output)
+    finished = outbox.finished([cell.key for cell in cells])
+    return [
+        finished.get(cell.key)
+        or compute_cell(cell, optimization, test, sweep=sweep, progress=progress)
+        for cell in cells
+    ]

@@ -1,0 +1,271 @@
+"""The default way to tune a table: a cross-validated front of accuracy and COBias."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, get_args
+
+import optuna
+
+from dcs.data.table import ProbabilityTable
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.schemes.calibration import CalibrationKind
+from dcs.search.annealing import Schedule
+from dcs.selection.baselines import paper_settings
+from dcs.selection.cross_validation import cross_validate
+from dcs.selection.fit import SelectionSettings, fit_scheme
+from dcs.selection.front import FrontPoint, pareto_front
+from dcs.selection.methods import Method
+from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpacing
+from tracking import TrialRecord
+from workflows.cluster.parallel import Mapper, in_process
+from workflows.config.tuner import TunerSettings
+from workflows.tuning.judging import Fitted, preference, selection_score
+from workflows.tuning.paper import SCHEDULE_PARAMETERS
+from workflows.tuning.study import Asked, Direction, Ledger, Verdict, run_trials
+
+__all__ = ["run_front"]
+
+# Optuna gives back plain text; these give it its type again.
+_CALIBRATIONS: Final[dict[str, CalibrationKind]] = {
+    kind: kind for kind in get_args(CalibrationKind)
+}
+_FAMILIES: Final[dict[str, CorrectionFamily]] = {
+    family: family for family in get_args(CorrectionFamily)
+}
+#: Methods of the paper, by what they search; ``dcs`` is more than its corrections here.
+_PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
+
+#: Weights of PMI that are compared where COBias has none, as parts of the largest.
+_TAU_PARTS: Final = (0.1, 0.4, 1.0)
+
+_SPACINGS: Final[dict[str, WeightSpacing]] = {kind: kind for kind in get_args(WeightSpacing)}
+
+#: What Optuna's study is after; its Pareto front takes part in the choice.
+_AIMS: Final[dict[str, Direction]] = {"dev/accuracy": "maximize", "dev/cobias": "minimize"}
+
+
+def run_front(
+    table: ProbabilityTable,
+    method: Method,
+    *,
+    settings: TunerSettings,
+    seed: int,
+    progress: Callable[[float], None] | None = None,
+    mapper: Mapper = in_process,
+    ledger: Ledger | None = None,
+) -> Fitted:
+    """Fit the front of schemes by cross-validation and choose a point by the stated preference.
+
+    Parameters
+    ----------
+    table : ProbabilityTable
+        The optimization rows.
+    method : Method
+        ``dcs``. The other methods are what their papers made them: they are fitted with their
+        own corrections and no calibration, chosen by the same cross-validation.
+    settings : TunerSettings
+        The preference; with `trials`, a study with two objectives, accuracy and COBias, tries
+        that many settings beside the standard ones, and those on its Pareto front compete.
+    seed : int
+        Root seed; folds, sampler and searches derive theirs from it.
+    progress : callable, optional
+        Called with the share of the work done, 0..1.
+    mapper : Mapper
+        Where trials and the standard settings are judged; the result is the same everywhere.
+    ledger : Ledger, optional
+        Where trials are written down, and found again by a later run.
+
+    Returns
+    -------
+    Fitted
+        Its trials are those of Optuna, then the points of the front.
+    """
+    if method.fitter is not None:
+        # A package's own method: only it knows how it is fitted.
+        return Fitted(method.fit(table.probs, table.labels, classes=table.classes, seed=seed))
+    tell = progress or (lambda share: None)
+    standard = _standard(method, settings)
+    # The other methods have nothing to try beside their own corrections.
+    n_trials = settings.trials if method.name == "dcs" else 0
+    # Each trial costs about as much as one of the standard settings at one beta.
+    share = n_trials / (n_trials + len(standard.candidates) * len(standard.betas))
+    study = _Study(table, settings, seed)
+    trials, found = study.run(n_trials, mapper, ledger, lambda part: tell(share * part))
+    fitted = fit_scheme(
+        table.probs,
+        table.labels,
+        settings=replace(standard, fixed=found),
+        seed=seed,
+        classes=table.classes,
+        progress=lambda part: tell(share + (1.0 - share) * part),
+        mapper=mapper,
+    )
+    points = [_record(len(trials) + i, point) for i, point in enumerate(fitted.points)]
+    best = points[_index(fitted.points, fitted.chosen)]
+    return Fitted(scheme=fitted.scheme, trials=(*trials, *points), best=best)
+
+
+def _index(points: tuple[FrontPoint, ...], chosen: FrontPoint) -> int:
+    return next(i for i, point in enumerate(points) if point is chosen)
+
+
+def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
+    """Return what a method chooses from when Optuna tries nothing, within the settings.
+
+    The front leaves the PMI term out unless the objective is made of it: it is worth nothing
+    beside COBias (docs/results.md).
+    """
+    family = _PAPER_FAMILIES.get(method.name)
+    standard = SelectionSettings() if family is None else paper_settings(family)
+    (_, most_beta), (least_tau, most_tau) = settings.beta_bounds, settings.tau_bounds
+    betas = standard.betas
+    if settings.beta_bounds[0] == most_beta:
+        betas = (most_beta,)
+    taus: tuple[float, ...] = (least_tau,)
+    if most_tau > least_tau and most_beta == 0.0:
+        taus = tuple(most_tau * part for part in _TAU_PARTS)
+    candidates: list[Hyperparameters] = []
+    for candidate in standard.candidates:
+        searched = candidate.corrections != "none"
+        for tau in taus if searched else (candidate.tau,):
+            setting = replace(candidate, tau=tau, memberships=settings.memberships)
+            if searched and settings.weight_scale is not None:
+                setting = replace(setting, weight_scale=settings.weight_scale)
+            candidates.append(setting)
+    return replace(
+        standard, candidates=tuple(candidates), betas=betas, preference=preference(settings)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A setting of the study and what it is worth."""
+
+    setting: Hyperparameters
+    accuracy: float
+    cobias: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Study:
+    """Settings that Optuna suggests, judged by cross-validation; picklable."""
+
+    table: ProbabilityTable
+    settings: TunerSettings
+    seed: int
+
+    def run(
+        self,
+        trials: int,
+        mapper: Mapper,
+        ledger: Ledger | None,
+        progress: Callable[[float], None],
+    ) -> tuple[list[TrialRecord], tuple[Hyperparameters, ...]]:
+        """Return all trials, and the settings on the Pareto front, the most accurate first."""
+        records: list[TrialRecord] = []
+        judged: list[_Judged] = []
+        outcomes = run_trials(
+            self._suggest,
+            self._judge,
+            trials=trials,
+            window=self.settings.window,
+            seed=self.seed,
+            aims=_AIMS,
+            mapper=mapper,
+            ledger=ledger,
+        )
+        for outcome in outcomes:
+            setting, metrics = outcome.asked.work, outcome.verdict.metrics
+            judged.append(_Judged(setting, metrics["dev/accuracy"], metrics["dev/cobias"]))
+            records.append(
+                TrialRecord(
+                    number=outcome.asked.number,
+                    params=_flat(setting),
+                    metrics=metrics,
+                    state="COMPLETE",
+                    seconds=outcome.seconds,
+                    started_ms=outcome.started_ms,
+                    value=outcome.verdict.value,
+                )
+            )
+            progress(len(records) / trials)
+        return records, tuple(dict.fromkeys(point.setting for point in pareto_front(judged)))
+
+    def _judge(self, asked: Asked[Hyperparameters]) -> Verdict[None]:
+        estimate = cross_validate(self.table.probs, self.table.labels, asked.work, seed=self.seed)
+        return Verdict(selection_score(estimate), _figures(estimate))
+
+    def _suggest(self, trial: optuna.Trial) -> Hyperparameters:
+        settings = self.settings
+        calibration = _CALIBRATIONS[trial.suggest_categorical("calibration", [*_CALIBRATIONS])]
+        ridge = Hyperparameters().ridge
+        if calibration in ("vector", "logistic", "balanced"):
+            ridge = trial.suggest_float("ridge", 1.0, 200.0, log=True)
+        families = [*_FAMILIES]
+        if settings.memberships is not None and settings.memberships < 2:
+            families.remove("memberships")
+        corrections = _FAMILIES[trial.suggest_categorical("corrections", families)]
+        if corrections == "none":
+            return Hyperparameters(calibration=calibration, ridge=ridge, corrections="none")
+        setting = Hyperparameters(
+            calibration=calibration,
+            ridge=ridge,
+            corrections=corrections,
+            memberships=settings.memberships,
+            beta=trial.suggest_float("beta", *settings.beta_bounds),
+            tau=trial.suggest_float("tau", *settings.tau_bounds),
+            prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
+            schedule=Schedule(
+                initial_temperature=trial.suggest_float(
+                    "initial_temperature", 0.01, 0.5, log=True
+                ),
+                final_temperature=trial.suggest_float("final_temperature", 1e-4, 0.01, log=True),
+                cooling_rate=trial.suggest_float("cooling_rate", 0.5, 0.8),
+                lambda1=trial.suggest_float("lambda1", 1.0, 5.0),
+                lambda2=trial.suggest_float("lambda2", 1.0, 5.0),
+                restarts=3,
+            ),
+        )
+        if corrections == "memberships":
+            return setting
+        low, high = settings.weight_scale_bounds
+        spacing = _SPACINGS[trial.suggest_categorical("spacing", [*_SPACINGS])]
+        scale = trial.suggest_int("weight_scale", low, high if low == high else 2 * high)
+        averages = setting.averages
+        if corrections == "weights":
+            averages = trial.suggest_int("averages", 0, 16)
+        return replace(setting, spacing=spacing, weight_scale=scale, averages=averages)
+
+
+def _figures(estimate: ClassificationMetrics) -> dict[str, float]:
+    return {
+        "dev/score": selection_score(estimate),
+        "dev/accuracy": estimate.accuracy,
+        "dev/cobias": estimate.cobias,
+    }
+
+
+def _record(number: int, point: FrontPoint) -> TrialRecord:
+    setting, estimate = point.setting, point.estimate
+    return TrialRecord(
+        number=number,
+        params={"calibration": "none", "corrections": "none"}
+        if setting is None
+        else _flat(setting),
+        # What --max-cobias is held against.
+        metrics=_figures(estimate) | {"dev/lasting_cobias": point.lasting_cobias},
+        state="COMPLETE",
+        seconds=0.0,
+        started_ms=time.time_ns() // 1_000_000,
+        value=selection_score(estimate),
+    )
+
+
+def _flat(setting: Hyperparameters) -> dict[str, Any]:
+    values = asdict(setting)
+    schedule = values.pop("schedule")
+    # Named as the trials of the paper's protocol name them, so that both can be compared.
+    return values | {name: schedule[name] for name in (*SCHEDULE_PARAMETERS, "restarts")}
