@@ -21,6 +21,7 @@ from tracking.records import CellRecord, TrialRecord
 from tracking.results.figures import (
     ablation_figure,
     axis_figure,
+    cell_figures,
     class_accuracy_figure,
     class_group_figure,
     importance_figure,
@@ -28,6 +29,7 @@ from tracking.results.figures import (
     save_figure,
     scheme_figure,
     slice_figure,
+    sweep_figures,
     time_figure,
     trace_figure,
     tradeoff_figure,
@@ -240,3 +242,15 @@ def test_figures_are_saved_as_png_and_svg_always_the_same(tmp_path: Path) -> Non
 def test_nothing_to_draw_is_said(draw) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidInputError):
         draw([failed_cell(1)])
+
+
+def test_figures_of_cells_and_sweeps_are_files() -> None:
+    stems = "figures/scheme", "figures/annealing"
+    names = {f"{stem}.{form}" for stem in stems for form in ("png", "svg")}
+    assert set(cell_figures(make_cell(1))) == names
+    assert cell_figures(failed_cell(1)) == {}
+    plain = make_cell(1, identity={"method": "icl"}, trace=())
+    assert cell_figures(plain) == {}
+    files = sweep_figures(paper_cells(tasks=("trec",), seeds=(0,)))
+    assert files["figures/accuracy_cobias.png"].startswith(b"\x89PNG")
+    assert {name.rsplit(".")[-1] for name in files} == {"png", "svg"}

@@ -7,18 +7,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dcs.errors import InvalidInputError
+from tracking import schema
 from tracking.records import CellRecord
 from tracking.results.figures.ablation import ablation_figure, axis_figure
 from tracking.results.figures.classes import class_accuracy_figure, class_group_figure
 from tracking.results.figures.comparison import tradeoff_figure
-from tracking.results.figures.search import time_figure
+from tracking.results.figures.schemes import scheme_figure
+from tracking.results.figures.search import time_figure, trace_figure
+from tracking.results.figures.style import figure_bytes
 from tracking.results.figures.trials import importance_figure, slice_figure
-from tracking.results.frames import OBJECTIVE, axes_of, finished_cells
+from tracking.results.frames import OBJECTIVE, axes_of, finished_cells, has_chosen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["ABLATION", "overview_figures"]
+__all__ = ["ABLATION", "cell_figures", "overview_figures", "sweep_figures"]
 
 #: Names of the figures of ablations begin so.
 ABLATION = "ablation"
@@ -98,3 +101,40 @@ def overview_figures(
         except InvalidInputError:
             continue  # Nothing of that kind in this sweep.
     return figures
+
+
+def cell_figures(record: CellRecord) -> dict[str, bytes]:
+    """Return the figures of one cell as files.
+
+    Parameters
+    ----------
+    record : CellRecord
+        The cell.
+
+    Returns
+    -------
+    dict of str to bytes
+        By artifact path, ``figures/scheme.png`` and ``.svg`` where a scheme was chosen,
+        ``figures/annealing.png`` and ``.svg`` where there is a trace; empty for a failed cell.
+    """
+    figures = {}
+    if record.finished and has_chosen(record):
+        figures["scheme"] = scheme_figure(record)
+    if record.finished and record.trace:
+        figures["annealing"] = trace_figure(record)
+    return _files(figures)
+
+
+def sweep_figures(records: Iterable[CellRecord]) -> dict[str, bytes]:
+    """Return the figures of a whole sweep as files, by artifact path; see `overview_figures`."""
+    return _files({name: figure for name, (_, figure) in overview_figures(records).items()})
+
+
+def _files(figures: dict[str, Figure]) -> dict[str, bytes]:
+    files = {}
+    for name, figure in figures.items():
+        files[f"{schema.FIGURES_FOLDER}/{name}.png"] = figure_bytes(figure, "png")
+        # The layout stands, and takes as long as the drawing.
+        figure.set_layout_engine("none")
+        files[f"{schema.FIGURES_FOLDER}/{name}.svg"] = figure_bytes(figure, "svg")
+    return files
