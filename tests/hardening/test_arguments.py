@@ -166,7 +166,6 @@ def test_odd_addresses(address: str, work: Path) -> None:
     outcomes = [
         checked("table", "s", "--runs", work, "--tracking-uri", address),
         checked("doctor", "--quick", "-o", work, "--tracking-uri", address),
-        checked("doctor", "--quick", "-o", work, "--optuna-storage", address),
         checked("store", "ls", "--store", address),
         checked("submit", work / "s.yaml", "--detach", "--address", address),
     ]

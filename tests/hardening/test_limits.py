@@ -306,15 +306,6 @@ def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
             kind.read(folder / kind.file)
 
 
-@pytest.mark.parametrize("place", ["pipe", "/dev/zero", "/dev/null", "."])
-def test_journals_of_studies_that_are_no_files(place: str, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with soon(20):
-        outcome = checked("doctor", "--quick", "--optuna-storage", tmp_path / place)
-    assert outcome.code == 1
-    assert "not a regular file" in outcome.out
-
-
 @pytest.mark.parametrize("name", ["[bold] [red].csv", "a\x1b[2Jb.csv", "a\nb.csv", b"\xff.csv"])
 def test_names_that_mean_something_to_a_terminal(name: str | bytes, tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(name)
