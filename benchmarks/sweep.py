@@ -28,7 +28,7 @@ import numpy as np
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
-from tracking import CellRecord, Outbox, Recorder
+from tracking import Archive, CellRecord, Recorder
 from workflows.cells import Cell, TableRequest
 from workflows.config.sweep import SweepConfig, load_config, packaged_config
 from workflows.plan import SweepPlan, plan_sweep, run_sweep, sweep_key
@@ -247,7 +247,7 @@ def _record(one: CellRecord, output: Path, uri: str | None, cells: int) -> None:
         # The first cell pays for opening the store.
         recorder.record(dataclasses.replace(one, key="warm"))
         until = time.monotonic() + 120
-        while Outbox(output).pending() and time.monotonic() < until:
+        while Archive(output).pending() and time.monotonic() < until:
             time.sleep(0.05)
         opened, clock = time.perf_counter() - clock, time.perf_counter()
         for number in range(cells):

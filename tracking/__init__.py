@@ -1,12 +1,12 @@
 """MLflow: runs, queries and tables of sweeps.
 
-`Recorder` writes the runs of a sweep, `Outbox` keeps every finished cell on the disk first,
+`Recorder` writes the runs of a sweep, `Archive` keeps every finished cell on the disk first,
 `sync` replays what a store missed, `queries` reads it back and `tables` lays it out.
 """
 
 from __future__ import annotations
 
-from tracking.archive import Outbox, OutboxContents
+from tracking.archive import Archive, ArchiveContents
 from tracking.environment import collect_provenance
 from tracking.records import CellRecord, TrialRecord, trace_rows
 from tracking.results import tables
@@ -16,8 +16,8 @@ from tracking.store.recorder import Recorder, RecorderReport, sync
 
 __all__ = [
     "CellRecord",
-    "Outbox",
-    "OutboxContents",
+    "Archive",
+    "ArchiveContents",
     "Recorder",
     "RecorderReport",
     "TrialRecord",

@@ -1,11 +1,11 @@
-"""The write-ahead outbox: finished cells on disk, and which of them a tracking store has.
+"""The write-ahead archive: finished cells on disk, and which of them a tracking store has.
 
 Under the output folder::
 
     cells/<key>.json             one finished cell each; what is here is never computed again
-    outbox/<id>/sweep.json       a destination: store, experiment, sweep
-    outbox/<id>/journal.jsonl    which cells are to go there, and which have arrived
-    outbox/<id>/lock             held by the one process that records there
+    archive/<id>/sweep.json       a destination: store, experiment, sweep
+    archive/<id>/journal.jsonl    which cells are to go there, and which have arrived
+    archive/<id>/lock             held by the one process that records there
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dcs.io import atomic_write_bytes, read_text
 from tracking.records import CellRecord
 from tracking.store.destinations import Destination, DestinationInfo, read_info
 
-__all__ = ["Outbox", "OutboxContents"]
+__all__ = ["Archive", "ArchiveContents"]
 
 #: Bytes of a record: 100,000 trials take a tenth of it.
 _LARGEST = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class OutboxContents:
-    """What the outbox holds.
+class ArchiveContents:
+    """What the archive holds.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class OutboxContents:
     damaged: tuple[str, ...]
 
 
-class Outbox:
+class Archive:
     """The finished cells of an output folder.
 
     Parameters
@@ -53,7 +53,7 @@ class Outbox:
     def __init__(self, output: Path | str) -> None:
         self.output = Path(output).absolute()
         self.cells = self.output / "cells"
-        self.folder = self.output / "outbox"
+        self.folder = self.output / "archive"
 
     def path(self, key: str) -> Path:
         """Return the file of a cell.
@@ -130,7 +130,7 @@ class Outbox:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
         return record
 
-    def load(self, keys: Iterable[str] | None = None, *, slim: bool = False) -> OutboxContents:
+    def load(self, keys: Iterable[str] | None = None, *, slim: bool = False) -> ArchiveContents:
         """Read the records of `keys` (all when None); a missing one is simply left out.
 
         Parameters
@@ -142,7 +142,7 @@ class Outbox:
 
         Returns
         -------
-        OutboxContents
+        ArchiveContents
             Whole records, and what is damaged.
         """
         records: dict[str, CellRecord] = {}
@@ -158,7 +158,7 @@ class Outbox:
                 damaged.append(str(error))
             else:
                 records[key] = record.slim() if slim else record
-        return OutboxContents(records, tuple(damaged))
+        return ArchiveContents(records, tuple(damaged))
 
     def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
         """Return the cells that need not be computed again; failed and damaged ones are not.

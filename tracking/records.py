@@ -1,6 +1,6 @@
 """What is kept of one finished cell: plain values, one canonical JSON form.
 
-A record is complete in itself. It is written to the outbox before anything is sent to a
+A record is complete in itself. It is written to the archive before anything is sent to a
 tracking store, and everything that MLflow shows can be made again from it.
 """
 
@@ -192,7 +192,7 @@ class CellRecord:
     Parameters
     ----------
     key : str
-        Hash of the cell's canonical JSON; the name of its file in the outbox.
+        Hash of the cell's canonical JSON; the name of its file in the archive.
     sweep : str
         Name of the sweep it was computed for.
     identity : mapping

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from dcs.io import content_key
-from tracking import CellRecord, Outbox, Recorder
+from tracking import Archive, CellRecord, Recorder
 from workflows.cells import Cell, TableRequest, Variant, cells_of, table_requests, variants_of
 from workflows.cluster.scoring import request_key, texts_key
 from workflows.config.axes import ABLATED, GRID, value_label
@@ -228,7 +228,7 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
     DCSError
         A model or task is not known, or a file of earlier work is damaged.
     """
-    store, outbox = ProbabilityStore.under(output), Outbox(output)
+    store, archive = ProbabilityStore.under(output), Archive(output)
     requests: dict[str, TableRequest] = {}
     also: dict[str, tuple[TableRequest, ...]] = {}
     texts: dict[str, str] = {}
@@ -253,18 +253,18 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
         digests = store.digests(key)
         if digests is not None:
             plan.cells[key] = plan.cells_on(key, digests)
-            plan.ended.update(ended_cells(outbox, plan.cells[key], retry_failed=retry_failed))
+            plan.ended.update(ended_cells(archive, plan.cells[key], retry_failed=retry_failed))
     return plan
 
 
 def ended_cells(
-    outbox: Outbox, cells: Iterable[Cell], *, retry_failed: bool
+    archive: Archive, cells: Iterable[Cell], *, retry_failed: bool
 ) -> dict[str, CellRecord]:
     """Return the records of those cells that are not to be computed (again), by key.
 
     Parameters
     ----------
-    outbox : Outbox
+    archive : Archive
         Earlier work.
     cells : iterable of Cell
         Which cells.
@@ -276,7 +276,7 @@ def ended_cells(
     dict of str to CellRecord
         Records by key.
     """
-    records = outbox.load([cell.key for cell in cells]).records
+    records = archive.load([cell.key for cell in cells]).records
     return {key: record for key, record in records.items() if record.finished or not retry_failed}
 
 

@@ -23,7 +23,7 @@ from dcs.prompting import SPLITS, get_task, parse_shots
 from dcs.scoring import StoredScorer
 from dcs.scoring.cache import ShardStore
 from dcs.scoring.generation import count_queries, generate_tables
-from tracking import CellRecord, Outbox, resolve_tracking_uri
+from tracking import Archive, CellRecord, resolve_tracking_uri
 from tracking.environment import DISTRIBUTION
 from tracking.store.queries import find_cell
 from workflows.cells import Cell, TableRequest, table_requests
@@ -276,18 +276,18 @@ def find_record(name: str, *, runs: Path, tracking_uri: str | None) -> CellRecor
     TrackingError
         No cell, or several, begin so; or there are no results at all.
     """
-    outbox = Outbox(runs)
+    archive = Archive(runs)
     if len(name) >= _SHORTEST_PREFIX:
-        keys = [path.stem for path in outbox.cells.glob("[!.]*.json")]
+        keys = [path.stem for path in archive.cells.glob("[!.]*.json")]
         found = [key for key in keys if key.startswith(name)]
         if len(found) == 1:
-            return outbox.read(found[0])
+            return archive.read(found[0])
     if tracking_uri is None and not (runs / "mlflow.db").is_file():
         raise TrackingError(
             f"run {name!r}: {runs} has no cell of that key and no MLflow database; give the "
             "folder of the results with --runs, or the store with --tracking-uri"
         )
-    return find_cell(resolve_tracking_uri(tracking_uri, runs), name, outbox=outbox).record
+    return find_cell(resolve_tracking_uri(tracking_uri, runs), name, archive=archive).record
 
 
 def cell_of(record: CellRecord) -> Cell:
@@ -475,7 +475,7 @@ def _wanted(record: CellRecord) -> dict[str, str]:
 
 
 def _sweeps_of(record: CellRecord, runs: Path) -> Iterator[SweepConfig]:
-    for destination in Outbox(runs).destinations():
+    for destination in Archive(runs).destinations():
         if record.key not in destination.keys:
             continue
         values: dict[str, Any] = destination.info.sweep_params

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tracking import CellRecord, Outbox, Recorder, RecorderReport
+from tracking import Archive, CellRecord, Recorder, RecorderReport
 from tracking.store import queries
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import plan_sweep, run_sweep, sweep_key
@@ -84,7 +84,7 @@ def results(records: list[CellRecord]) -> list[dict]:
 
 def kept(output: Path) -> list[CellRecord]:
     """Return what lies on the disk."""
-    contents = Outbox(output).load()
+    contents = Archive(output).load()
     assert not contents.damaged
     return list(contents.records.values())
 

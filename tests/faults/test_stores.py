@@ -14,7 +14,7 @@ import pytest
 
 from dcs.errors import DCSError
 from tests.servers import free_port, mlflow_server
-from tracking import Outbox, sync
+from tracking import Archive, sync
 
 from .processes import end, start_dcs
 from .sweeps import CONFIG, check_complete, kept, results, sweep, write_config
@@ -64,7 +64,7 @@ def test_a_server_gone_for_good_is_replaced_by_another_store(
     assert report.pending == 0
     check_complete(scored, undisturbed[1])
     # Nothing is left for the old one.
-    assert Outbox(scored).pending() == 0
+    assert Archive(scored).pending() == 0
 
 
 def test_a_sweep_is_recorded_in_postgresql(cluster, undisturbed, scored, postgres):
@@ -149,4 +149,4 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(
 def test_the_disk_error_is_ours(small_disk, undisturbed):
     _fill(small_disk, leave=0)
     with pytest.raises(DCSError, match="No space left"):
-        Outbox(small_disk).write(kept(undisturbed[0])[0])
+        Archive(small_disk).write(kept(undisturbed[0])[0])

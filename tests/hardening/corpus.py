@@ -25,7 +25,7 @@ from dcs.prompting import get_task
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table
-from tracking import Outbox
+from tracking import Archive
 from tracking.records import CellRecord, TrialRecord
 from tracking.store.destinations import DestinationInfo, read_info
 from workflows.config.sweep import load_config
@@ -139,11 +139,11 @@ def _read_texts(path: Path) -> Any:
 
 
 def _read_record(path: Path) -> CellRecord:
-    outbox = Outbox(path.parent)
-    outbox.cells.mkdir(exist_ok=True)
-    path.rename(outbox.path("abc123"))
+    archive = Archive(path.parent)
+    archive.cells.mkdir(exist_ok=True)
+    path.rename(archive.path("abc123"))
     try:
-        return outbox.read("abc123")
+        return archive.read("abc123")
     except DCSError as error:
         # The message names the file where it lies now.
         raise TrackingError(str(error).replace("abc123.json", path.name)) from None
@@ -311,7 +311,7 @@ KINDS = (
         TrackingError,
         content={
             **{name: getattr(_INFO, name) for name in _INFO.__slots__},
-            "format": "dcs-outbox",
+            "format": "dcs-archive",
             "version": 1,
         },
     ),

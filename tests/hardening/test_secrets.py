@@ -132,7 +132,7 @@ def test_a_store_that_refuses(tmp_path: Path, echo: int) -> None:
         with soon():
             outcome = run_dcs(*words)
         search(outcome, tmp_path)
-    assert list((tmp_path / "outbox").glob("*/sweep.json"))
+    assert list((tmp_path / "archive").glob("*/sweep.json"))
 
 
 @pytest.mark.parametrize("driver", ["postgresql", "postgresql+psycopg", "mysql+pymysql"])
@@ -219,7 +219,7 @@ def test_a_sweep_with_passwords_in_its_configuration(
         with soon():
             outcome = run_dcs(*words, "-o", output)
         search(outcome)
-    assert list(output.glob("outbox/*/sweep.json"))
+    assert list(output.glob("archive/*/sweep.json"))
     path.unlink()
     search(None, tmp_path)
 

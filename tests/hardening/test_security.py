@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError
-from tracking import Outbox, ui_arguments
+from tracking import Archive, ui_arguments
 from tracking.records import KEY_PATTERN
 from workflows.config.sweep import SweepConfig
 
@@ -147,7 +147,7 @@ def test_names_of_sweeps_and_cells_lead_nowhere_else(name: str, tmp_path: Path) 
         SweepConfig.model_validate({"name": name, "tasks": ["helpdesk"]})
     if name not in ("a\\..\\b",):
         assert not KEY_PATTERN.fullmatch(name)
-    assert Outbox(tmp_path).load([name]).records == {}
+    assert Archive(tmp_path).load([name]).records == {}
 
 
 @pytest.mark.parametrize("name", TRAVERSALS)

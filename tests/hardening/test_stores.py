@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dcs.scoring.cache import ShardStore, query_hash
 from tests.hardening.commands import checked, leftovers
 from tests.hardening.corpus import brief, damaged, record, scheme, spoiled, table
-from tracking import Outbox
+from tracking import Archive
 
 _SETTINGS = {
     "model": "m",
@@ -146,10 +146,10 @@ def test_tables_that_were_scored_and_are_damaged_now(tmp_path: Path) -> None:
 
 
 def test_a_record_that_was_tampered_with_is_not_taken_for_another(tmp_path: Path) -> None:
-    outbox = Outbox(tmp_path)
-    path = outbox.write(record())
+    archive = Archive(tmp_path)
+    path = archive.write(record())
     path.rename(path.with_name("other.json"))
-    contents = outbox.load()
+    contents = archive.load()
     assert contents.records == {}
     assert "other.json" in contents.damaged[0]
 

@@ -27,7 +27,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring.cache import ShardStore, query_hash
 from tests.hardening.commands import checked, leftovers
 from tests.hardening.corpus import record, scheme, table
-from tracking import Outbox
+from tracking import Archive
 from tracking.store.destinations import DestinationInfo, read_info
 from workflows.tables import ProbabilityStore
 
@@ -61,7 +61,7 @@ def _tables(folder: Path) -> Any:
 
 
 def _destination(folder: Path, version: int) -> None:
-    with Outbox(folder).destination(_INFO) as destination:
+    with Archive(folder).destination(_INFO) as destination:
         destination.save(run_name="x" * (500 + version))
 
 
@@ -80,8 +80,10 @@ WRITERS: dict[str, tuple[Callable[[Path, int], object], Callable[[Path], object]
         lambda folder: len(CorrectionScheme.load(folder / "s.json").classes),
     ),
     "record": (
-        lambda folder, n: Outbox(folder).write(dataclasses.replace(record(), error=f"{n}" * 3000)),
-        lambda folder: Outbox(folder).read("abc123").error,
+        lambda folder, n: Archive(folder).write(
+            dataclasses.replace(record(), error=f"{n}" * 3000)
+        ),
+        lambda folder: Archive(folder).read("abc123").error,
     ),
     "destination": (
         _destination,

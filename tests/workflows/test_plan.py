@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.workflows.conftest import biased_table
-from tracking import CellRecord, Outbox
+from tracking import Archive, CellRecord
 from workflows.cells import cells_of
 from workflows.cluster.scoring import request_key
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
@@ -55,14 +55,14 @@ def begun(tmp_path_factory) -> Path:
     """A sweep with one of two tables scored; of its cells dnip is done, and one batch failed."""
     output = tmp_path_factory.mktemp("begun")
     _score(output, plan_sweep(CONFIG, output), {0})
-    outbox = Outbox(output)
+    archive = Archive(output)
     for cells in plan_sweep(CONFIG, output).cells.values():
         for cell in cells:
             if cell.method == "dnip":
-                outbox.write(compute_cell(cell, *TABLES.values(), sweep=CONFIG.name))
+                archive.write(compute_cell(cell, *TABLES.values(), sweep=CONFIG.name))
             elif cell.method == "batch" and cell.optimization_size == 30:
                 error = ValueError("poisoned")
-                outbox.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
+                archive.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
     return output
 
 
@@ -127,11 +127,11 @@ def test_finished_cells_come_in_the_order_of_the_configuration(tmp_path):
     for key, request in plan.requests.items():
         digests = ProbabilityStore.under(tmp_path).digests(key)
         expected += [cell.key for cell in cells_of(request, CONFIG, digests)]
-    outbox = Outbox(tmp_path)
+    archive = Archive(tmp_path)
     cells = [c for some in plan_sweep(CONFIG, tmp_path).cells.values() for c in some]
     for cell in reversed(cells):
         error = ValueError("any record will do")
-        outbox.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
+        archive.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
     records = run_sweep(plan_sweep(CONFIG, tmp_path), _Nowhere(), _Silent())
     assert [record.key for record in records] == expected
 
@@ -156,7 +156,7 @@ def test_what_is_left_is_judged_by_what_is_like_it(begun):
     assert rest.cells_guessed
     dnip = estimate(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
     assert not dnip.cells_guessed
-    done = [r for r in Outbox(begun).load().records.values() if r.finished]
+    done = [r for r in Archive(begun).load().records.values() if r.finished]
     took = sum(r.finished_ms - r.started_ms for r in done) / 1000
     assert dnip.cell_seconds == pytest.approx(took, rel=0.5, abs=0.05)
 

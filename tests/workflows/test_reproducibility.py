@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.processes import wait_for
 from tests.workflows.conftest import run_dcs
-from tracking import CellRecord, Outbox, Recorder
+from tracking import Archive, CellRecord, Recorder
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import plan_sweep, run_sweep, sweep_key
 
@@ -112,7 +112,7 @@ def first(two_cpus, tmp_path_factory) -> Path:
     """A sweep on two CPUs."""
     output = tmp_path_factory.mktemp("first") / "runs"
     sweep(output)
-    records = Outbox(output).load().records.values()
+    records = Archive(output).load().records.values()
     assert [record.status for record in records] == ["FINISHED"] * N_CELLS
     assert len(tables(output)) == 2
     return output
@@ -141,7 +141,7 @@ def test_what_was_deleted_comes_back_as_it_was(first, tmp_path, lost):
 
 @pytest.mark.parametrize("rescore", [(), ("--rescore",)], ids=["stored", "scored again"])
 def test_every_recorded_cell_can_be_reproduced(first, rescore):
-    records = Outbox(first).load().records
+    records = Archive(first).load().records
     some = records if not rescore else list(records)[:1]
     for key in some:
         outcome = run_dcs("reproduce", key, "--runs", first, *rescore)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dcs.errors import ScoringError, TableError
-from tracking import CellRecord, Outbox, Recorder
+from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from workflows.cells import table_requests
 from workflows.cluster.placement import place
@@ -177,7 +177,7 @@ def test_a_cell_that_raises_stops_no_other(cluster, tmp_path):
     assert by_method["dcs"].status == "FAILED"
     assert "Traceback" in (by_method["dcs"].error or "")
     assert steps.seen_cells[-1] == (2, 2, 1)
-    assert set(Outbox(tmp_path).finished()) == {by_method["icl"].key}
+    assert set(Archive(tmp_path).finished()) == {by_method["icl"].key}
 
     # A failed cell is left alone, unless it is to be retried; its run is then the same one.
     assert not plan_sweep(poisoned, tmp_path).has_work
@@ -230,4 +230,4 @@ def test_texts_that_changed_since_the_sweep_was_planned_are_not_scored(cluster, 
     ):
         run_sweep(plan, recorder, Steps())
     assert [*plan_sweep(CONFIG, tmp_path).cells] == [unchanged]
-    assert len(Outbox(tmp_path).finished()) == 2
+    assert len(Archive(tmp_path).finished()) == 2

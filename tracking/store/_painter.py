@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tracking import schema
-from tracking.archive import Outbox
+from tracking.archive import Archive
 from tracking.records import CellRecord
 from tracking.results.frames import has_chosen
 
@@ -37,16 +37,16 @@ def is_drawn(record: CellRecord) -> bool:
 
 
 class Painter:
-    """Draws what is in an outbox; started when first asked.
+    """Draws what is in an archive; started when first asked.
 
     Parameters
     ----------
-    outbox : Outbox
+    archive : Archive
         Where the records are.
     """
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._output = outbox.output
+    def __init__(self, archive: Archive) -> None:
+        self._output = archive.output
         self._process: subprocess.Popen[bytes] | None = None
         self._failed = False
 
@@ -127,13 +127,13 @@ def _paint(order: dict[str, Any]) -> None:
     """Carry out one order: write the figures into its folder."""
     from tracking.results.figures import overview_figures, save_figure, scheme_figure, trace_figure
 
-    outbox, folder = Outbox(order["output"]), Path(order["folder"]) / schema.FIGURES_FOLDER
+    archive, folder = Archive(order["output"]), Path(order["folder"]) / schema.FIGURES_FOLDER
     if "sweep" in order:
-        records = outbox.load(order["sweep"]).records.values()
+        records = archive.load(order["sweep"]).records.values()
         for name, (_, figure) in overview_figures(records).items():
             save_figure(figure, folder, name)
         return
-    record = outbox.read(order["cell"])
+    record = archive.read(order["cell"])
     if has_chosen(record):
         save_figure(scheme_figure(record), folder, "scheme")
     if record.trace:

@@ -45,7 +45,7 @@ _CONNECT_SECONDS = 3.0
 
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
-# MLflow waits minutes by default (7 retries of 120 s with backoff); the outbox makes that
+# MLflow waits minutes by default (7 retries of 120 s with backoff); the archive makes that
 # patience needless. A user's own settings of these win.
 _REQUEST_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",

@@ -21,7 +21,7 @@ from tracking.records import KEY_PATTERN
 
 __all__ = ["Destination", "DestinationInfo", "read_info"]
 
-_INFO_FORMAT = "dcs-outbox"
+_INFO_FORMAT = "dcs-archive"
 _INFO_VERSION = 1
 #: By annotation; a field of another kind goes unchecked.
 _INFO_TYPES: dict[Any, type | tuple[type, ...]] = {
@@ -82,7 +82,7 @@ class Destination:
     Parameters
     ----------
     folder : pathlib.Path
-        Its folder in the outbox.
+        Its folder in the archive.
     info : DestinationInfo
         What to write there once `acquire` was called.
     """
@@ -249,7 +249,7 @@ class Destination:
     def _apply(self, line: dict[str, str]) -> None:
         key = line["key"]
         if not KEY_PATTERN.fullmatch(key):
-            raise ValueError("not the name of a file of the outbox")
+            raise ValueError("not the name of a file of the archive")
         if "digest" in line:
             entry = self._entries.setdefault(key, _Entry(line["digest"]))
             entry.digest = line["digest"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dcs.errors import TrackingError
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
-from tracking.archive import Outbox
+from tracking.archive import Archive
 from tracking.records import KEY_PATTERN, CellRecord, StoredCell
 from tracking.results.frames import ordered
 from tracking.results.tables import CORRECTION_COLUMNS, CORRECTION_NUMBERS
@@ -229,7 +229,7 @@ _SHORTEST_PREFIX = 4
 
 
 def stored_cells(
-    tracking_uri: str, experiment: str, *, outbox: Outbox | None = None
+    tracking_uri: str, experiment: str, *, archive: Archive | None = None
 ) -> list[StoredCell]:
     """Return the cells of an experiment, finished and failed, in the order of tables.
 
@@ -239,7 +239,7 @@ def stored_cells(
         The store.
     experiment : str
         Name of the experiment (the sweep).
-    outbox : Outbox, optional
+    archive : Archive, optional
         Where to look for the records first: reading a file is faster than asking a server.
 
     Raises
@@ -250,7 +250,7 @@ def stored_cells(
     client, experiment_id = open_experiment(tracking_uri, experiment)
     where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
     cells = [
-        StoredCell(_record(client, run, outbox), str(run.info.run_id), experiment_id)
+        StoredCell(_record(client, run, archive), str(run.info.run_id), experiment_id)
         for run in search_runs(client, experiment_id, where)
         if run.info.status in ("FINISHED", "FAILED")
     ]
@@ -267,7 +267,7 @@ def stored_cells(
     return [place[id(record)] for record in ordered(cell.record for cell in cells)]
 
 
-def find_cell(tracking_uri: str, name: str, *, outbox: Outbox | None = None) -> StoredCell:
+def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -> StoredCell:
     """Return the cell of a run id or of a cell key; the first four characters may do.
 
     Raises
@@ -300,7 +300,7 @@ def find_cell(tracking_uri: str, name: str, *, outbox: Outbox | None = None) -> 
         )
     (run,) = found
     return StoredCell(
-        _record(client, run, outbox), str(run.info.run_id), str(run.info.experiment_id)
+        _record(client, run, archive), str(run.info.run_id), str(run.info.experiment_id)
     )
 
 
@@ -339,11 +339,11 @@ def run_link(tracking_uri: str, cell: StoredCell, *, ui: str | None = None) -> s
     return f"{base.rstrip('/')}/#/experiments/{cell.experiment_id}/runs/{cell.run_id}"
 
 
-def _record(client: MlflowClient, run: Run, outbox: Outbox | None) -> CellRecord:
+def _record(client: MlflowClient, run: Run, archive: Archive | None) -> CellRecord:
     tags = run.data.tags
     key = tags.get(schema.CELL_KEY, "")
-    if outbox is not None:
-        local = outbox.load([key]).records.get(key)
+    if archive is not None:
+        local = archive.load([key]).records.get(key)
         if local is not None and local.digest == tags.get(schema.RECORD_DIGEST):
             return local
     try:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from dcs.errors import ConfigError, InvalidInputError, TrackingError
 from dcs.messages import named, one_line, suggest
-from tracking.archive import Outbox
+from tracking.archive import Archive
 from tracking.records import KEY_PATTERN, CellRecord, plain
 from tracking.store._painter import Painter, is_drawn
 from tracking.store.client import (
@@ -52,11 +52,11 @@ class RecorderReport:
     recorded : int
         Cells written to the store by this recorder.
     pending : int
-        Cells that are only in the outbox.
+        Cells that are only in the archive.
     rejected : mapping of str to str
         Those of them that the store answered but did not take: key and reason.
     damaged : tuple of str
-        Outbox files that cannot be read, one line each.
+        Archive files that cannot be read, one line each.
     status : {"FINISHED", "FAILED", "KILLED"}
         End of the sweep.
     ended : bool
@@ -128,7 +128,7 @@ class Sender:
     ----------
     uri : str
         The store.
-    outbox : Outbox
+    archive : Archive
         Where the records are.
     destination : Destination
         Which of them have arrived; must be acquired.
@@ -144,7 +144,7 @@ class Sender:
     def __init__(
         self,
         uri: str,
-        outbox: Outbox,
+        archive: Archive,
         destination: Destination,
         *,
         warn: Callable[[str], None] | None,
@@ -152,7 +152,7 @@ class Sender:
         drawing_seconds: float = DRAWING_SECONDS,
     ) -> None:
         self.tracking_uri = uri
-        self.outbox = outbox
+        self.archive = archive
         # Held while a record is written and noted, so that file and note are of one mind.
         self.files = threading.RLock()
         self._destination = destination
@@ -167,7 +167,7 @@ class Sender:
         self._rejected: dict[str, str] = {}
         self._damaged: dict[str, str] = {}
         self._trouble: str | None = None
-        self._painter = Painter(outbox)
+        self._painter = Painter(archive)
         self._drawing_seconds = drawing_seconds
         self._given_up: set[str] = set()
         self._warned = False
@@ -255,7 +255,7 @@ class Sender:
         if self._runs is None:
             uri, info = self.tracking_uri, self._destination.info
             client = open_client(uri)
-            location = artifact_location(uri, self.outbox.output, info.experiment)
+            location = artifact_location(uri, self.archive.output, info.experiment)
             try:
                 with quietly():
                     self._runs = SweepRuns(client, info, location=location)
@@ -277,7 +277,7 @@ class Sender:
             return
         try:
             with self.files:
-                record = self.outbox.read(key)
+                record = self.archive.read(key)
                 digest = record.digest
                 # A driver that died may have replaced the file and not said so.
                 self._destination.queue(key, digest)
@@ -332,7 +332,7 @@ class Sender:
         runs = self._open()
         self._trouble = None
         self._remember_end()
-        contents = self.outbox.load(self._destination.keys, slim=True)
+        contents = self.archive.load(self._destination.keys, slim=True)
         with quietly():
             try:
                 runs.write_summary(contents.records.values())
@@ -400,7 +400,7 @@ class Sender:
             self._warned = True
             self._warn(
                 f"tracking store {redact(self.tracking_uri)} cannot be used ({self._trouble}); "
-                f"results are kept in {self.outbox.output} and recorded when it can"
+                f"results are kept in {self.archive.output} and recorded when it can"
             )
 
     def report(self, status: SweepStatus) -> RecorderReport:
@@ -416,11 +416,11 @@ class Sender:
             reason = reason or next(iter(self._damaged.values()), "out of time")
             message += (
                 f"; {len(pending)} pending ({reason}): "
-                f"`dcs sync --output {self.outbox.output}` records them"
+                f"`dcs sync --output {self.archive.output}` records them"
             )
         elif self._destination.info.figures and (left := len(self._destination.undrawn())):
             message += (
-                f"; cells without figures: {left}, `dcs sync --output {self.outbox.output}` "
+                f"; cells without figures: {left}, `dcs sync --output {self.archive.output}` "
                 "draws them"
             )
         return RecorderReport(
@@ -450,7 +450,7 @@ class Recorder:
         Any MLflow store but a folder of files; by default the SQLite file ``mlflow.db`` in
         `output`, with the artifacts beside it.
     output : path-like
-        The folder of the sweep's results; holds the outbox.
+        The folder of the sweep's results; holds the archive.
     experiment : str
         Name of the MLflow experiment, which is the name of the sweep.
     sweep_key : str
@@ -521,14 +521,14 @@ class Recorder:
             trace_points=trace_points,
             figures=check_figures(figures) == "all",
         )
-        outbox = Outbox(output)
-        self._start(uri, outbox, outbox.destination(info), warn, None)
+        archive = Archive(output)
+        self._start(uri, archive, archive.destination(info), warn, None)
 
     @classmethod
     def resume(
         cls,
         uri: str,
-        outbox: Outbox,
+        archive: Archive,
         destination: Destination,
         *,
         progress: Callable[[], None] | None = None,
@@ -539,7 +539,7 @@ class Recorder:
         ----------
         uri : str
             The store, with its password if it has one.
-        outbox : Outbox
+        archive : Archive
             Where the records are.
         destination : Destination
             Where they are to go.
@@ -552,13 +552,13 @@ class Recorder:
             At work already.
         """
         recorder = cls.__new__(cls)
-        recorder._start(uri, outbox, destination, None, progress, drawing_seconds=math.inf)
+        recorder._start(uri, archive, destination, None, progress, drawing_seconds=math.inf)
         return recorder
 
     def _start(
         self,
         uri: str,
-        outbox: Outbox,
+        archive: Archive,
         destination: Destination,
         warn: Callable[[str], None] | None,
         progress: Callable[[], None] | None,
@@ -566,7 +566,7 @@ class Recorder:
         drawing_seconds: float = DRAWING_SECONDS,
     ) -> None:
         self.tracking_uri = uri
-        self.outbox = outbox
+        self.archive = archive
         self._destination = destination
         self._held = threading.local()
         self._closed = False
@@ -581,7 +581,7 @@ class Recorder:
             raise
         self._sender = Sender(
             uri,
-            outbox,
+            archive,
             destination,
             warn=warn,
             progress=progress,
@@ -609,7 +609,7 @@ class Recorder:
             raise TrackingError(f"cell {cell.key}: the recorder of this sweep is closed")
         with self._holding():
             with self._sender.files:
-                self.outbox.write(cell)
+                self.archive.write(cell)
                 new = self._destination.queue(cell.key, cell.digest)
             if new:
                 self._sender.send(cell.key)
@@ -619,7 +619,7 @@ class Recorder:
     ) -> RecorderReport:
         """Record everything, write the tables of the sweep, and end its run.
 
-        Does not wait for a store that does not answer: what is not recorded stays in the outbox.
+        Does not wait for a store that does not answer: what is not recorded stays in the archive.
 
         Parameters
         ----------
@@ -707,7 +707,7 @@ def sync(
     tracking_uri: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[RecorderReport, ...]:
-    """Record everything in the outbox of `output` that its store does not have yet.
+    """Record everything in the archive of `output` that its store does not have yet.
 
     Each cell is recorded exactly once, however often this runs and wherever an earlier attempt
     stopped. A sweep whose driver died is ended as KILLED.
@@ -734,15 +734,15 @@ def sync(
         When `output` holds no results, a sweep is being recorded at the moment, or its password
         is missing.
     """
-    outbox = Outbox(output)
-    known = [d for d in outbox.destinations() if not d.info.moved]
+    archive = Archive(output)
+    known = [d for d in archive.destinations() if not d.info.moved]
     if not known:
-        raise TrackingError(f"{outbox.output}: no sweep was recorded from here; check --output")
+        raise TrackingError(f"{archive.output}: no sweep was recorded from here; check --output")
     if tracking_uri is None:
-        work = [(_store_of(d, outbox), d) for d in known if _is_unfinished(d)]
+        work = [(_store_of(d, archive), d) for d in known if _is_unfinished(d)]
     else:
         uri = resolve_tracking_uri(tracking_uri, output)
-        work = [(uri, _moved(d, uri, outbox)) for d in known]
+        work = [(uri, _moved(d, uri, archive)) for d in known]
         work = [(uri, d) for uri, d in work if _is_unfinished(d)]
     total = sum(len(d.pending()) for _, d in work)
     done = 0
@@ -756,7 +756,7 @@ def sync(
     reports = []
     for uri, destination in work:
         status = cast(SweepStatus, destination.info.status or "KILLED")
-        recorder = Recorder.resume(uri, outbox, destination, progress=one_more)
+        recorder = Recorder.resume(uri, archive, destination, progress=one_more)
         reports.append(recorder.finish(status))
     return tuple(reports)
 
@@ -766,22 +766,22 @@ def _is_unfinished(destination: Destination) -> bool:
     return bool(destination.pending() or not destination.info.ended or undrawn)
 
 
-def _store_of(destination: Destination, outbox: Outbox) -> str:
+def _store_of(destination: Destination, archive: Archive) -> str:
     stored = destination.info.tracking_uri
     if stored is None or "***" not in stored:
-        return resolve_tracking_uri(stored, outbox.output)
+        return resolve_tracking_uri(stored, archive.output)
     given = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if given and redact(resolve_tracking_uri(given, outbox.output)) == stored:
-        return resolve_tracking_uri(given, outbox.output)
+    if given and redact(resolve_tracking_uri(given, archive.output)) == stored:
+        return resolve_tracking_uri(given, archive.output)
     raise TrackingError(
         f"the password of {stored} is not kept on the disk; give the whole address with "
         "--tracking-uri or MLFLOW_TRACKING_URI"
     )
 
 
-def _moved(destination: Destination, uri: str, outbox: Outbox) -> Destination:
+def _moved(destination: Destination, uri: str, archive: Archive) -> Destination:
     """Return the destination of the same sweep in another store, with all cells queued."""
-    place = stored_uri(uri, outbox.output)
+    place = stored_uri(uri, archive.output)
     if place == destination.info.tracking_uri:
         return destination
     info = destination.info
@@ -789,7 +789,7 @@ def _moved(destination: Destination, uri: str, outbox: Outbox) -> Destination:
         # Waiting for a store that was given up would never end.
         if destination.pending() or not info.ended:
             destination.save(moved=True)
-    moved = outbox.destination(info.moved_to(place))
+    moved = archive.destination(info.moved_to(place))
     with moved:
         moved.save()
         for key in destination.keys:

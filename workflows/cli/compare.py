@@ -32,15 +32,15 @@ def compare(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Compare two runs: what differs in them, what they reached, and their schemes in words."""
-    from tracking import Outbox
+    from tracking import Archive
     from tracking.results.comparison import compare_records
     from tracking.store.queries import find_cell
     from workflows.cli._console import console
 
     uri = recorded_store(runs, tracking_uri)
-    outbox = Outbox(runs)
+    archive = Archive(runs)
     with console.status("reading the runs"):
-        cells = [find_cell(uri, name, outbox=outbox) for name in (first, second)]
+        cells = [find_cell(uri, name, archive=archive) for name in (first, second)]
     comparison = compare_records(*(cell.record for cell in cells))
     names = [cell.run_id[:8] for cell in cells]
     if cells[0].run_id == cells[1].run_id:

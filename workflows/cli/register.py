@@ -26,7 +26,7 @@ def register_model(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Register the scheme of a run as an MLflow model, and say how to serve it."""
-    from tracking import Outbox
+    from tracking import Archive
     from tracking.store.client import redact
     from tracking.store.queries import find_cell
     from tracking.store.serving import register_scheme
@@ -34,7 +34,7 @@ def register_model(
 
     uri = recorded_store(runs, tracking_uri)
     with console.status("registering"):
-        cell = find_cell(uri, run, outbox=Outbox(runs))
+        cell = find_cell(uri, run, archive=Archive(runs))
         version = register_scheme(uri, cell.run_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
     console.print(f"version {version} of model {name!r} is run {cell.run_id}")

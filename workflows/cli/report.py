@@ -61,7 +61,7 @@ def report(
     paper has them.
     """
     from dcs.io import atomic_write_text
-    from tracking import Outbox
+    from tracking import Archive
     from tracking.results.report import render_report
     from tracking.store.client import redact
     from tracking.store.queries import log_report, run_link, stored_cells
@@ -69,7 +69,7 @@ def report(
 
     uri = recorded_store(runs, tracking_uri)
     with console.status("reading the runs"):
-        cells = stored_cells(uri, experiment, outbox=Outbox(runs))
+        cells = stored_cells(uri, experiment, archive=Archive(runs))
     with console.status("drawing"):
         page = render_report(
             cells,

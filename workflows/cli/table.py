@@ -60,11 +60,11 @@ def table(
 ) -> None:
     """Print a table of a sweep as the paper has it, the published figures below the measured."""
     from dcs.errors import TrackingError
-    from tracking import Outbox
+    from tracking import Archive
     from tracking.store.queries import stored_cells
 
     uri = recorded_store(runs, tracking_uri)
-    records = [cell.record for cell in stored_cells(uri, experiment, outbox=Outbox(runs))]
+    records = [cell.record for cell in stored_cells(uri, experiment, archive=Archive(runs))]
     made = [table for table in _make(which, records, paper=paper) if table.rows]
     if not made:
         raise TrackingError(

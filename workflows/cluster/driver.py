@@ -14,7 +14,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 
 from dcs.errors import DCSError, ScoringError
 from dcs.messages import last_line
-from tracking import CellRecord, Outbox
+from tracking import Archive, CellRecord
 from workflows.cells import Cell, TableRequest
 from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import Placement, place
@@ -66,7 +66,7 @@ class Driver:
     def __init__(self, plan: SweepPlan, progress: SweepProgress) -> None:
         self._plan = plan
         self._progress = progress
-        self._outbox = Outbox(plan.output)
+        self._archive = Archive(plan.output)
         self._store = ProbabilityStore.under(plan.output)
         self._storage = storage_of(plan.config)
         if self._storage is not None:
@@ -188,7 +188,7 @@ class Driver:
         self._idle.setdefault(request.model, []).append(scoring.actor)
         cells = self._plan.cells_on(scoring.key, note.digests)
         # Only now are the keys known: the same numbers may have been worked on before.
-        finished = self._outbox.finished([cell.key for cell in cells])
+        finished = self._archive.finished([cell.key for cell in cells])
         self._enqueue(scoring.key, [cell for cell in cells if cell.key not in finished])
         for record in finished.values():
             self._cells_ended += 1

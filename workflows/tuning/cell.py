@@ -17,7 +17,7 @@ from dcs.prompting import parse_shots
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.methods import get_method
-from tracking import CellRecord, Outbox, collect_provenance, trace_rows
+from tracking import Archive, CellRecord, collect_provenance, trace_rows
 from tracking.results.figures.schemes import class_histograms
 from workflows.cells import Cell, effective_settings
 from workflows.cluster.parallel import Mapper, in_process, one_thread
@@ -292,8 +292,8 @@ def tune_cells(
     list of CellRecord
         One per cell, in their order.
     """
-    outbox = Outbox(output)
-    finished = outbox.finished([cell.key for cell in cells])
+    archive = Archive(output)
+    finished = archive.finished([cell.key for cell in cells])
     return [
         finished.get(cell.key)
         or compute_cell(cell, optimization, test, sweep=sweep, progress=progress)

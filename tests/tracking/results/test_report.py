@@ -15,7 +15,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, TrackingError
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking import Outbox, Recorder
+from tracking import Archive, Recorder
 from tracking.records import StoredCell
 from tracking.results.comparison import compare_records
 from tracking.results.report import _measured, render_report
@@ -200,7 +200,7 @@ def test_cells_are_read_back_with_their_runs(output: Path, uri: str) -> None:
             recorder.record(record)
     found = stored_cells(uri, "demo")
     assert [cell.record for cell in found] == [make_cell(1), make_cell(2), failed_cell(3)]
-    assert stored_cells(uri, "demo", outbox=Outbox(output)) == found
+    assert stored_cells(uri, "demo", archive=Archive(output)) == found
 
     by_run = find_cell(uri, found[0].run_id)
     by_key = find_cell(uri, "cell0001")

@@ -18,7 +18,7 @@ import pytest
 
 from tests.servers import free_port, mlflow_server
 from tests.tracking.paper_cells import paper_cells
-from tracking import Outbox, Recorder, sync
+from tracking import Archive, Recorder, sync
 from tracking.records import StoredCell
 from tracking.results.report import render_report
 from tracking.store.client import default_tracking_uri
@@ -57,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cells(runs: Path) -> list[StoredCell]:
-    return stored_cells(default_tracking_uri(runs), EXPERIMENT, outbox=Outbox(runs))
+    return stored_cells(default_tracking_uri(runs), EXPERIMENT, archive=Archive(runs))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking import Outbox, Recorder, sync
+from tracking import Archive, Recorder, sync
 from tracking.results.figures.schemes import class_histograms
 from tracking.store import _painter
 from tracking.store import recorder as _sender
@@ -118,7 +118,7 @@ def test_who_is_in_a_hurry_does_not_wait_for_figures(
 def test_what_cannot_be_drawn_is_said_and_the_rest_goes_on(
     tmp_path: Path, drawn: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    box = Outbox(tmp_path)
+    box = Archive(tmp_path)
     box.write(make_cell(1, histograms={"all": [[1, 2]], "own": [[0, 1]]}))
     box.write(make_cell(2))
     painter = Painter(box)

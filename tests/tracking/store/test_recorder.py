@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 
 from dcs.errors import ConfigError, TrackingError
 from tests.tracking.cells import STARTED, content, failed_cell, make_cell, runs, table
-from tracking import Outbox, Recorder, sync
+from tracking import Archive, Recorder, sync
 from tracking.store import queries
 from tracking.store import recorder as _sender
 
@@ -109,7 +109,7 @@ def test_a_record_replaced_just_before_a_crash_is_recorded_as_it_is(
     with Recorder(output=output, **SWEEP) as rec:
         rec.record(failed_cell(1))
         rec.record(failed_cell(2))
-    box = Outbox(output)
+    box = Archive(output)
     # The driver dies between writing the file and saying so.
     box.write(make_cell(1))
     with Recorder(output=output, **SWEEP) as rec:
@@ -197,7 +197,7 @@ def test_recording_never_holds_up_computing(
     with Recorder(output=output, **SWEEP, trials="none") as rec:
         for number in range(5):
             rec.record(make_cell(number))
-        assert len(Outbox(output).finished()) == 5
+        assert len(Archive(output).finished()) == 5
         gate.set()
         assert rec.finish().recorded == 5
 
@@ -219,7 +219,7 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     assert (report.recorded, report.pending, report.parent_run_id) == (0, 2, None)
     assert f"`dcs sync --output {output}`" in report.message
     assert "2 pending" in report.message
-    assert len(Outbox(output).finished()) == 2
+    assert len(Archive(output).finished()) == 2
 
     assert [r.pending for r in sync(output)] == [2], "still away"
     blocked.unlink()
@@ -239,11 +239,11 @@ def test_a_store_given_up_is_replaced_by_another(output: Path, uri: str) -> None
     with Recorder("http://127.0.0.1:9", output=output, **SWEEP, warn=lambda line: None) as rec:
         rec.record(make_cell(1))
         assert rec.finish().pending == 1
-    assert Outbox(output).pending() == 1
+    assert Archive(output).pending() == 1
     (report,) = sync(output, tracking_uri=uri)
     assert (report.recorded, report.status) == (1, "FINISHED")
     assert content() == (1, {"cell0001": "FINISHED"}, {"cell0001": 2})
-    assert Outbox(output).pending() == 0
+    assert Archive(output).pending() == 0
     assert sync(output) == ()
 
 
@@ -311,14 +311,14 @@ def test_a_damaged_outbox_file_is_reported_by_name(output: Path, uri: str) -> No
     with Recorder("http://127.0.0.1:9", output=output, **SWEEP, warn=lambda line: None) as rec:
         rec.record(make_cell(1))
         rec.record(make_cell(2))
-    path = Outbox(output).path("cell0001")
+    path = Archive(output).path("cell0001")
     path.write_bytes(path.read_bytes()[:100])
     report = sync(output, tracking_uri=uri)[0]
     assert content()[1] == {"cell0002": "FINISHED"}
     assert (report.recorded, report.pending) == (1, 1)
     assert [line.split(":")[0] for line in report.damaged] == [str(path)]
     assert str(path) in report.message
-    assert list(Outbox(output).finished()) == ["cell0002"]
+    assert list(Archive(output).finished()) == ["cell0002"]
 
 
 @pytest.mark.parametrize(
@@ -341,16 +341,16 @@ def test_a_signal_in_the_middle_of_recording_does_not_lock_up(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder(output=output, **SWEEP)
-    real = Outbox.write
+    real = Archive.write
 
-    def interrupted(self: Outbox, record: Any) -> Path:
+    def interrupted(self: Archive, record: Any) -> Path:
         real(self, record)
         # What a handler of SIGTERM does, on top of whatever the main thread was doing.
         recorder.close("KILLED")
         raise SystemExit(143)
 
     recorder.record(make_cell(1))
-    monkeypatch.setattr(Outbox, "write", interrupted)
+    monkeypatch.setattr(Archive, "write", interrupted)
     with pytest.raises(SystemExit), recorder:
         recorder.record(make_cell(2))
     assert recorder.close().ended
@@ -467,6 +467,6 @@ def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str, en
     assert process.returncode == (143 if end == "term" else 0)
     assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
     assert "RUNNING" not in set(runs()["status"])
-    assert len(Outbox(output).finished()) == 3
-    (info,) = [json.loads(p.read_text()) for p in output.glob("outbox/*/sweep.json")]
+    assert len(Archive(output).finished()) == 3
+    (info,) = [json.loads(p.read_text()) for p in output.glob("archive/*/sweep.json")]
     assert info["ended"]

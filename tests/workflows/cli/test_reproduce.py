@@ -13,7 +13,7 @@ import pytest
 
 from dcs.data.table import ProbabilityTable
 from tests.workflows.conftest import biased_table, run_dcs
-from tracking import CellRecord, Outbox, Recorder, collect_provenance
+from tracking import Archive, CellRecord, Recorder, collect_provenance
 from tracking.store import queries
 from workflows.cells import cells_of, table_requests
 from workflows.cluster.scoring import ScoringActor, request_key
@@ -69,7 +69,7 @@ def swept(new_output) -> Path:
 
 
 def record_of(output: Path, method: str) -> CellRecord:
-    records = Outbox(output).load().records.values()
+    records = Archive(output).load().records.values()
     return next(record for record in records if record.identity["method"] == method)
 
 
@@ -82,7 +82,7 @@ def copy(swept, tmp_path) -> Path:
 
 def changed(output: Path, record: CellRecord, **values) -> None:
     """Put another record in the place of one."""
-    Outbox(output).write(replace(record, **values))
+    Archive(output).write(replace(record, **values))
 
 
 @pytest.mark.parametrize("method", ["icl", "batch", "dnip"])
@@ -99,7 +99,7 @@ def test_a_cell_is_found_by_its_run_in_mlflow_alone(copy):
     uri = f"sqlite:///{copy / 'mlflow.db'}"
     runs = queries.cells(uri, "small").set_index("method")["run_id"]
     shutil.rmtree(copy / "cells")
-    shutil.rmtree(copy / "outbox")
+    shutil.rmtree(copy / "archive")
     outcome = run_dcs("reproduce", runs["dnip"], "--runs", copy)
     assert outcome.code == 0, outcome.out + outcome.err
     assert "identical" in outcome.out and "2 trials" in outcome.out
@@ -111,7 +111,7 @@ def test_tables_that_are_gone_are_scored_again(copy, gone, noted):
     for name in gone:
         shutil.rmtree(copy / name)
     if not noted:
-        shutil.rmtree(copy / "outbox")
+        shutil.rmtree(copy / "archive")
     outcome = run_dcs("reproduce", record_of(copy, "batch").key, "--runs", copy)
     assert outcome.code == 0, outcome.out + outcome.err
     assert "scored again" in outcome.out
@@ -121,7 +121,7 @@ def test_tables_that_are_gone_are_scored_again(copy, gone, noted):
 def test_how_many_rows_there_were_is_not_guessed(copy):
     record = record_of(copy, "batch")
     changed(copy, record, identity={**record.identity, "optimization_size": 40})
-    for name in ("probabilities", "outbox"):
+    for name in ("probabilities", "archive"):
         shutil.rmtree(copy / name)
     outcome = run_dcs("reproduce", record.key, "--runs", copy)
     assert outcome.code == 2

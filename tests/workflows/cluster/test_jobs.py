@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers import free_ports, running
 from tests.workflows.conftest import run_dcs
-from tracking import Outbox
+from tracking import Archive
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_a_sweep_is_submitted_followed_and_done(head: str, tmp_path: Path) -> No
     done = run_dcs("submit", config, "--address", head, "--output", output)
     assert done.code == 0, done.out + done.err
     assert "2 cells recorded in experiment 'job'" in done.out
-    assert len(Outbox(output).finished()) == 2
+    assert len(Archive(output).finished()) == 2
 
     again = run_dcs("submit", config, "--address", head, "--output", output, "--only", "seeds=0")
     assert again.code == 0
