@@ -13,13 +13,11 @@ from typing import Any
 from unittest import mock
 from urllib.parse import quote
 
-import numpy as np
 import pytest
 import yaml
 
 from dcs.errors import DCSError
 from dcs.messages import redact
-from dcs.scoring.cache import ShardStore, query_hash
 from tests.hardening.commands import Outcome, soon
 from tests.hardening.corpus import SWEEP, table
 from tests.servers import free_port
@@ -175,32 +173,6 @@ def test_a_model_server_that_repeats_the_key(tmp_path: Path, echo: int) -> None:
     assert outcome.code == 2, outcome
     (tmp_path / "kept").touch()
     search(outcome, tmp_path)
-
-
-def test_a_store_of_shards_with_a_key_in_its_address(tmp_path: Path) -> None:
-    for url in (f"s3://me:{PASSWORD}@bucket/x", f"nope://me:{PASSWORD}@h/x"):
-        with soon():
-            outcome = run_dcs("store", "ls", "--store", url)
-        assert outcome.code == 2
-        search(outcome)
-
-
-def test_a_store_that_answers_with_a_key_in_its_address(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    url = f"memory://me:{PASSWORD}@{tmp_path.name}/x"
-    group = ShardStore(url).group({"label_words": ["a", "b"]})
-    group.write([query_hash("one")], np.array([[0.5, 0.5]]))
-    (shard,) = group.place.files(group.key).keys() - {"settings.json"}
-    group.place.write(f"{group.key}/{shard}", b"damaged")
-    for words in (("ls",), ("verify",), ("show", group.key), ("gc", "--dry-run")):
-        with soon():
-            outcome = run_dcs("store", *words, "--store", url)
-        assert outcome.code in (0, 1), outcome
-        search(outcome)
-    assert ShardStore(url).group({"label_words": ["a", "b"]}).rows == {}
-    assert "***" in caplog.text
-    search(Outcome(0, "", caplog.text))
 
 
 def test_a_sweep_with_passwords_in_its_configuration(

@@ -1,104 +1,18 @@
-"""A store of scored prompts, and an output folder, with anything in the place of their files."""
+"""An output folder with anything in the place of their files."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import shutil
-import tempfile
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.scoring.cache import ShardStore, query_hash
 from tests.hardening.commands import checked, leftovers
 from tests.hardening.corpus import brief, damaged, record, scheme, spoiled, table
 from tracking import Archive
-
-_SETTINGS = {
-    "model": "m",
-    "revision": "r",
-    "scorer": "transformers",
-    "scorer_version": "1",
-    "prefix": "Name it.",
-    "label_words": ["a", "b"],
-}
-_HASHES = [query_hash("one"), query_hash("two")]
-
-
-def _filled(folder: Path) -> Path:
-    """Make a store of one group with one shard; returns the folder of the group."""
-    group = ShardStore(folder).group(_SETTINGS)
-    group.write(_HASHES, np.array([[0.25, 0.75], [0.5, 0.5]]))
-    return folder / group.key
-
-
-def _archive(**arrays: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def _everything(folder: Path, key: str) -> None:
-    """Use the store in every way; only whole rows may come out."""
-    for row in ShardStore(folder).group(_SETTINGS).rows.values():
-        assert np.isfinite(row).all()
-        assert row.shape == (2,)
-    for words in (("ls",), ("show", key[:8]), ("verify",), ("gc", "--dry-run"), ("gc",), ("ls",)):
-        checked("store", *words, "--store", folder)
-    assert leftovers(folder) == []
-
-
-@brief
-@given(data=st.data())
-def test_damaged_shards(data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        group = _filled(Path(name))
-        (shard,) = group.glob("*.npz")
-        content = data.draw(damaged(shard.read_bytes()))
-        shard.unlink()
-        # Under the name of its content, as if somebody had meant it.
-        renamed = data.draw(st.booleans())
-        stem = hashlib.sha256(content).hexdigest()[:32] if renamed else shard.stem
-        (group / f"{stem}.npz").write_bytes(content)
-        _everything(Path(name), group.name)
-
-
-@pytest.mark.parametrize(
-    "probs",
-    [
-        np.full((2, 2), np.nan),
-        np.array([[np.inf, 0.0], [0.5, 0.5]]),
-        np.array([[-1.0, 2.0], [0.5, 0.5]]),
-        np.zeros((2, 3)),
-        np.zeros(2),
-        np.array(0.5),
-        np.array([["a", "b"], ["c", "d"]]),
-        np.zeros((3, 2)),
-        np.zeros((2, 2), dtype=complex),
-    ],
-)
-def test_shards_that_are_whole_but_hold_something_else(probs: Any, tmp_path: Path) -> None:
-    group = _filled(tmp_path)
-    queries = np.frombuffer(b"".join(_HASHES), dtype=np.uint8).reshape(2, 16)
-    content = _archive(queries=queries, probs=probs)
-    (group / f"{hashlib.sha256(content).hexdigest()[:32]}.npz").write_bytes(content)
-    _everything(tmp_path, group.name)
-
-
-@brief
-@given(data=st.data())
-def test_other_settings(data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        group = _filled(Path(name))
-        content = json.dumps(data.draw(spoiled(_SETTINGS))).encode()
-        (group / "settings.json").write_bytes(data.draw(st.sampled_from((content, content[:-3]))))
-        _everything(Path(name), group.name)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from workflows.cli import (
     register,
     report,
     reproduce,
-    store,
     submit,
     sweep,
     sync,
@@ -63,7 +62,6 @@ app.command("generate", rich_help_panel=_MODELS)(generate.generate)
 app.command("sweep", rich_help_panel=_MODELS)(sweep.sweep)
 app.command("submit", rich_help_panel=_MODELS)(submit.submit)
 app.add_typer(tasks.group, name="tasks", rich_help_panel=_MODELS)
-app.add_typer(store.group, name="store", rich_help_panel=_MODELS)
 app.command("ui", rich_help_panel=_AFTER)(ui.ui)
 app.command("report", rich_help_panel=_AFTER)(report.report)
 app.command("table", rich_help_panel=_AFTER)(table.table)

@@ -69,7 +69,7 @@ class ScoringSettings(BaseModel):
     price : float or None
         openai: price of a million prompt tokens.
     store : str or None
-        Where scored prompts are kept: a folder or a URL; by default beside the tables.
+        Where scored prompts are kept: a local folder; by default beside the tables.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

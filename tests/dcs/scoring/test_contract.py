@@ -98,3 +98,9 @@ class TestOtherArchitecture(ScorerContract):
     @pytest.fixture
     def scorer(self, other_model: Path) -> Scorer:
         return load_scorer(other_model, device="cpu")
+
+
+class TestWholeWords(ScorerContract):
+    @pytest.fixture
+    def scorer(self) -> Scorer:
+        return load_scorer("tiny_lm", device="cpu", label_rule="joint")

@@ -69,8 +69,6 @@ def test_help_of_every_command_teaches(name, dcs):
         (["tune", "x", "--beta", "many"], "'--beta'"),
         (["tune", "x", "--betta", "1"], "--beta"),
         (["tune", "x", "--protocol", "papr"], "'--protocol': 'papr' is not one of"),
-        (["store", "show"], "'GROUP'; see dcs store show --help"),
-        (["store", "gc", "--older-than", "-1"], "'--older-than'"),
         (["table", "x", "mian"], "'main'"),
     ],
 )

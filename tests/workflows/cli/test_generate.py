@@ -1,4 +1,4 @@
-"""``dcs generate`` and ``dcs store``, with the packaged model and texts of our own."""
+"""``dcs generate``, with the packaged model and texts of our own."""
 
 from __future__ import annotations
 
@@ -120,28 +120,6 @@ def test_killed_at_a_random_moment(data, generated, tmp_path):
     for path, stamp in done_before.items():
         assert os.stat(path).st_mtime_ns == stamp, "a finished shard was written again"
     assert tables(tmp_path) == tables(generated)
-    assert run_dcs("store", "verify", "--store", tmp_path / "shards").code == 0
-
-
-def test_store_commands(generated, tmp_path):
-    store = generated / "shards"
-    listing = run_dcs("store", "ls", "--store", store)
-    assert "3 groups" in listing.out
-    key = next(line.split()[0] for line in listing.out.splitlines() if "transformers" in line)
-    shown = run_dcs("store", "show", key, "--store", store)
-    assert '"dtype": "float32"' in shown.out
-    assert "Review: train" in shown.out
-    assert "0 damaged files" in run_dcs("store", "verify", "--store", store).out
-    assert "0 files would be removed" in run_dcs("store", "gc", "--dry-run", "--store", store).out
-    assert run_dcs("store", "show", "zz", "--store", store).code == 2
-
-
-def test_damage_gives_exit_code_1(tmp_path):
-    (tmp_path / ("0" * 32)).mkdir()
-    (tmp_path / ("0" * 32) / f"{'1' * 32}.npz").write_bytes(b"x")
-    outcome = run_dcs("store", "verify", "--store", tmp_path)
-    assert outcome.code == 1
-    assert "damaged" in outcome.out
 
 
 @pytest.mark.parametrize(
