@@ -30,8 +30,9 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import Archive, CellRecord, Recorder
 from workflows.cells import Cell, TableRequest
+from workflows.cluster.driver import run_sweep
 from workflows.config.sweep import SweepConfig, load_config, packaged_config
-from workflows.plan import SweepPlan, plan_sweep, run_sweep, sweep_key
+from workflows.plan import SweepPlan, plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore
 
 

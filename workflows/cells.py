@@ -14,7 +14,7 @@ from typing import Any
 
 from dcs.errors import ConfigError
 from dcs.io import content_key
-from dcs.prompting import Shots
+from dcs.prompting import SPLITS, Shots, get_task, prompt_hash, select_demonstrations
 from dcs.selection.methods import Method, get_method
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig
@@ -26,7 +26,9 @@ __all__ = [
     "Variant",
     "cells_of",
     "effective_settings",
+    "request_key",
     "table_requests",
+    "texts_key",
     "variants_of",
 ]
 
@@ -320,3 +322,62 @@ def cells_of(request: TableRequest, config: SweepConfig, digests: Mapping[str, s
         )
         for variant in variants_of(config)
     ]
+
+
+def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
+    """Return the hash of all that decides the numbers of a table.
+
+    Computed without loading the model, so that a finished sweep is recognised at once.
+
+    Parameters
+    ----------
+    request : TableRequest
+        What is asked for.
+    known : dict, optional
+        Give the same one, empty at first, for many requests: what they have in common, such as
+        the texts of a task, is then looked at once.
+
+    Raises
+    ------
+    DCSError
+        The task or model is not known.
+    """
+    known = {} if known is None else known
+    engine = (request.model, request.scoring)
+    if engine not in known:
+        known[engine] = request.scoring.identity(request.model)
+    return content_key({**known[engine], **_texts_of(request, known)})
+
+
+def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
+    """Return the hash of what a model is asked, whichever it is: the part that files decide.
+
+    Parameters
+    ----------
+    request : TableRequest
+        What is asked for.
+    known : dict, optional
+        As in :func:`request_key`.
+
+    Raises
+    ------
+    DCSError
+        The task is not known.
+    """
+    return content_key(_texts_of(request, {} if known is None else known))
+
+
+def _texts_of(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
+    task = get_task(request.task, request.data)
+    demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
+    texts = (request.task, request.data)
+    if texts not in known:
+        known[texts] = {
+            split: content_key({"rows": [[e.id, e.text, e.label] for e in task.examples(split)]})
+            for split in SPLITS
+        }
+    return {
+        "prompt": prompt_hash(task, demonstrations),
+        "limit": request.limit,
+        "examples": known[texts],
+    }

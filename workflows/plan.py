@@ -1,16 +1,24 @@
-"""A sweep: which work there is, and doing it on Ray with every result recorded once."""
+"""What a sweep consists of, and what of it is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dcs.io import content_key
-from tracking import Archive, CellRecord, Recorder
-from workflows.cells import Cell, TableRequest, Variant, cells_of, table_requests, variants_of
-from workflows.cluster.scoring import request_key, texts_key
+from tracking import Archive, CellRecord
+from workflows.cells import (
+    Cell,
+    TableRequest,
+    Variant,
+    cells_of,
+    request_key,
+    table_requests,
+    texts_key,
+    variants_of,
+)
 from workflows.config.axes import ABLATED, GRID, value_label
 from workflows.config.scoring import INDECISIVE
 from workflows.config.sweep import SweepConfig
@@ -20,60 +28,14 @@ __all__ = [
     "Count",
     "PlannedCell",
     "SweepPlan",
-    "SweepProgress",
     "by_axis",
     "counted",
     "differing_settings",
     "ended_cells",
     "plan_sweep",
     "planned_cells",
-    "run_sweep",
     "sweep_key",
 ]
-
-
-class SweepProgress(Protocol):
-    """What a sweep tells about itself while it runs."""
-
-    def tables(self, done: int, total: int) -> None:
-        """`done` of `total` tables are there.
-
-        Parameters
-        ----------
-        done, total : int
-            Tables.
-        """
-
-    def cells(self, done: int, total: int, failed: int) -> None:
-        """`done` of `total` cells have ended, of which `failed` raised.
-
-        Parameters
-        ----------
-        done, total, failed : int
-            Cells.
-        """
-
-    def computed(self, record: CellRecord) -> None:
-        """Take note of a cell that was computed just now.
-
-        Parameters
-        ----------
-        record : CellRecord
-            Its record.
-        """
-
-    def machines(
-        self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
-    ) -> None:
-        """Take note of how many cells are handed out and how much of the cluster is at work.
-
-        Parameters
-        ----------
-        running : int
-            Cells handed out.
-        cpus_used, cpus, gpus_used, gpus : float
-            What is at work, and what there is.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,63 +240,6 @@ def ended_cells(
     """
     records = archive.load([cell.key for cell in cells]).records
     return {key: record for key, record in records.items() if record.finished or not retry_failed}
-
-
-def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> list[CellRecord]:
-    """Do what a plan says is missing. Ray must be running if the plan has work.
-
-    Parameters
-    ----------
-    plan : SweepPlan
-        From :func:`plan_sweep`.
-    recorder : Recorder
-        Takes every record, those of earlier runs too, so that its tables are complete.
-    progress : SweepProgress
-        Told of every table and cell.
-
-    Returns
-    -------
-    list of CellRecord
-        All cells of the sweep, in the order of the configuration.
-
-    Raises
-    ------
-    DCSError
-        A model cannot be scored. What has been computed is recorded.
-    """
-    records = {**plan.ended}
-    for record in plan.ended.values():
-        recorder.record(record)
-    progress.tables(len(plan.cells), plan.n_tables)
-    progress.cells(len(records), plan.n_cells, plan.n_failed)
-    if plan.has_work:
-        # Ray takes a second to import, and a finished sweep does not need it.
-        from workflows.cluster.driver import Driver
-
-        for record in Driver(plan, progress).run():
-            recorder.record(record)
-            records[record.key] = record
-    return sorted(records.values(), key=_position(plan.config))
-
-
-def _position(config: SweepConfig) -> Callable[[CellRecord], tuple[int, ...]]:
-    """Order records as the configuration does, whatever order they ended in."""
-    axes = (
-        ("model", config.models),
-        ("task", config.tasks),
-        ("shots", config.shots),
-        ("seed", config.seeds),
-    )
-    variants = {
-        content_key(variant.identity): rank for rank, variant in enumerate(variants_of(config))
-    }
-
-    def position(record: CellRecord) -> tuple[int, ...]:
-        place = [values.index(record.identity[name]) for name, values in axes]
-        own = {name: record.identity.get(name) for name in Variant.__slots__}
-        return *place, variants[content_key(own)]
-
-    return position
 
 
 State = Literal["finished", "failed", "to do"]

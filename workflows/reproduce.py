@@ -27,8 +27,8 @@ from tracking import Archive, CellRecord, resolve_tracking_uri
 from tracking.environment import DISTRIBUTION
 from tracking.store.queries import find_cell
 from workflows.cells import Cell, TableRequest, table_requests
-from workflows.cluster.parallel import one_thread
 from workflows.config.sweep import SweepConfig
+from workflows.parallel import one_thread
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import compute_cell, failed_record
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tracking import Archive, CellRecord, Recorder, RecorderReport
 from tracking.store import queries
+from workflows.cluster.driver import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import plan_sweep, run_sweep, sweep_key
+from workflows.plan import plan_sweep, sweep_key
 
 CONFIG = SweepConfig(
     name="disturbed",

@@ -10,8 +10,8 @@ import pytest
 
 from tests.workflows.conftest import biased_table
 from tracking import Archive, CellRecord
-from workflows.cells import cells_of
-from workflows.cluster.scoring import request_key
+from workflows.cells import cells_of, request_key
+from workflows.cluster.driver import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
 from workflows.estimate import estimate
 from workflows.plan import (
@@ -20,7 +20,6 @@ from workflows.plan import (
     differing_settings,
     plan_sweep,
     planned_cells,
-    run_sweep,
 )
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import compute_cell, failed_record

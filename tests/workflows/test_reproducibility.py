@@ -16,8 +16,9 @@ import pytest
 from tests.faults.processes import wait_for
 from tests.workflows.conftest import run_dcs
 from tracking import Archive, CellRecord, Recorder
+from workflows.cluster.driver import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import plan_sweep, run_sweep, sweep_key
+from workflows.plan import plan_sweep, sweep_key
 
 pytestmark = pytest.mark.slow
 

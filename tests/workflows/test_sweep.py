@@ -11,12 +11,12 @@ import pytest
 from dcs.errors import ScoringError, TableError
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
-from workflows.cells import table_requests
+from workflows.cells import request_key, table_requests
+from workflows.cluster.driver import run_sweep
 from workflows.cluster.placement import place
-from workflows.cluster.scoring import request_key
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.estimate import estimate
-from workflows.plan import plan_sweep, run_sweep, sweep_key
+from workflows.plan import plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import failed_record
 

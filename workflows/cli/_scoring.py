@@ -28,7 +28,7 @@ from dcs.prompting import (
 from dcs.scoring import Progress, Scorer, is_served
 from dcs.scoring.generation import generate_tables, queries_of
 from workflows.cli._console import console
-from workflows.cluster.scoring import scorer_facts
+from workflows.cluster.workers import scorer_facts
 
 if TYPE_CHECKING:
     from workflows.plan import SweepPlan

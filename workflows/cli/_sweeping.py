@@ -20,9 +20,10 @@ from workflows.cli._results import results_table
 from workflows.cli._scoring import announce_sweep
 from workflows.cli._signals import STOP
 from workflows.cluster.connect import connected
+from workflows.cluster.driver import run_sweep
 from workflows.config.sweep import SweepConfig
 from workflows.config.tuner import objective_label
-from workflows.plan import SweepPlan, plan_sweep, run_sweep, sweep_key
+from workflows.plan import SweepPlan, plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore
 
 __all__ = ["sweep_and_show"]

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CELLS", "MAX_CPUS", "MAX_GPUS", "Placement", "place"]
+from dcs.errors import DCSError
+from dcs.scoring import is_served
+from workflows.config.scoring import ScoringSettings
+
+__all__ = ["CELLS", "MAX_CPUS", "MAX_GPUS", "Placement", "actor_pool", "check_gpus", "place"]
 
 #: Custom resources of a cluster that says itself where work goes; see cluster.yaml. Nodes that
 #: compute cells have one `dcs_cells` per CPU. The head says what autoscaling may reach.
@@ -112,3 +116,38 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
         cell_cpus_now=now,
         shared=not (scoring_gpus and (declared or "label_selector" in cells)),
     )
+
+
+def actor_pool(settings: ScoringSettings, placement: Placement) -> tuple[dict[str, Any], int]:
+    """Return the Ray options of a scoring actor, and how many there may be at once.
+
+    An actor of vllm holds as many GPUs as share its model, all of one node. One that asks
+    a server needs none and goes where the cells go; there is a single one, so that the bound on
+    requests at a time holds.
+    """
+    actors = placement.actors
+    if is_served(settings.engine):
+        return {**placement.cells, "num_cpus": 1, "num_gpus": 0}, 1
+    share = settings.tensor_parallel or 1
+    if settings.engine != "vllm" or (not actors["num_gpus"] and share == 1):
+        return dict(actors), placement.actor_slots
+    gpus = placement.actor_slots if actors["num_gpus"] else 0
+    # Never none: GPUs that have gone away may come again, and Ray waits for them.
+    return {**actors, "num_gpus": share}, max(1, gpus // share)
+
+
+def check_gpus(settings: ScoringSettings, placement: Placement) -> None:
+    """Refuse a cluster that cannot hold a model, on which Ray would wait for ever.
+
+    Raises
+    ------
+    DCSError
+        It has, and can grow to, fewer GPUs than share a model.
+    """
+    gpus = placement.actor_slots if placement.actors["num_gpus"] else 0
+    share = settings.tensor_parallel or 1
+    if share > max(1, gpus):
+        raise DCSError(
+            f"scoring.tensor_parallel {share}: the cluster has {gpus} GPUs; add nodes that have "
+            f"{share} each, or lower it"
+        )

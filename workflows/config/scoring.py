@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dcs.errors import ConfigError, DCSError
+from dcs.errors import ConfigError
 from dcs.scoring import (
     LabelRule,
     Scorer,
@@ -20,14 +20,11 @@ from dcs.scoring import (
     resolve_model,
 )
 from dcs.scoring.base import SCORING_VERSION
-from workflows.cluster.placement import Placement
 from workflows.config.errors import first_mistake
 
 __all__ = [
     "INDECISIVE",
     "ScoringSettings",
-    "actor_pool",
-    "check_gpus",
     "checked_scoring",
     "merged_options",
 ]
@@ -220,38 +217,3 @@ def _installed(package: str) -> str:
     except PackageNotFoundError:
         builds = packages_distributions().get(package, [])
         return " ".join(f"{build} {version(build)}" for build in sorted(builds)) or "absent"
-
-
-def actor_pool(settings: ScoringSettings, placement: Placement) -> tuple[dict[str, Any], int]:
-    """Return the Ray options of a scoring actor, and how many there may be at once.
-
-    An actor of vllm holds as many GPUs as share its model, all of one node. One that asks
-    a server needs none and goes where the cells go; there is a single one, so that the bound on
-    requests at a time holds.
-    """
-    actors = placement.actors
-    if is_served(settings.engine):
-        return {**placement.cells, "num_cpus": 1, "num_gpus": 0}, 1
-    share = settings.tensor_parallel or 1
-    if settings.engine != "vllm" or (not actors["num_gpus"] and share == 1):
-        return dict(actors), placement.actor_slots
-    gpus = placement.actor_slots if actors["num_gpus"] else 0
-    # Never none: GPUs that have gone away may come again, and Ray waits for them.
-    return {**actors, "num_gpus": share}, max(1, gpus // share)
-
-
-def check_gpus(settings: ScoringSettings, placement: Placement) -> None:
-    """Refuse a cluster that cannot hold a model, on which Ray would wait for ever.
-
-    Raises
-    ------
-    DCSError
-        It has, and can grow to, fewer GPUs than share a model.
-    """
-    gpus = placement.actor_slots if placement.actors["num_gpus"] else 0
-    share = settings.tensor_parallel or 1
-    if share > max(1, gpus):
-        raise DCSError(
-            f"scoring.tensor_parallel {share}: the cluster has {gpus} GPUs; add nodes that have "
-            f"{share} each, or lower it"
-        )

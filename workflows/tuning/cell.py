@@ -20,8 +20,8 @@ from dcs.selection.methods import get_method
 from tracking import Archive, CellRecord, collect_provenance, trace_rows
 from tracking.results.figures.schemes import class_histograms
 from workflows.cells import Cell, effective_settings
-from workflows.cluster.parallel import Mapper, in_process, one_thread
 from workflows.config.tuner import TunerSettings
+from workflows.parallel import Mapper, in_process, one_thread
 from workflows.tuning.front import run_front
 from workflows.tuning.judging import Fitted, judge
 from workflows.tuning.paper import run_study

@@ -20,8 +20,8 @@ from dcs.selection.front import FrontPoint, pareto_front
 from dcs.selection.methods import Method
 from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpacing
 from tracking import TrialRecord
-from workflows.cluster.parallel import Mapper, in_process
 from workflows.config.tuner import TunerSettings
+from workflows.parallel import Mapper, in_process
 from workflows.tuning.judging import Fitted, preference, selection_score
 from workflows.tuning.paper import SCHEDULE_PARAMETERS
 from workflows.tuning.study import Asked, Direction, Ledger, Verdict, run_trials

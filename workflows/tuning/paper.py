@@ -18,8 +18,8 @@ from dcs.seeds import derive_seed
 from dcs.selection.front import Preference, choose
 from dcs.selection.methods import Method
 from tracking import CellRecord, TrialRecord
-from workflows.cluster.parallel import Mapper, in_process
 from workflows.config.tuner import TunerSettings
+from workflows.parallel import Mapper, in_process
 from workflows.tuning.judging import Fitted, judge, preference, selection_score
 from workflows.tuning.study import Asked, Ledger, Outcome, Verdict, run_trials
 

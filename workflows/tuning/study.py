@@ -12,7 +12,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 
 from dcs.seeds import derive_seed
-from workflows.cluster.parallel import Known, Mapper, in_process, one_thread
+from workflows.parallel import Known, Mapper, in_process, one_thread
 
 __all__ = ["Asked", "Direction", "Ledger", "Outcome", "Verdict", "run_trials"]
 

@@ -15,8 +15,8 @@ from dcs.data.table import ProbabilityTable
 from tests.workflows.conftest import biased_table, run_dcs
 from tracking import Archive, CellRecord, Recorder, collect_provenance
 from tracking.store import queries
-from workflows.cells import cells_of, table_requests
-from workflows.cluster.scoring import ScoringActor, request_key
+from workflows.cells import cells_of, request_key, table_requests
+from workflows.cluster.workers import ScoringActor
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import sweep_key
 from workflows.tables import ProbabilityStore

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from workflows.cluster.parallel import Known, in_process, ray_mapper
+from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import CELLS, place
+from workflows.parallel import Known, in_process
 
 
 @pytest.fixture(scope="module")

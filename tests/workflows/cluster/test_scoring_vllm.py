@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workflows.cells import TableRequest
-from workflows.cluster.scoring import ScoringActor, request_key
-from workflows.config.scoring import ScoringSettings, actor_pool
+from workflows.cells import TableRequest, request_key
+from workflows.cluster.placement import actor_pool
+from workflows.cluster.workers import ScoringActor
+from workflows.config.scoring import ScoringSettings
 from workflows.tables import ProbabilityStore
 
 pytestmark = pytest.mark.vllm

@@ -7,9 +7,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.workflows.conftest import biased_table
 from workflows.cells import TableRequest
-from workflows.cluster.parallel import one_thread
-from workflows.cluster.scoring import ScoringActor
+from workflows.cluster.workers import ScoringActor
 from workflows.config.sweep import TunerSettings
+from workflows.parallel import one_thread
 from workflows.tuning import cell as compute
 from workflows.tuning.cell import table_cells
 from workflows.tuning.study import Verdict, run_trials
@@ -82,7 +82,7 @@ def test_scoring_has_one(monkeypatch, tmp_path):
         table = biased_table(30)
         return {"optimization": table, "test": table}
 
-    monkeypatch.setattr("workflows.cluster.scoring.generate_tables", generate)
+    monkeypatch.setattr("workflows.cluster.workers.generate_tables", generate)
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=None)
     ScoringActor("tiny_lm", tmp_path / "probabilities", 0.0).generate(request, "k")
     assert seen == [{1}]

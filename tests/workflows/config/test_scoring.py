@@ -11,14 +11,19 @@ import pytest
 import yaml
 
 from dcs.errors import ConfigError, DCSError, ScoringError
-from workflows.cells import TableRequest, table_requests
-from workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, place
-from workflows.cluster.scoring import ScoringActor, request_key, texts_key
+from workflows.cells import TableRequest, request_key, table_requests, texts_key
+from workflows.cluster.placement import (
+    CELLS,
+    MAX_CPUS,
+    MAX_GPUS,
+    actor_pool,
+    check_gpus,
+    place,
+)
+from workflows.cluster.workers import ScoringActor
 from workflows.config.scoring import (
     INDECISIVE,
     ScoringSettings,
-    actor_pool,
-    check_gpus,
     checked_scoring,
 )
 from workflows.config.sweep import SweepConfig, load_config

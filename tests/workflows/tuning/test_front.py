@@ -8,8 +8,8 @@ from dcs.data.table import ProbabilityTable
 from dcs.selection.front import FrontPoint, pareto_front
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
-from workflows.cluster.parallel import Known
 from workflows.config.sweep import TunerSettings
+from workflows.parallel import Known
 from workflows.tuning import front
 from workflows.tuning.front import run_front
 

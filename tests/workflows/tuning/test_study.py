@@ -11,8 +11,9 @@ import pytest
 
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
-from workflows.cluster.parallel import in_process, ray_mapper
+from workflows.cluster.parallel import ray_mapper
 from workflows.config.sweep import TunerSettings
+from workflows.parallel import in_process
 from workflows.tuning.paper import run_study
 from workflows.tuning.study import Asked, Outcome, Verdict, run_trials
 
