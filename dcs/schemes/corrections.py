@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,10 +21,9 @@ __all__ = [
     "MEMBERSHIP_COUNT",
     "Membership",
     "Weight",
-    "correction_from_dict",
 ]
 
-
+#: A narrower side has a slope that overflows, or that turns rounding errors into values.
 _NARROWEST: Final = 1e-6
 
 #: The largest factor that a weight may be.
@@ -47,29 +46,23 @@ class Membership:
         When the three numbers do not describe such a triangle.
     """
 
+    #: The word for this sort of correction in a scheme.
+    kind: ClassVar = "membership"
     a: float
     b: float
     c: float
 
     def __post_init__(self) -> None:
-        for name in ("a", "b", "c"):
-            object.__setattr__(
-                self, name, finite_number(getattr(self, name), f"membership {name}")
-            )
-        a, b, c = self.a, self.b, self.c
+        a, b, c = (finite_number(getattr(self, name), f"membership {name}") for name in "abc")
+        for name, value in zip("abc", (a, b, c), strict=True):
+            object.__setattr__(self, name, value)
         ordered = 0.0 <= a <= b <= c <= 1.0 and a < c
-        # A narrower side has a slope that overflows, or that turns rounding errors into values.
         steep = 0.0 < b - a < _NARROWEST or 0.0 < c - b < _NARROWEST
         if not ordered or steep or (a == b and a != 0.0) or (b == c and c != 1.0):
             raise InvalidInputError(
                 f"membership a={a}, b={b}, c={c}: needs 0 <= a <= b <= c <= 1 with a < c, "
                 f"a = b only at 0, b = c only at 1, and sides at least {_NARROWEST:g} wide"
             )
-
-    @property
-    def kind(self) -> Literal["membership"]:
-        """The word that names this sort of correction in a scheme."""
-        return "membership"
 
     @property
     def name(self) -> str:
@@ -135,20 +128,15 @@ class Weight:
         When the value is not in that range.
     """
 
+    #: The word for this sort of correction in a scheme.
+    kind: ClassVar = "weight"
     value: float
 
     def __post_init__(self) -> None:
-        value = finite_number(self.value, "weight value")
+        value = finite_number(self.value, "weight value", positive=True)
         object.__setattr__(self, "value", value)
-        if not 0.0 < value <= LARGEST_WEIGHT:
-            raise InvalidInputError(
-                f"weight value {value}: needs 0 < value <= {LARGEST_WEIGHT:.0f}"
-            )
-
-    @property
-    def kind(self) -> Literal["weight"]:
-        """The word that names this sort of correction in a scheme."""
-        return "weight"
+        if value > LARGEST_WEIGHT:
+            raise InvalidInputError(f"weight value {value}: at most {LARGEST_WEIGHT:.0f} works")
 
     @property
     def name(self) -> str:
@@ -186,34 +174,6 @@ Correction: TypeAlias = Membership | Weight
 
 #: The membership that leaves every probability as it is.
 DONT_CHANGE: Final = Membership(0.0, 1.0, 1.0)
-
-_FIELDS: Final[dict[str, tuple[str, ...]]] = {"membership": ("a", "b", "c"), "weight": ("value",)}
-
-
-def correction_from_dict(data: Mapping[str, Any]) -> Correction:
-    """Read a correction from the form that `to_dict` writes.
-
-    Raises
-    ------
-    InvalidInputError
-        When the kind is unknown, a key is missing or unknown, or a value is not allowed.
-    """
-    kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in _FIELDS:
-        raise InvalidInputError(f"key 'kind' is {kind!r}; allowed are 'membership' and 'weight'")
-    needed = _FIELDS[kind]
-    allowed = {"kind", *needed} | ({"name"} if kind == "membership" else set())
-    for key in data:
-        if key not in allowed:
-            raise InvalidInputError(
-                f"unknown key {key!r} for a {kind}; allowed are {', '.join(sorted(allowed))}"
-            )
-    for key in needed:
-        if key not in data:
-            raise InvalidInputError(f"key {key!r} is missing; a {kind} needs {', '.join(needed)}")
-    if kind == "weight":
-        return Weight(data["value"])
-    return Membership(data["a"], data["b"], data["c"])
 
 
 def _evaluate(
@@ -399,34 +359,8 @@ class CorrectionSet:
     @property
     def identity(self) -> int:
         """The index of the correction that changes nothing: where every search starts."""
-        for correction in (DONT_CHANGE, Weight(1.0)):
-            if correction in self.corrections:
-                return self.corrections.index(correction)
-        raise InvalidInputError("corrections holds no function that changes nothing")
-
-    def index(self, correction: Correction) -> int:
-        """Return the position of `correction`.
-
-        Parameters
-        ----------
-        correction : Membership or Weight
-            One of the set.
-
-        Returns
-        -------
-        int
-            Its index, from 0.
-
-        Raises
-        ------
-        InvalidInputError
-            When the set does not hold it.
-        """
-        if correction not in self.corrections:
-            raise InvalidInputError(
-                f"{correction.name} is not among these {len(self)} corrections"
-            )
-        return self.corrections.index(correction)
+        unchanged = DONT_CHANGE if DONT_CHANGE in self.corrections else Weight(1.0)
+        return self.corrections.index(unchanged)
 
     @property
     def coefficients(self) -> NDArray[np.float64]:

@@ -6,120 +6,66 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError
 from dcs.io import atomic_write_text, parse_json, read_text
-from dcs.messages import escaped, show, suggest
+from dcs.messages import escaped, show
 from dcs.schemes.calibration import Calibration
-from dcs.schemes.corrections import (
-    DONT_CHANGE,
-    Correction,
-    Membership,
-    Weight,
-    correction_from_dict,
-)
+from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 
-__all__ = ["CorrectionScheme", "Parts", "parsed", "written"]
-
+__all__ = ["CorrectionScheme"]
 
 _FORMAT: Final = "dcs-scheme"
 
-#: Version 2 adds the calibration and weights above 1; a scheme without them is still written as 1,
-#: which older releases read.
-_VERSION: Final = 2
 
-_KEYS: Final = ("format", "version", "calibration", "corrections", "provenance")
+class _Values(BaseModel):
+    """Part of a scheme file: nothing but what is named here, and of that type."""
 
-
-class Parts(NamedTuple):
-    """What a scheme is made of, in the order of its parameters."""
-
-    classes: tuple[str, ...]
-    corrections: tuple[Correction, ...]
-    provenance: dict[str, Any]
-    calibration: Calibration | None
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def written(scheme: CorrectionScheme) -> dict[str, Any]:
-    """Return the values of a scheme, in the oldest version that can hold them."""
-    above = any(isinstance(c, Weight) and c.value > 1.0 for c in scheme.corrections)
-    data: dict[str, Any] = {"format": _FORMAT, "version": 2 if above else 1}
-    if scheme.calibration is not None:
-        data |= {"version": 2, "calibration": scheme.calibration.to_dict()}
-    return data | {
-        "corrections": [
-            {"class": name, **correction.to_dict()}
-            for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
-        ],
-        "provenance": dict(scheme.provenance),
-    }
+class _Weight(_Values):
+    name: str = Field(alias="class")
+    kind: Literal["weight"]
+    value: float
+
+    def correction(self) -> Correction:
+        return Weight(self.value)
 
 
-def parsed(data: Any, source: str) -> Parts:
-    """Read what :func:`written` gives.
+class _Membership(_Values):
+    name: str = Field(alias="class")
+    kind: Literal["membership"]
+    a: float
+    b: float
+    c: float
+    title: str = Field("", alias="name")
 
-    Raises
-    ------
-    SchemeError
-        When the values are not those of a scheme; names `source` and the key.
-    """
-    _check_head(data, source)
-    entries = data["corrections"]
-    if not isinstance(entries, list):
-        raise SchemeError(f"{source}: key 'corrections' must be a list, one entry per class")
-    pairs = [_correction(entry, f"{source}: corrections[{i}]") for i, entry in enumerate(entries)]
-    calibration: Calibration | None = None
-    if "calibration" in data:
-        try:
-            calibration = Calibration.from_dict(data["calibration"])
-        except InvalidInputError as error:
-            raise SchemeError(f"{source}: key 'calibration': {error}") from error
-    return Parts(
-        classes=tuple(name for name, _ in pairs),
-        corrections=tuple(correction for _, correction in pairs),
-        provenance=data.get("provenance", {}),
-        calibration=calibration,
-    )
+    def correction(self) -> Correction:
+        return Membership(self.a, self.b, self.c)
 
 
-def _correction(entry: Any, where: str) -> tuple[str, Correction]:
-    if not isinstance(entry, dict):
-        raise SchemeError(f"{where} is {show(entry)}; an object with class and kind is needed")
-    rest = dict(entry)
-    name = rest.pop("class", None)
-    if not isinstance(name, str):
-        raise SchemeError(f"{where}: key 'class' is {show(name)}; a class name is needed")
-    try:
-        return name, correction_from_dict(rest)
-    except InvalidInputError as error:
-        raise SchemeError(f"{where} (class {show(name)}): {error}") from error
+class _Calibration(_Values):
+    name: str
+    matrix: list[list[float]]
+    offset: list[float]
+    floor: float
 
 
-def _check_head(data: Any, source: str) -> None:
-    if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise SchemeError(f"{source}: key 'format' is not {_FORMAT!r}: not a correction scheme")
-    version = data.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise SchemeError(
-            f"{source}: key 'version' is {show(version)}; 1..{_VERSION} are readable"
-        )
-    if version > _VERSION:
-        raise SchemeError(
-            f"{source}: key 'version' is {show(version)}, newer than the {_VERSION} known here; "
-            "upgrade this package"
-        )
-    for key in data:
-        if key not in _KEYS:
-            raise SchemeError(f"{source}: unknown key {show(key)}{suggest(key, _KEYS)}")
-    if "corrections" not in data:
-        raise SchemeError(f"{source}: key 'corrections' is missing")
-    if not isinstance(data.get("provenance", {}), dict):
-        raise SchemeError(f"{source}: key 'provenance' must be an object")
+class _File(_Values):
+    """A scheme file; version 2 added the calibration and weights above 1."""
+
+    format: Literal["dcs-scheme"]
+    version: Literal[1, 2]
+    calibration: _Calibration | None = None
+    corrections: list[Annotated[_Weight | _Membership, Field(discriminator="kind")]]
+    provenance: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +113,7 @@ class CorrectionScheme:
                 raise SchemeError(
                     f"class {name!r} has {correction!r}; a Membership or a Weight is needed"
                 )
-        if self.calibration is None:
-            return
-        if not isinstance(self.calibration, Calibration):
-            raise SchemeError(f"calibration is {self.calibration!r}; a Calibration is needed")
-        if self.calibration.n_classes != len(names):
+        if self.calibration is not None and self.calibration.n_classes != len(names):
             raise SchemeError(
                 f"the calibration is for {self.calibration.n_classes} classes; "
                 f"the scheme has {len(names)}"
@@ -310,9 +252,19 @@ class CorrectionScheme:
         Returns
         -------
         dict
-            Format, version, corrections and provenance.
+            Format, version, corrections and provenance, in the oldest version that can hold them.
         """
-        return written(self)
+        above = any(isinstance(c, Weight) and c.value > 1.0 for c in self.corrections)
+        data: dict[str, Any] = {"format": _FORMAT, "version": 2 if above else 1}
+        if self.calibration is not None:
+            data |= {"version": 2, "calibration": self.calibration.to_dict()}
+        return data | {
+            "corrections": [
+                {"class": name, **correction.to_dict()}
+                for name, correction in zip(self.classes, self.corrections, strict=True)
+            ],
+            "provenance": dict(self.provenance),
+        }
 
     def to_json(self) -> str:
         """Return the scheme as JSON text.
@@ -327,9 +279,8 @@ class CorrectionScheme:
         SchemeError
             When the provenance holds something that JSON cannot.
         """
-        data = self.to_dict()
         try:
-            return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+            return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
             raise SchemeError(f"key 'provenance' cannot be written as JSON: {error}") from error
 
@@ -372,10 +323,21 @@ class CorrectionScheme:
         SchemeError
             When they are not those of a scheme; names `source` and the key.
         """
-        parts = parsed(data, source)
         try:
-            return cls(*parts)
-        except SchemeError as error:
+            file = _File.model_validate(data)
+            return cls(
+                tuple(entry.name for entry in file.corrections),
+                tuple(entry.correction() for entry in file.corrections),
+                file.provenance,
+                Calibration(**dict(file.calibration)) if file.calibration else None,
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"])) or "file"
+            raise SchemeError(
+                f"{source}: key {show(key)} is {show(first['input'])}: {first['msg']}"
+            ) from error
+        except InvalidInputError as error:
             raise SchemeError(f"{source}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -13,9 +13,8 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
-from dcs.errors import InvalidInputError, SchemeError
+from dcs.errors import InvalidInputError
 from dcs.schemes.calibration import (
-    Calibration,
     batch_calibration,
     contextual_calibration,
     fit_calibration,
@@ -109,51 +108,10 @@ def test_round_trips_inside_a_scheme_and_follows_the_classes() -> None:
     np.testing.assert_allclose(turned.apply(_PROBS[:, columns]), scheme.apply(_PROBS)[:, columns])
 
 
-def test_version_1_files_load_and_stay_version_1() -> None:
-    text = json.dumps(
-        {
-            "format": "dcs-scheme",
-            "version": 1,
-            "corrections": [
-                {"class": "x", "kind": "weight", "value": 0.5},
-                {"class": "y", "kind": "membership", "a": 0, "b": 1, "c": 1, "name": "same"},
-            ],
-        }
-    )
-    scheme = CorrectionScheme.from_json(text)
-    assert scheme.calibration is None
-    assert json.loads(scheme.to_json())["version"] == 1
-    assert "calibration" not in json.loads(scheme.to_json())
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"floor": 0.5}, "floor 0.5"),
-        ({"matrix": [[1.0, 0.0]]}, r"shape \(1, 2\)"),
-        ({"offset": [0.0, None]}, "numbers|finite"),
-        ({"extra": 1}, "unknown key 'extra'"),
-        ({"name": ""}, "name ''"),
-    ],
-)
-def test_bad_calibrations_in_files_are_named(change: dict[str, object], message: str) -> None:
-    scheme = CorrectionScheme(("x", "y"), (Weight(1.0), Weight(1.0)), {}, _identity())
-    data = scheme.to_dict()
-    data["calibration"] |= change
-    with pytest.raises(SchemeError, match=message) as caught:
-        CorrectionScheme.from_dict(data, source="file.json")
-    assert "file.json: key 'calibration'" in str(caught.value)
-
-
-def test_calibration_must_fit_the_scheme() -> None:
-    with pytest.raises(SchemeError, match="for 2 classes; the scheme has 3"):
-        CorrectionScheme(("x", "y", "z"), (Weight(1.0),) * 3, {}, _identity())
-
-
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(InvalidInputError, match="'isotonic'"):
+    with pytest.raises(InvalidInputError, match="isotonic"):
         fit_calibration(_PROBS, _LABELS, kind="isotonic")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="ridge -1"):
+    with pytest.raises(InvalidInputError, match="ridge"):
         fit_calibration(_PROBS, _LABELS, kind="vector", ridge=-1.0)
 
 
@@ -212,7 +170,3 @@ def _sure_table() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     probs, labels = biased_table(800, 4, seed=1)
     sharp = probs**8
     return sharp / sharp.sum(axis=1, keepdims=True), labels
-
-
-def _identity() -> Calibration:
-    return Calibration("none", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))

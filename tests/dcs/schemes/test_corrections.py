@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from dcs.schemes.corrections import (
     CorrectionSet,
     Membership,
     Weight,
-    correction_from_dict,
 )
 from tests.dcs.published import load_rules
 
@@ -74,7 +74,7 @@ def test_order_and_size_of_the_three_sets() -> None:
     assert full[17] == DONT_CHANGE
     assert full.identity == 17
     assert CorrectionSet.dnip(weight_scale=8).identity == 7
-    assert full.index(Weight(0.5)) == 19 + 3
+    assert full[19 + 3] == Weight(0.5)
     assert full.coefficients.shape == (27, 4)
 
 
@@ -84,67 +84,50 @@ def test_names_differ() -> None:
     assert names[17] == "Don't Change"
 
 
-@pytest.mark.parametrize("correction", list(CorrectionSet.dcs(weight_scale=3)))
-def test_dict_round_trip(correction: Correction) -> None:
-    assert correction_from_dict(correction.to_dict()) == correction
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"kind": "spline"}, "key 'kind' is 'spline'"),
-        ({"kind": "weight"}, "key 'value' is missing"),
-        ({"kind": "weight", "value": 0.5, "scale": 2}, "unknown key 'scale'"),
-        ({"kind": "weight", "value": "0.5"}, "weight value '0.5'"),
-        ({"kind": "weight", "value": True}, "weight value True"),
-        ({"kind": "membership", "a": 0.5, "b": 0.1, "c": 1.0}, "membership a=0.5"),
-    ],
-)
-def test_bad_dict_is_named(data: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        correction_from_dict(data)
-
-
 @pytest.mark.parametrize(
     "abc",
-    [
-        (0, 0, 0),
-        (0.2, 0.2, 1),
-        (0, 0.5, 0.5),
-        (-0.1, 0, 1),
-        (0, 1, 2),
-        (math.nan, 0, 1),
-        (0, 1e-9, 1),
-    ],
+    [(0, 0, 0), (0.2, 0.2, 1), (0, 0.5, 0.5), (-0.1, 0, 1), (0, 1, 2), (math.nan, 0, 1)],
 )
 def test_bad_membership_is_refused(abc: tuple[float, float, float]) -> None:
-    with pytest.raises(InvalidInputError, match="membership"):
+    with pytest.raises(InvalidInputError):
         Membership(*abc)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2e6, math.inf, math.nan])
-def test_bad_weight_is_refused(value: float) -> None:
-    with pytest.raises(InvalidInputError, match="weight value"):
+@pytest.mark.parametrize("value", [0, -1, 2e6, math.inf, math.nan, True, "0.5"])
+def test_bad_weight_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInputError):
         Weight(value)
 
 
-@pytest.mark.parametrize("scale", [0, -3, 2.5, True])
-def test_bad_weight_scale_is_refused(scale: Any) -> None:
-    with pytest.raises(InvalidInputError, match="weight_scale"):
-        CorrectionSet.dcs(weight_scale=scale)
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: CorrectionSet.dcs(weight_scale=0),
+        lambda: CorrectionSet.dcs(weight_scale=2.5),  # type: ignore[arg-type]
+        lambda: CorrectionSet.dnip(weight_scale=1),
+        lambda: CorrectionSet((DONT_CHANGE,)),
+        lambda: CorrectionSet((Weight(0.1), Weight(0.2))),
+        lambda: CorrectionSet((DONT_CHANGE, Weight(0.1), Weight(0.1))),
+        lambda: CorrectionSet.logarithmic(count=3, smallest=1.0),
+        lambda: CorrectionSet.logarithmic(count=1, smallest=0.5),
+        lambda: CorrectionSet.furud().limited(1),
+        lambda: CorrectionSet.furud().limited(20),
+    ],
+)
+def test_a_search_needs_a_choice_and_a_start(build: Callable[[], CorrectionSet]) -> None:
+    with pytest.raises(InvalidInputError):
+        build()
 
 
-def test_a_search_needs_a_choice_and_a_start() -> None:
-    with pytest.raises(InvalidInputError, match="no choice"):
-        CorrectionSet.dnip(weight_scale=1)
-    with pytest.raises(InvalidInputError, match="at least two"):
-        CorrectionSet((DONT_CHANGE,))
-    with pytest.raises(InvalidInputError, match="changes nothing"):
-        CorrectionSet((Weight(0.1), Weight(0.2)))
-    with pytest.raises(InvalidInputError, match="twice"):
-        CorrectionSet((DONT_CHANGE, Weight(0.1), Weight(0.1)))
-    with pytest.raises(InvalidInputError, match="not among"):
-        CorrectionSet.furud().index(Weight(0.1))
+def test_logarithmic_weights() -> None:
+    for count, smallest, largest in ((2, 0.5, 1.0), (40, 0.01, 1.0), (30, 0.1, 2.0)):
+        some = CorrectionSet.logarithmic(count=count, smallest=smallest, largest=largest)
+        values = [c.value for c in some if isinstance(c, Weight)]
+        assert len(values) == count
+        assert 1.0 in values
+        ratios = np.diff(np.log(values))
+        np.testing.assert_allclose(ratios, ratios[0])
+        assert ratios[0] == pytest.approx(np.log(largest / smallest) / (count - 1))
 
 
 def test_fewer_memberships_are_nested_from_coarse_to_fine() -> None:
@@ -180,39 +163,3 @@ def test_limited_sets_keep_all_weights_and_a_place_to_start(count: int, scale: i
     assert set(CorrectionSet.dnip(weight_scale=scale)) <= set(some)
     assert some[some.identity] in (DONT_CHANGE, Weight(1.0))
     assert some.limited(count) == some == some.limited(None)
-
-
-@pytest.mark.parametrize("count", [-1, 20, 2.0, True])
-def test_a_number_of_memberships_is_checked(count: Any) -> None:
-    with pytest.raises(InvalidInputError, match="memberships"):
-        CorrectionSet.furud().limited(count)
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_a_search_needs_two_memberships_where_there_is_nothing_else(count: int) -> None:
-    with pytest.raises(InvalidInputError, match=f"memberships {count} leaves {count} of 19"):
-        CorrectionSet.furud().limited(count)
-
-
-@pytest.mark.parametrize(
-    ("correction", "effect"),
-    [
-        (Weight(0.8), "every probability is multiplied by 0.8"),
-        (Weight(1.0), "probabilities stay as they are (weight 1)"),
-        (Membership(0, 1, 1), "probabilities stay as they are (Don't Change)"),
-        (Membership(0, 0, 1), "low probabilities win: 0 becomes 1, falling to 0 at 1"),
-        (
-            Membership(0, 0, 0.5),
-            "low probabilities win: 0 becomes 1, falling to 0 at 0.5 and above",
-        ),
-        (Membership(0.5, 1, 1), "only probabilities above 0.5 count, rising from 0 to 1"),
-        (
-            Membership(0, 0.25, 0.5),
-            "only probabilities from 0 to 0.5 count, most of all near 0.25",
-        ),
-    ],
-)
-def test_what_a_correction_does_is_said_in_words(
-    correction: Membership | Weight, effect: str
-) -> None:
-    assert correction.effect == effect
