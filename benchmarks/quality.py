@@ -69,7 +69,7 @@ ABLATIONS: Mapping[str, SelectionSettings] = {
     "balanced + both": _only(replace(_BALANCED, corrections="both")),
     "balanced, no shrinkage": _only(replace(_BALANCED, prior_rows=0.0)),
     "balanced, no averages": _only(replace(_BALANCED, averages=0)),
-    "peers, no search": _only(*_AS_THEY_ARE),
+    "baselines, no search": _only(*_AS_THEY_ARE),
     "10 folds": SelectionSettings(folds=10),
     "no way back": SelectionSettings(keep_uncorrected=False),
     "prefer knee": SelectionSettings(preference=Preference(prefer="knee")),
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.ablations:
         methods = (OURS,)
     else:
-        methods = tuple(name for name in method_names(peers=True) if name != "contextual")
+        methods = tuple(name for name in method_names(baselines=True) if name != "contextual")
     sizes = [int(size) for size in options.rows.split(",")] if options.rows else [None]
     lines = options.json.open("w", encoding="utf-8") if options.json else None
     # Small samples leave classes out, which each fit would report.

@@ -32,7 +32,7 @@ _CHARACTERS_PER_TOKEN: Final = 4.0
 _BILLIONS: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![A-Za-z])")
 
 #: Seconds on one CPU of 2.x GHz: of one trial of the paper's protocol per row, of the front per
-#: row, of a peer per row; and the number of rows below which the rest takes longer.
+#: row, of a baseline per row; and the number of rows below which the rest takes longer.
 _TRIAL_SECONDS: Final = 1.5e-4
 _FRONT_SECONDS: Final = 1.0e-3
 _PEER_SECONDS: Final = 1.0e-4

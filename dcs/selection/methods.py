@@ -1,8 +1,8 @@
 """The methods a table can be corrected with, one name each.
 
-`METHODS` are those of the paper, which a study can tune. `PEERS` are what else people use: they
-are fitted in one go, and so can be the others, by :meth:`Method.fit`. An installed package adds
-one as an entry point of ``dcs.methods``.
+`METHODS` are those of the paper, which a study can tune. `BASELINES` are what else people use:
+they are fitted in one go, and so can be the others, by :meth:`Method.fit`. An installed package
+adds one as an entry point of ``dcs.methods``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dcs.schemes.corrections import CorrectionSet
 if TYPE_CHECKING:
     from dcs.schemes.scheme import CorrectionScheme
 
-__all__ = ["METHODS", "PEERS", "Method", "get_method", "method_names"]
+__all__ = ["METHODS", "BASELINES", "Method", "get_method", "method_names"]
 
 
 class Fitter(Protocol):
@@ -174,7 +174,7 @@ METHODS: tuple[Method, ...] = (
 )
 """The methods of the paper, in the order in which tables list them."""
 
-PEERS: tuple[Method, ...] = (
+BASELINES: tuple[Method, ...] = (
     Method(
         name="batch",
         title="Batch calibration",
@@ -224,19 +224,19 @@ PEERS: tuple[Method, ...] = (
 """What else people use, for comparison."""
 
 
-def method_names(*, peers: bool = False) -> tuple[str, ...]:
+def method_names(*, baselines: bool = False) -> tuple[str, ...]:
     """Return the names of the methods, in the order in which tables list them.
 
     Parameters
     ----------
-    peers : bool, optional
-        Whether to add the names of `PEERS`.
+    baselines : bool, optional
+        Whether to add the names of `BASELINES`.
     """
-    return tuple(method.name for method in (*METHODS, *(PEERS if peers else ())))
+    return tuple(method.name for method in (*METHODS, *(BASELINES if baselines else ())))
 
 
 def get_method(name: str) -> Method:
-    """Return the method of a name: one of the paper, a peer, or of an installed package.
+    """Return the method of a name: one of the paper, a baseline, or of an installed package.
 
     Parameters
     ----------
@@ -253,13 +253,13 @@ def get_method(name: str) -> Method:
     ConfigError
         If there is none.
     """
-    for method in (*METHODS, *PEERS):
+    for method in (*METHODS, *BASELINES):
         if method.name == name:
             return method
     plugin = find_plugin("dcs.methods", name, Method)
     if plugin is not None:
         return plugin
-    names = (*method_names(peers=True), *plugin_names("dcs.methods"))
+    names = (*method_names(baselines=True), *plugin_names("dcs.methods"))
     raise ConfigError(
         f"unknown method {show(name)}{suggest(name, names)}; allowed: {', '.join(names)}"
     )

@@ -63,7 +63,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
     for cell in cells:
         for name in ("model", "task"):
             first.setdefault((name, str(cell.identity.get(name))), len(first))
-    methods = method_names(peers=True)
+    methods = method_names(baselines=True)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:
         who = cell.identity

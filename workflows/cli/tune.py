@@ -44,8 +44,8 @@ def tune(
         typer.Option(
             metavar="NAME",
             rich_help_panel=_SEARCH,
-            help="dcs, dnip (weights only), furud (memberships only), or a peer: batch, prior, "
-            "temperature, vector, logistic, logistic-balanced, thresholds, published.",
+            help="dcs, dnip (weights only), furud (memberships only), or a baseline: batch, "
+            "prior, temperature, vector, logistic, logistic-balanced, thresholds, published.",
         ),
     ] = "dcs",
     protocol: Annotated[
@@ -262,7 +262,9 @@ def _check(
     searches = get_method(method).searches
     if method in ("icl", "contextual"):
         reason = "nothing to tune there" if method == "icl" else "it needs content-free inputs"
-        raise ConfigError(f"--method {method}: {reason}; choose dcs, dnip, furud or another peer")
+        raise ConfigError(
+            f"--method {method}: {reason}; choose dcs, dnip, furud or another baseline"
+        )
     if certify and (protocol != "paper" or not searches):
         raise ConfigError(
             "--certify proves the one search of --protocol paper with dcs, dnip or furud; add "

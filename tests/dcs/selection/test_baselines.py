@@ -12,7 +12,7 @@ from dcs.selection.methods import Method, get_method, method_names
 from tests.dcs.biased import biased_table
 
 _PROBS, _LABELS = biased_table(240, 3)
-_NAMES = method_names(peers=True)
+_NAMES = method_names(baselines=True)
 _CHEAP = [name for name in _NAMES if name not in ("dnip", "furud", "dcs", "published")]
 
 

@@ -105,24 +105,6 @@ def test_folds_are_even_in_every_class(labels: list[int], folds: int, seed: int)
         assert counts.max() - counts.min() <= 1
 
 
-def test_logarithmic_weights() -> None:
-    for count, smallest, largest in ((2, 0.5, 1.0), (40, 0.01, 1.0), (30, 0.1, 2.0)):
-        values = [
-            c.value
-            for c in CorrectionSet.logarithmic(count=count, smallest=smallest, largest=largest)
-            if isinstance(c, Weight)
-        ]
-        assert len(values) == count
-        assert 1.0 in values
-        ratios = np.diff(np.log(values))
-        np.testing.assert_allclose(ratios, ratios[0])
-        assert ratios[0] == pytest.approx(np.log(largest / smallest) / (count - 1))
-    with pytest.raises(InvalidInputError, match="needs 0 < smallest < 1"):
-        CorrectionSet.logarithmic(count=3, smallest=1.0)
-    with pytest.raises(InvalidInputError, match="count 1"):
-        CorrectionSet.logarithmic(count=1, smallest=0.5)
-
-
 def test_kernels_agree_with_schemes_on_weights_above_one() -> None:
     probs, labels = biased_table(150, 2, seed=3)
     objective = Objective(beta=0.4, tau=0.05)

@@ -8,7 +8,7 @@ import pytest
 
 from dcs.errors import ConfigError
 from dcs.schemes.corrections import CorrectionSet
-from dcs.selection.methods import METHODS, PEERS, get_method, method_names
+from dcs.selection.methods import BASELINES, METHODS, get_method, method_names
 
 
 def test_order_and_titles() -> None:
@@ -62,9 +62,9 @@ def test_unknown_name_gives_the_nearest() -> None:
         get_method("furd")
 
 
-def test_peers_search_nothing_and_are_found() -> None:
-    assert method_names(peers=True)[: len(METHODS)] == method_names()
-    for peer in PEERS:
-        assert get_method(peer.name) is peer
-        assert not peer.searches
-        assert peer.summary.endswith(".")
+def test_baselines_search_nothing_and_are_found() -> None:
+    assert method_names(baselines=True)[: len(METHODS)] == method_names()
+    for baseline in BASELINES:
+        assert get_method(baseline.name) is baseline
+        assert not baseline.searches
+        assert baseline.summary.endswith(".")

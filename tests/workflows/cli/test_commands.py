@@ -16,7 +16,7 @@ import typer
 from dcs.data.importers import format_names
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.methods import PEERS
+from dcs.selection.methods import BASELINES
 from tests.workflows.conftest import Outcome, biased_table, run_dcs
 from workflows.cli import app
 
@@ -94,7 +94,7 @@ def test_help_lists_the_commands_by_what_they_are_for(dcs):
 
 
 def test_help_names_what_there_is_to_choose_from(dcs):
-    methods = [method.name for method in PEERS if method.name != "contextual"]
+    methods = [method.name for method in BASELINES if method.name != "contextual"]
     for command, names in (("tune", methods), ("import", format_names())):
         shown = dcs(command, "--help").out
         assert [name for name in names if name not in shown] == []

@@ -213,7 +213,7 @@ def test_settings_without_effect_make_no_other_cell(method, asked, idle):
     assert effective_settings(get_method(method), TunerSettings(**asked)) == TunerSettings(**idle)
 
 
-def test_nothing_is_tuned_of_a_peer():
+def test_nothing_is_tuned_of_a_baseline():
     assert effective_settings(get_method("batch"), TunerSettings(weight_scale=30)) is None
 
 
