@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.messages import named, suggest
-from dcs.scoring.base import Progress
-from dcs.scoring.engines import TokenEngine, TokenizedPrompts
+from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.label_words import LabelRule, check_label_rule
 from dcs.scoring.models import ModelReference, loaded_revision, resolve_model
 
@@ -136,37 +135,51 @@ class VLLMScorer(TokenEngine):
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
         self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": self._label_rule}
 
-    def _read(self, tokens: TokenizedPrompts, progress: Progress) -> NDArray[np.float64]:
-        read = self._whole_words if tokens.rule == "joint" else self._next_tokens
-        parts = []
-        for start in range(0, len(tokens.prompts), _BATCH):
-            rows = range(start, min(start + _BATCH, len(tokens.prompts)))
-            parts.append(read(rows, tokens))
-            progress(len(rows))
-        return np.concatenate(parts)
+    def _next_scores(
+        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+    ) -> NDArray[np.float64]:
+        return self._in_batches(
+            prompts, lambda first, batch: self._ask(first, batch, wanted), progress
+        )
 
-    def _next_tokens(self, rows: range, tokens: TokenizedPrompts) -> NDArray[np.float64]:
-        return self._ask(rows, [tokens.prompts[row] for row in rows], tokens.wanted)
-
-    def _whole_words(self, rows: range, tokens: TokenizedPrompts) -> NDArray[np.float64]:
-        """Add up the log-probabilities of each word's tokens, each after those before it."""
+    def _word_scores(
+        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
+    ) -> NDArray[np.float64]:
         following: dict[tuple[int, ...], set[int]] = {}
-        for word in tokens.token_ids:
+        for word in words:
             for length, token in enumerate(word):
                 following.setdefault(word[:length], set()).add(token)
-        total = np.zeros((len(rows), len(tokens.token_ids)))
-        for head, nexts in sorted(following.items()):
-            wanted = sorted(nexts)
-            values = self._ask(rows, [[*tokens.prompts[row], *head] for row in rows], wanted)
-            for column, word in enumerate(tokens.token_ids):
-                if len(word) > len(head) and word[: len(head)] == head:
-                    total[:, column] += values[:, wanted.index(word[len(head)])]
-        return total
+
+        def read(first: int, batch: list[list[int]]) -> NDArray[np.float64]:
+            """Add up the log-probabilities of each word's tokens, each after those before it."""
+            total = np.zeros((len(batch), len(words)))
+            for head, nexts in sorted(following.items()):
+                wanted = sorted(nexts)
+                values = self._ask(first, [[*prompt, *head] for prompt in batch], wanted)
+                for column, word in enumerate(words):
+                    if len(word) > len(head) and word[: len(head)] == head:
+                        total[:, column] += values[:, wanted.index(word[len(head)])]
+            return total
+
+        return self._in_batches(prompts, read, progress)
+
+    @staticmethod
+    def _in_batches(
+        prompts: list[list[int]],
+        read: Callable[[int, list[list[int]]], NDArray[np.float64]],
+        progress: Progress,
+    ) -> NDArray[np.float64]:
+        parts = []
+        for first in range(0, len(prompts), _BATCH):
+            batch = prompts[first : first + _BATCH]
+            parts.append(read(first, batch))
+            progress(len(batch))
+        return np.concatenate(parts)
 
     def _ask(
-        self, rows: range, prompts: Sequence[list[int]], wanted: list[int]
+        self, first: int, prompts: Sequence[list[int]], wanted: list[int]
     ) -> NDArray[np.float64]:
-        """Return the log-probabilities of some tokens after each prompt."""
+        """Return the log-probabilities of some tokens after the prompts from row `first` on."""
         if len(wanted) > _MOST_TOKEN_IDS:
             raise ScoringError(
                 f"{len(wanted)} label tokens: vllm reads at most {_MOST_TOKEN_IDS}; use the rule "
@@ -176,7 +189,7 @@ class VLLMScorer(TokenEngine):
             [{"prompt_token_ids": ids} for ids in prompts], self._sampling(wanted), use_tqdm=False
         )
         return np.array(
-            [self._values(row, answer, wanted) for row, answer in zip(rows, answers, strict=True)]
+            [self._values(row, answer, wanted) for row, answer in enumerate(answers, first)]
         )
 
     def _free(self) -> None:

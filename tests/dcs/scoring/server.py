@@ -14,11 +14,7 @@ from dcs.scoring import resolve_model
 
 
 class ModelServer:
-    """Serves tiny_lm; `faults` are what it answers first: (status, headers, body).
-
-    Like vllm serve it counts tokens at /tokenize and echoes prompts; `counts` and `echoes` turn
-    that off, `limits` are headers of every answer.
-    """
+    """Serves tiny_lm; `faults` are what it answers first: (status, headers, body)."""
 
     def __init__(self) -> None:
         import torch
@@ -39,8 +35,6 @@ class ModelServer:
         self.faults: list[tuple[int, dict[str, str], str]] = []
         self.requests: list[tuple[str, dict[str, str], dict[str, Any], float]] = []
         self.key = ""
-        self.counts = self.echoes = True
-        self.limits: dict[str, str] = {}
         self.pause = 0.0
         self.active = self.most_active = 0
 
@@ -57,50 +51,28 @@ class ModelServer:
             shown.setdefault(self.texts[token], value)
         return shown
 
-    def echo(self, prompt: str) -> tuple[dict[str, Any], int] | str:
-        ids = self.tokenizer(prompt)["input_ids"]
-        if len(ids) > self.model.config.max_position_embeddings:
-            return f"its prompt has {len(ids)} tokens"
-        with self.lock, self.torch.inference_mode():
-            logs = self.model(self.torch.tensor([ids])).logits[0].double().log_softmax(-1)
-        following = int(logs[-1].argmax())
-        values = [logs[k, token].item() for k, token in enumerate([*ids[1:], following])]
-        tokens = [self.texts[token] for token in [*ids, following]]
-        return {"tokens": tokens, "token_logprobs": [None, *values]}, len(ids)
-
     def answer(
         self, path: str, headers: dict[str, str], body: dict[str, Any]
     ) -> tuple[int, dict[str, str], str]:
         self.requests.append((path, headers, body, time.monotonic()))
         if self.faults:
             return self.faults.pop(0)
-        if self.key and headers.get("Authorization") != f"Bearer {self.key}":
-            given = headers.get("Authorization", "")
+        if self.key and headers.get("authorization") != f"Bearer {self.key}":
+            given = headers.get("authorization", "")
             return 401, {}, json.dumps({"error": {"message": f"wrong key {given}"}})
         time.sleep(self.pause)
-        usage = {}
-        if path == "/tokenize":
-            if not self.counts:
-                return 404, {}, "not found"
-            return 200, {}, json.dumps({"count": len(self.tokenizer(body["prompt"])["input_ids"])})
-        if path == "/v1/completions" and body.get("echo") and self.echoes:
-            echoed = self.echo(body["prompt"])
-            if isinstance(echoed, str):
-                return 400, {}, json.dumps({"error": {"message": echoed}})
-            logprobs, usage["prompt_tokens"] = echoed
-            shown: dict[str, float] | str = {}
-        elif path == "/v1/completions":
+        logprobs: dict[str, Any] = {}
+        if path == "/v1/completions":
             shown = self.next_tokens(body["prompt"], body["logprobs"])
-            logprobs = {"top_logprobs": [shown]}
+            logprobs["top_logprobs"] = [shown]
         else:
             shown = self.next_tokens(body["messages"][0]["content"], body["top_logprobs"])
             if isinstance(shown, dict):
                 entries = [{"token": t, "logprob": value} for t, value in shown.items()]
-                logprobs = {"content": [{"top_logprobs": entries}]}
+                logprobs["content"] = [{"top_logprobs": entries}]
         if isinstance(shown, str):
             return 400, {}, json.dumps({"error": {"message": shown}})
-        content = {"choices": [{"text": "", "logprobs": logprobs}], "usage": usage}
-        return 200, self.limits, json.dumps(content)
+        return 200, {}, json.dumps({"choices": [{"text": "", "logprobs": logprobs}]})
 
     @contextmanager
     def serving(self) -> Iterator[str]:
@@ -114,7 +86,9 @@ class ModelServer:
                     outer.active += 1
                     outer.most_active = max(outer.most_active, outer.active)
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status, headers, text = outer.answer(self.path, dict(self.headers), body)
+                status, headers, text = outer.answer(
+                    self.path, {name.lower(): value for name, value in self.headers.items()}, body
+                )
                 with outer.lock:
                     outer.active -= 1
                 if status == 0:  # hang up without an answer
@@ -126,6 +100,7 @@ class ModelServer:
                     self.send_response(status)
                     for name, value in headers.items():
                         self.send_header(name, value)
+                    self.send_header("Content-Type", "application/json")
                     self.send_header("Content-Length", str(len(content)))
                     self.end_headers()
                     self.wfile.write(content)

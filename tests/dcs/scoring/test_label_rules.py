@@ -79,7 +79,7 @@ def test_first_token_alone() -> None:
 
 def test_a_model_in_memory() -> None:
     loaded = TransformersScorer("tiny_lm", device="cpu")
-    scorer = TransformersScorer.from_model(loaded._model, loaded._tokenizer, name="mine")
+    scorer = TransformersScorer.from_model(loaded._runner.model, loaded._tokenizer, name="mine")
     assert (scorer.model, scorer.revision) == ("mine", "unknown")
     assert scorer.settings == loaded.settings
     np.testing.assert_array_equal(
@@ -128,14 +128,14 @@ class TestOutOfMemory:
         import torch
 
         scorer = TransformersScorer("tiny_lm", device="cpu", **options)
-        forward = scorer._model.forward
+        forward = scorer._runner.model.forward
 
         def limited(*args: Any, **inputs: Any) -> Any:
             if inputs["input_ids"].shape[0] > most:
                 raise torch.OutOfMemoryError("out of memory")
             return forward(*args, **inputs)
 
-        monkeypatch.setattr(scorer._model, "forward", limited)
+        monkeypatch.setattr(scorer._runner.model, "forward", limited)
         return scorer
 
     def test_halves_the_batch_and_goes_on(
@@ -155,14 +155,14 @@ class TestOutOfMemory:
     @pytest.mark.parametrize("message", ["CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory"])
     def test_other_words_for_it(self, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
         scorer = self.scorer(10, monkeypatch)
-        forward, failures = scorer._model.forward, [RuntimeError(f"error: {message}")]
+        forward, failures = scorer._runner.model.forward, [RuntimeError(f"error: {message}")]
 
         def limited(*args: Any, **inputs: Any) -> Any:
             if inputs["input_ids"].shape[0] > 1 and failures:
                 raise failures.pop()
             return forward(*args, **inputs)
 
-        monkeypatch.setattr(scorer._model, "forward", limited)
+        monkeypatch.setattr(scorer._runner.model, "forward", limited)
         expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, TASK.label_words)
         probs = scorer.score(PREFIX, QUERIES, TASK.label_words)
         np.testing.assert_allclose(probs, expected, atol=1e-5)
@@ -180,7 +180,7 @@ class TestOutOfMemory:
         def broken(*args: Any, **inputs: Any) -> Any:
             raise RuntimeError("shapes do not match")
 
-        monkeypatch.setattr(scorer._model, "forward", broken)
+        monkeypatch.setattr(scorer._runner.model, "forward", broken)
         with pytest.raises(RuntimeError, match="shapes do not match"):
             scorer.score(PREFIX, QUERIES, TASK.label_words)
 
