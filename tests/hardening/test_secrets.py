@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from unittest import mock
 from urllib.parse import quote
 
@@ -194,29 +192,6 @@ def test_a_sweep_with_passwords_in_its_configuration(
     assert list(output.glob("archive/*/sweep.json"))
     path.unlink()
     search(None, tmp_path)
-
-
-def test_what_a_job_takes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = tmp_path / "seen"
-    monkeypatch.setenv("RAY_AUTH_TOKEN", SECRETS["RAY_AUTH_TOKEN"])
-
-    class Jobs:
-        def submit_job(self, **job: Any) -> str:
-            shutil.copytree(job["runtime_env"]["working_dir"], seen)
-            (seen / "job").write_text(repr(job))
-            return "raysubmit_1"
-
-    monkeypatch.setattr("workflows.cluster.jobs.open_jobs", lambda address: Jobs())
-    own = tmp_path / "own"
-    (own / ".aws").mkdir(parents=True)
-    for name in (".env", ".netrc", ".aws/credentials"):
-        (own / name).write_text("\n".join(SECRETS.values()))
-    (own / "texts.jsonl").write_text("{}")
-    (own / "s.yaml").write_text(yaml.safe_dump(SWEEP))
-    outcome = run_dcs("submit", own / "s.yaml", "--working-dir", own, "--detach")
-    assert outcome.code == 0, outcome
-    assert sorted(path.name for path in seen.iterdir()) == ["job", "s.yaml", "texts.jsonl"]
-    search(outcome, seen)
 
 
 def test_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,13 +9,14 @@ import typer
 
 from workflows.cli._options import (
     Config,
+    Data,
     Models,
     Only,
+    Output,
     RetryFailed,
     TrackingUri,
     sweep_file,
 )
-from workflows.cli._signals import STOP
 
 __all__ = ["submit"]
 
@@ -24,35 +25,20 @@ def submit(
     config: Config,
     address: Annotated[
         str,
-        typer.Option(
-            "--address", metavar="URL", help="The cluster's dashboard, mostly through a tunnel."
-        ),
+        typer.Option("--address", metavar="URL", help="The dashboard, mostly through a tunnel."),
     ] = "http://127.0.0.1:8265",
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="Folder on the cluster, on a file system that its nodes share.",
-        ),
-    ] = "/mnt/dcs/runs",
+    output: Output = Path("/mnt/dcs/runs"),
     tracking_uri: TrackingUri = None,
     model: Models = None,
     only: Only = None,
     retry_failed: RetryFailed = False,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", metavar="FOLDER", help="Folder of texts on the cluster, as for `dcs sweep`."
-        ),
-    ] = None,
+    data: Data = None,
     working_dir: Annotated[
         Path | None,
         typer.Option(
             "--working-dir",
             metavar="FOLDER",
-            help="Small files of your own to upload too, at most 1 MB in all.",
+            help="Files to upload too, at most 100 MiB; hidden ones stay here.",
         ),
     ] = None,
     detach: Annotated[
@@ -61,47 +47,35 @@ def submit(
 ) -> None:
     """Run a sweep on a Ray cluster as a job, follow it, and end with its exit code.
 
-    Only the configuration is uploaded. Ctrl-C ends the following, not the job. The same command
-    again goes on where the last one ended. The cluster's token is read from RAY_AUTH_TOKEN.
+    Folders and addresses are those of the cluster; only the configuration is uploaded. Ctrl-C
+    ends the following, not the job. The cluster's token is read from RAY_AUTH_TOKEN.
     """
     from dcs.errors import ConfigError
     from dcs.messages import redact
-    from workflows.cluster.jobs import follow_job, open_jobs, staged, start_job
+    from workflows.cluster.jobs import follow_job, open_jobs, start_job
     from workflows.config.sweep import load_config, narrowed
 
     if tracking_uri is not None and redact(tracking_uri) != tracking_uri:
         raise ConfigError(
             f"--tracking-uri {redact(tracking_uri)}: the password would be shown with the job; "
-            "leave it out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
-            "PGPASSWORD for PostgreSQL, on the cluster"
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, on the "
+            "cluster instead"
         )
-    # Mistakes show here and not on the cluster.
+    # Errors in the configuration show here and not on the cluster.
     file = sweep_file(config)
     narrowed(load_config(file, models=model), only or [])
-    options = ["--output", output]
-    for name, values in (("--model", model), ("--only", only)):
-        for value in values or []:
-            options += [name, value]
-    for name, text in (("--tracking-uri", tracking_uri), ("--data", data)):
-        if text is not None:
-            options += [name, text]
-    if retry_failed:
-        options.append("--retry-failed")
-
+    options = ["--output", str(output), *(["--retry-failed"] if retry_failed else [])]
+    given = [("--tracking-uri", tracking_uri), ("--data", data)]
+    given += [("--model", name) for name in model or []] + [
+        ("--only", axis) for axis in only or []
+    ]
+    for name, value in given:
+        options += [] if value is None else [name, str(value)]
     client = open_jobs(address)
-    with staged(file, working_dir) as stage:
-        job = start_job(client, file, stage, options)
-    typer.echo(f"job {job} at {address}; to stop it: ray job stop --address {address} {job}")
-    if detach:
-        return
-    try:
-        code = follow_job(client, job, lambda text: typer.echo(text, nl=False))
-    except KeyboardInterrupt:
-        # Not this command's end is what matters here, so its own words and not the usual ones.
-        STOP.number = None
-        typer.echo(
-            f"the job goes on; to follow it: ray job logs --address {address} --follow {job}",
-            err=True,
-        )
-        raise SystemExit(130) from None
-    raise SystemExit(code)
+    job = start_job(client, file, options, working_dir=working_dir)
+    typer.echo(
+        f"job {job} goes on when this command ends; to stop it: ray job stop --address {address} "
+        f"{job}, to follow it again: ray job logs --address {address} --follow {job}"
+    )
+    if not detach:
+        raise SystemExit(follow_job(client, job, lambda text: typer.echo(text, nl=False)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dcs.errors import ConfigError, ScoringError
+from dcs.errors import ScoringError
 from workflows.cluster.connect import (
     ClusterError,
     Software,
@@ -17,7 +17,7 @@ from workflows.cluster.connect import (
     software,
     software_mismatch,
 )
-from workflows.cluster.jobs import EXCLUDES, UPLOAD_LIMIT, open_jobs, staged
+from workflows.cluster.jobs import open_jobs
 from workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, place
 
 ROOT = Path(__file__).parents[3]
@@ -92,33 +92,6 @@ def test_no_cluster_is_said_on_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
     with pytest.raises(ClusterError, match="http://127.0.0.1:1"):
         open_jobs("http://127.0.0.1:1")
-
-
-def test_only_what_is_needed_is_uploaded(tmp_path):
-    folder = tmp_path / "mine"
-    for name in ("tasks/a.yaml", ".git/objects/x", "dcs-runs/mlflow.db", "t.parquet", "b.pyc"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"x" * 10)
-    config = tmp_path / "sweep.yaml"
-    config.write_text("name: x\n")
-    with staged(config) as stage:
-        assert _files(stage) == ["sweep.yaml"]
-    with staged(config, folder) as stage:
-        assert _files(stage) == ["sweep.yaml", "tasks/a.yaml"]
-        # Ray's own reading of the patterns, which upload nothing at all if they match the folder.
-        packaging = importlib.import_module("ray._private.runtime_env.packaging")
-        whole, part = (
-            packaging.get_uri_for_directory(str(stage), True, excludes=excludes)
-            for excludes in ([], list(EXCLUDES))
-        )
-        assert whole == part
-    (folder / "big.txt").write_bytes(b"x" * (UPLOAD_LIMIT + 1))
-    with pytest.raises(ConfigError, match=r"big\.txt"), staged(config, folder):
-        pass
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
 
 @pytest.fixture(scope="module")
