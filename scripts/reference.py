@@ -46,7 +46,6 @@ MODULES = (
     "workflows.config.sweep",
     "workflows.cluster.driver",
     "workflows.tuning.front",
-    "workflows.tuning.judging",
     "workflows.cluster.parallel",
     "workflows.config.scoring",
     "workflows.config.tuner",

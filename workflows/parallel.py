@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-__all__ = ["Known", "Mapper", "in_process", "one_thread"]
+__all__ = ["Mapper", "in_process", "one_thread"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,13 +37,6 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True, slots=True)
-class Known(Generic[R]):
-    """An item whose result is known: it takes its place in the order and is not computed."""
-
-    result: R
-
-
 class Mapper(Protocol):
     """A way to apply a function to items.
 
@@ -56,7 +48,7 @@ class Mapper(Protocol):
     def __call__(
         self,
         function: Callable[[T], R],
-        items: Iterable[T | Known[R]],
+        items: Iterable[T],
         /,
         *,
         ahead: int | None = None,
@@ -77,8 +69,7 @@ class Mapper(Protocol):
 
 
 def in_process(
-    function: Callable[[T], R], items: Iterable[T | Known[R]], /, *, ahead: int | None = None
+    function: Callable[[T], R], items: Iterable[T], /, *, ahead: int | None = None
 ) -> Iterator[R]:
     """Compute one item after the other, here."""
-    for item in items:
-        yield item.result if isinstance(item, Known) else function(item)
+    return map(function, items)

@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from tracking import CellRecord
-from workflows.tuning.storage import STORAGE_VARIABLE
+from workflows.config.storage import STORAGE_VARIABLE
 
 from .processes import end, find_worker, kill_worker, start_dcs, wait_for
 from .sweeps import CONFIG, check_complete, disturbed_sweep, kept, results, write_config

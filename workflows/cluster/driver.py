@@ -20,11 +20,12 @@ from workflows.cells import Cell, TableRequest, Variant, variants_of
 from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import Placement, actor_pool, check_gpus, place
 from workflows.cluster.workers import ScoringActor, run_cell, warm_up
+from workflows.config.storage import StudyStorage
 from workflows.config.sweep import SweepConfig
 from workflows.plan import SweepPlan
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import failed_record
-from workflows.tuning.storage import storage_of
+from workflows.tuning.study import StudyStorageError, check_storage
 
 __all__ = ["Driver", "SweepProgress", "run_sweep"]
 
@@ -112,9 +113,9 @@ class Driver:
         self._progress = progress
         self._archive = Archive(plan.output)
         self._store = ProbabilityStore.under(plan.output)
-        self._storage = storage_of(plan.config)
+        self._storage = StudyStorage.chosen(plan.config.optuna_storage)
         if self._storage is not None:
-            self._storage.check()
+            check_storage(self._storage)
         self._placement = _look()
         if plan.missing_tables:
             check_gpus(plan.config.scoring, self._placement)
@@ -270,7 +271,9 @@ class Driver:
         self._cells_left[key] += len(cells)
 
     def _start_tuning(self) -> None:
-        task = self._cell_task.options(**self._placement.cells)
+        task = self._cell_task.options(
+            retry_exceptions=[StudyStorageError], **self._placement.cells
+        )
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
             width = self._width(self._waiting[0][0])
             cell, key = self._waiting.popleft()

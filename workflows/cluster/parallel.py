@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeVar
 
-from workflows.parallel import Known, Mapper, in_process
+from workflows.parallel import Mapper, in_process
 
 __all__ = ["RayMapper", "ray_mapper"]
 
@@ -20,8 +21,6 @@ _RETRIES = 3
 #: Finished results that may wait for an earlier one, as a multiple of the tasks at work. Without
 #: a bound a slow first item would have all others wait in memory.
 _AHEAD = 4
-
-_END: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class RayMapper:
     def __call__(
         self,
         function: Callable[[T], R],
-        items: Iterable[T | Known[R]],
+        items: Iterable[T],
         /,
         *,
         ahead: int | None = None,
@@ -62,37 +61,23 @@ class RayMapper:
         task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
         source = iter(items)
         running: set[Any] = set()
-        # In order: references of tasks, and results that are known.
         taken: deque[Any] = deque()
-        more = True
         try:
             while True:
                 while taken and taken[0] not in running:
-                    first = taken.popleft()
-                    if isinstance(first, Known):
-                        yield first.result
-                        continue
                     try:
-                        result: R = ray.get(first)
+                        result: R = ray.get(taken.popleft())
                     except RayTaskError as error:
                         # As in this process: the caller sees the error that was raised.
                         raise error.cause from error
                     yield result
-                while more and len(running) < self.width and len(taken) < most:
-                    item = next(source, _END)
-                    if item is _END:
-                        more = False
-                    elif isinstance(item, Known):
-                        taken.append(item)
-                    else:
-                        reference = task.remote(shared, item)
-                        running.add(reference)
-                        taken.append(reference)
-                if running:
-                    done, _ = ray.wait(list(running), num_returns=1)
-                    running.difference_update(done)
-                elif not taken:
+                for item in islice(source, min(self.width - len(running), most - len(taken))):
+                    taken.append(task.remote(shared, item))
+                    running.add(taken[-1])
+                if not running:
                     return
+                done, _ = ray.wait(list(running), num_returns=1)
+                running.difference_update(done)
         finally:
             # The caller has stopped asking, or an item failed: the others are of no use.
             for reference in running:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,16 @@ from dcs.search.annealing import Schedule, anneal
 from tracking import CellRecord
 from workflows.cells import Cell, TableRequest, texts_key
 from workflows.config.scoring import ScoringSettings
+from workflows.config.storage import StudyStorage
 from workflows.parallel import Mapper, one_thread
 from workflows.tables import ProbabilityStore, Scoring
 from workflows.tuning.cell import compute_cell, failed_record
-from workflows.tuning.storage import StudyStorage
+from workflows.tuning.study import StudyStorageError
 
 __all__ = ["ScoringActor", "run_cell", "scorer_facts", "warm_up"]
+
+#: A storage that fails is given so long to come back before the cell is tried again.
+_STORAGE_SECONDS = 10.0
 
 
 def scorer_facts(scorer: Scorer) -> dict[str, str]:
@@ -151,28 +154,31 @@ def run_cell(
     mapper : Mapper
         Where trials are computed.
     storage : StudyStorage or None
-        Where the cell's study is written down.
+        Where the cell's study is kept.
 
     Returns
     -------
     CellRecord
         Finished or failed.
+
+    Raises
+    ------
+    StudyStorageError
+        The storage fails. Ray tries the cell again, which goes on where it was.
     """
     started_ms = time.time_ns() // 1_000_000
     try:
-        with ExitStack() as stack:
-            ledger = None
-            if storage is not None and cell.tuner is not None:
-                notes = {"cell": cell.label, "sweep": sweep}
-                ledger = stack.enter_context(storage.ledger(cell.key, notes=notes))
-            return compute_cell(
-                cell,
-                tables["optimization"],
-                tables["test"],
-                sweep=sweep,
-                mapper=mapper,
-                ledger=ledger,
-            )
+        return compute_cell(
+            cell,
+            tables["optimization"],
+            tables["test"],
+            sweep=sweep,
+            mapper=mapper,
+            storage=storage,
+        )
+    except StudyStorageError:
+        time.sleep(_STORAGE_SECONDS)
+        raise
     except Exception as error:
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms)
 

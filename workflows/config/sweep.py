@@ -28,6 +28,7 @@ from workflows.config.axes import (
 )
 from workflows.config.errors import as_value_error, first_mistake
 from workflows.config.scoring import ScoringSettings, merged_options
+from workflows.config.storage import StudyStorage
 from workflows.config.tuner import (
     FixedObjective,
     ObjectiveChoice,
@@ -150,10 +151,7 @@ class SweepConfig(Strict):
     @classmethod
     def _known_storage(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
-            # Optuna takes a moment to import, which most sweeps have no use for yet.
-            from workflows.tuning.storage import StudyStorage
-
-            StudyStorage(value.get_secret_value())
+            as_value_error(StudyStorage, value.get_secret_value())
         return value
 
     @field_validator("seeds")

@@ -1,4 +1,4 @@
-"""Cells on a probability table that somebody brings along, computed in this process."""
+"""Computing a cell: tuned on the optimization rows, judged on the test rows, recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
-from dcs.evaluation.metrics import confusion_matrix
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
 from dcs.messages import redact
 from dcs.prompting import parse_shots
@@ -20,12 +20,12 @@ from dcs.selection.methods import get_method
 from tracking import Archive, CellRecord, collect_provenance, trace_rows
 from tracking.results.figures.schemes import class_histograms
 from workflows.cells import Cell, effective_settings
+from workflows.config.storage import StudyStorage
 from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process, one_thread
 from workflows.tuning.front import run_front
-from workflows.tuning.judging import Fitted, judge
 from workflows.tuning.paper import run_study
-from workflows.tuning.study import Ledger
+from workflows.tuning.study import Fitted, StoredStudy
 
 __all__ = ["compute_cell", "failed_record", "table_cells", "tune_cells"]
 
@@ -39,7 +39,7 @@ def compute_cell(
     sweep: str,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = in_process,
-    ledger: Ledger | None = None,
+    storage: StudyStorage | None = None,
 ) -> CellRecord:
     """Tune one cell and judge the chosen scheme on the test rows.
 
@@ -55,8 +55,8 @@ def compute_cell(
         Called with the share of the work done, 0..1.
     mapper : Mapper
         Where trials are computed; the result is the same everywhere.
-    ledger : Ledger, optional
-        Where trials are written down, and found again by a later run.
+    storage : StudyStorage, optional
+        Where the cell's study is kept, and found again by a later run; by default in memory.
 
     Returns
     -------
@@ -65,18 +65,11 @@ def compute_cell(
     """
     started_ms = _now_ms()
     optimization = _sized(optimization, cell)
-    fitted = _fit(cell, optimization, progress, mapper, ledger)
-    scheme = fitted.scheme
-    uncorrected = CorrectionScheme.identity(test.classes)
-    before, after = judge(uncorrected, test), judge(scheme, test)
-    sure, ends = _uncertainty(test, uncorrected, scheme)
-    metrics = {
-        "test/accuracy": after.accuracy,
-        "test/cobias": after.cobias,
-        "uncorrected/test/accuracy": before.accuracy,
-        "uncorrected/test/cobias": before.cobias,
-        **{f"test/{name}": value for name, value in sure.items()},
-    }
+    stored = None
+    if storage is not None:
+        stored = StoredStudy(storage, cell.key, {"cell": cell.label, "sweep": sweep})
+    fitted = _fit(cell, optimization, progress, mapper, stored)
+    metrics, class_accuracies = _judged(test, fitted.scheme)
     params: dict[str, Any] = {}
     if fitted.best is not None:
         metrics |= fitted.best.metrics
@@ -90,16 +83,11 @@ def compute_cell(
         identity=cell.identity,
         params=params,
         metrics=metrics,
-        scheme=scheme.to_dict(),
-        class_accuracies={
-            "class": list(test.classes),
-            "before": list(before.class_accuracies),
-            "after": list(after.class_accuracies),
-            **ends,
-        },
+        scheme=fitted.scheme.to_dict(),
+        class_accuracies=class_accuracies,
         trials=fitted.trials,
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
-        histograms=class_histograms(optimization, scheme),
+        histograms=class_histograms(optimization, fitted.scheme),
         status="FINISHED",
         error=None,
         started_ms=started_ms,
@@ -123,7 +111,7 @@ def _fit(
     table: ProbabilityTable,
     progress: Callable[[float], None] | None,
     mapper: Mapper,
-    ledger: Ledger | None,
+    stored: StoredStudy | None,
 ) -> Fitted:
     method = get_method(cell.method)
     if cell.tuner is None:
@@ -137,7 +125,7 @@ def _fit(
         seed=cell.seed,
         progress=progress,
         mapper=mapper,
-        ledger=ledger,
+        stored=stored,
     )
 
 
@@ -176,21 +164,33 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
     )
 
 
-def _uncertainty(
-    test: ProbabilityTable, before: CorrectionScheme, after: CorrectionScheme
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Return 95 % intervals of the test figures and how likely chance is; those of the classes."""
-    first, second = (scheme.predict(test.probs) for scheme in (before, after))
+def _judged(
+    test: ProbabilityTable, scheme: CorrectionScheme
+) -> tuple[dict[str, float], dict[str, list[Any]]]:
+    """Return the test figures with 95 % intervals and p-values, and those of the classes."""
+    first = CorrectionScheme.identity(test.classes).predict(test.probs)
+    second = scheme.predict(test.probs)
+    before, after = (
+        ClassificationMetrics.from_predictions(test.labels, predictions, test.n_classes)
+        for predictions in (first, second)
+    )
     figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
     change = compare_predictions(test.labels, first, second, test.n_classes)
     return {
-        "accuracy_low": figures.accuracy.low,
-        "accuracy_high": figures.accuracy.high,
-        "accuracy_p": change.accuracy_p,
-        "cobias_low": figures.cobias.low,
-        "cobias_high": figures.cobias.high,
-        "cobias_p": change.cobias_p,
+        "test/accuracy": after.accuracy,
+        "test/cobias": after.cobias,
+        "uncorrected/test/accuracy": before.accuracy,
+        "uncorrected/test/cobias": before.cobias,
+        "test/accuracy_low": figures.accuracy.low,
+        "test/accuracy_high": figures.accuracy.high,
+        "test/accuracy_p": change.accuracy_p,
+        "test/cobias_low": figures.cobias.low,
+        "test/cobias_high": figures.cobias.high,
+        "test/cobias_p": change.cobias_p,
     }, {
+        "class": list(test.classes),
+        "before": list(before.class_accuracies),
+        "after": list(after.class_accuracies),
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
     }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 
-import optuna
+from optuna.trial import BaseTrial
 
 from dcs.data.table import ProbabilityTable
-from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import CalibrationKind
 from dcs.search.annealing import Schedule
 from dcs.selection.baselines import paper_settings
@@ -22,26 +21,24 @@ from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpac
 from tracking import TrialRecord
 from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process
-from workflows.tuning.judging import Fitted, preference, selection_score
 from workflows.tuning.paper import SCHEDULE_PARAMETERS
-from workflows.tuning.study import Asked, Direction, Ledger, Verdict, run_trials
+from workflows.tuning.study import (
+    Direction,
+    Fitted,
+    StoredStudy,
+    StudyTrial,
+    development_metrics,
+    preference,
+    run_trials,
+)
 
 __all__ = ["run_front"]
 
-# Optuna gives back plain text; these give it its type again.
-_CALIBRATIONS: Final[dict[str, CalibrationKind]] = {
-    kind: kind for kind in get_args(CalibrationKind)
-}
-_FAMILIES: Final[dict[str, CorrectionFamily]] = {
-    family: family for family in get_args(CorrectionFamily)
-}
 #: Methods of the paper, by what they search; ``dcs`` is more than its corrections here.
 _PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
 
 #: Weights of PMI that are compared where COBias has none, as parts of the largest.
 _TAU_PARTS: Final = (0.1, 0.4, 1.0)
-
-_SPACINGS: Final[dict[str, WeightSpacing]] = {kind: kind for kind in get_args(WeightSpacing)}
 
 #: What Optuna's study is after; its Pareto front takes part in the choice.
 _AIMS: Final[dict[str, Direction]] = {"dev/accuracy": "maximize", "dev/cobias": "minimize"}
@@ -55,7 +52,7 @@ def run_front(
     seed: int,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = in_process,
-    ledger: Ledger | None = None,
+    stored: StoredStudy | None = None,
 ) -> Fitted:
     """Fit the front of schemes by cross-validation and choose a point by the stated preference.
 
@@ -75,8 +72,8 @@ def run_front(
         Called with the share of the work done, 0..1.
     mapper : Mapper
         Where trials and the standard settings are judged; the result is the same everywhere.
-    ledger : Ledger, optional
-        Where trials are written down, and found again by a later run.
+    stored : StoredStudy, optional
+        Where the study is kept, and found again by a later run.
 
     Returns
     -------
@@ -92,24 +89,40 @@ def run_front(
     n_trials = settings.trials if method.name == "dcs" else 0
     # Each trial costs about as much as one of the standard settings at one beta.
     share = n_trials / (n_trials + len(standard.candidates) * len(standard.betas))
-    study = _Study(table, settings, seed)
-    trials, found = study.run(n_trials, mapper, ledger, lambda part: tell(share * part))
+    trials: list[_Trial] = []
+    for trial in run_trials(
+        lambda trial: _suggest(trial, settings),
+        _CrossValidator(table, seed),
+        aims=_AIMS,
+        trials=n_trials,
+        window=settings.window,
+        seed=seed,
+        mapper=mapper,
+        stored=stored,
+    ):
+        trials.append(trial)
+        tell(share * len(trials) / n_trials)
+    fixed = dict.fromkeys(trial.work for trial in pareto_front(trials))
     fitted = fit_scheme(
         table.probs,
         table.labels,
-        settings=replace(standard, fixed=found),
+        settings=replace(standard, fixed=tuple(fixed)),
         seed=seed,
         classes=table.classes,
         progress=lambda part: tell(share + (1.0 - share) * part),
         mapper=mapper,
     )
-    points = [_record(len(trials) + i, point) for i, point in enumerate(fitted.points)]
-    best = points[_index(fitted.points, fitted.chosen)]
-    return Fitted(scheme=fitted.scheme, trials=(*trials, *points), best=best)
+    tried = [trial.record("dev/score", params=_flat(trial.work)) for trial in trials]
+    points = [_point_record(len(tried) + i, point) for i, point in enumerate(fitted.points)]
+    best = next(
+        record
+        for record, point in zip(points, fitted.points, strict=True)
+        if point is fitted.chosen
+    )
+    return Fitted(scheme=fitted.scheme, trials=(*tried, *points), best=best)
 
 
-def _index(points: tuple[FrontPoint, ...], chosen: FrontPoint) -> int:
-    return next(i for i, point in enumerate(points) if point is chosen)
+_Trial: TypeAlias = StudyTrial[Hyperparameters, None]
 
 
 def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
@@ -141,126 +154,69 @@ def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """A setting of the study and what it is worth."""
-
-    setting: Hyperparameters
-    accuracy: float
-    cobias: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Study:
-    """Settings that Optuna suggests, judged by cross-validation; picklable."""
+class _CrossValidator:
+    """Judges one setting by cross-validation; runs on any worker."""
 
     table: ProbabilityTable
-    settings: TunerSettings
     seed: int
 
-    def run(
-        self,
-        trials: int,
-        mapper: Mapper,
-        ledger: Ledger | None,
-        progress: Callable[[float], None],
-    ) -> tuple[list[TrialRecord], tuple[Hyperparameters, ...]]:
-        """Return all trials, and the settings on the Pareto front, the most accurate first."""
-        records: list[TrialRecord] = []
-        judged: list[_Judged] = []
-        outcomes = run_trials(
-            self._suggest,
-            self._judge,
-            trials=trials,
-            window=self.settings.window,
-            seed=self.seed,
-            aims=_AIMS,
-            mapper=mapper,
-            ledger=ledger,
-        )
-        for outcome in outcomes:
-            setting, metrics = outcome.asked.work, outcome.verdict.metrics
-            judged.append(_Judged(setting, metrics["dev/accuracy"], metrics["dev/cobias"]))
-            records.append(
-                TrialRecord(
-                    number=outcome.asked.number,
-                    params=_flat(setting),
-                    metrics=metrics,
-                    state="COMPLETE",
-                    seconds=outcome.seconds,
-                    started_ms=outcome.started_ms,
-                    value=outcome.verdict.value,
-                )
-            )
-            progress(len(records) / trials)
-        return records, tuple(dict.fromkeys(point.setting for point in pareto_front(judged)))
-
-    def _judge(self, asked: Asked[Hyperparameters]) -> Verdict[None]:
-        estimate = cross_validate(self.table.probs, self.table.labels, asked.work, seed=self.seed)
-        return Verdict(selection_score(estimate), _figures(estimate))
-
-    def _suggest(self, trial: optuna.Trial) -> Hyperparameters:
-        settings = self.settings
-        calibration = _CALIBRATIONS[trial.suggest_categorical("calibration", [*_CALIBRATIONS])]
-        ridge = Hyperparameters().ridge
-        if calibration in ("vector", "logistic", "balanced"):
-            ridge = trial.suggest_float("ridge", 1.0, 200.0, log=True)
-        families = [*_FAMILIES]
-        if settings.memberships is not None and settings.memberships < 2:
-            families.remove("memberships")
-        corrections = _FAMILIES[trial.suggest_categorical("corrections", families)]
-        if corrections == "none":
-            return Hyperparameters(calibration=calibration, ridge=ridge, corrections="none")
-        setting = Hyperparameters(
-            calibration=calibration,
-            ridge=ridge,
-            corrections=corrections,
-            memberships=settings.memberships,
-            beta=trial.suggest_float("beta", *settings.beta_bounds),
-            tau=trial.suggest_float("tau", *settings.tau_bounds),
-            prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
-            schedule=Schedule(
-                initial_temperature=trial.suggest_float(
-                    "initial_temperature", 0.01, 0.5, log=True
-                ),
-                final_temperature=trial.suggest_float("final_temperature", 1e-4, 0.01, log=True),
-                cooling_rate=trial.suggest_float("cooling_rate", 0.5, 0.8),
-                lambda1=trial.suggest_float("lambda1", 1.0, 5.0),
-                lambda2=trial.suggest_float("lambda2", 1.0, 5.0),
-                restarts=3,
-            ),
-        )
-        if corrections == "memberships":
-            return setting
-        low, high = settings.weight_scale_bounds
-        spacing = _SPACINGS[trial.suggest_categorical("spacing", [*_SPACINGS])]
-        scale = trial.suggest_int("weight_scale", low, high if low == high else 2 * high)
-        averages = setting.averages
-        if corrections == "weights":
-            averages = trial.suggest_int("averages", 0, 16)
-        return replace(setting, spacing=spacing, weight_scale=scale, averages=averages)
+    def __call__(self, trial: _Trial) -> tuple[dict[str, float], None]:
+        estimate = cross_validate(self.table.probs, self.table.labels, trial.work, seed=self.seed)
+        return development_metrics(estimate), None
 
 
-def _figures(estimate: ClassificationMetrics) -> dict[str, float]:
-    return {
-        "dev/score": selection_score(estimate),
-        "dev/accuracy": estimate.accuracy,
-        "dev/cobias": estimate.cobias,
-    }
+def _suggest(trial: BaseTrial, settings: TunerSettings) -> Hyperparameters:
+    calibration = trial.suggest_categorical("calibration", get_args(CalibrationKind))
+    ridge = Hyperparameters().ridge
+    if calibration in ("vector", "logistic", "balanced"):
+        ridge = trial.suggest_float("ridge", 1.0, 200.0, log=True)
+    families = [*get_args(CorrectionFamily)]
+    if settings.memberships is not None and settings.memberships < 2:
+        families.remove("memberships")
+    corrections = trial.suggest_categorical("corrections", families)
+    if corrections == "none":
+        return Hyperparameters(calibration=calibration, ridge=ridge, corrections="none")
+    setting = Hyperparameters(
+        calibration=calibration,
+        ridge=ridge,
+        corrections=corrections,
+        memberships=settings.memberships,
+        beta=trial.suggest_float("beta", *settings.beta_bounds),
+        tau=trial.suggest_float("tau", *settings.tau_bounds),
+        prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
+        schedule=Schedule(
+            initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),
+            final_temperature=trial.suggest_float("final_temperature", 1e-4, 0.01, log=True),
+            cooling_rate=trial.suggest_float("cooling_rate", 0.5, 0.8),
+            lambda1=trial.suggest_float("lambda1", 1.0, 5.0),
+            lambda2=trial.suggest_float("lambda2", 1.0, 5.0),
+            restarts=3,
+        ),
+    )
+    if corrections == "memberships":
+        return setting
+    low, high = settings.weight_scale_bounds
+    spacing = trial.suggest_categorical("spacing", get_args(WeightSpacing))
+    scale = trial.suggest_int("weight_scale", low, high if low == high else 2 * high)
+    averages = setting.averages
+    if corrections == "weights":
+        averages = trial.suggest_int("averages", 0, 16)
+    return replace(setting, spacing=spacing, weight_scale=scale, averages=averages)
 
 
-def _record(number: int, point: FrontPoint) -> TrialRecord:
-    setting, estimate = point.setting, point.estimate
+def _point_record(number: int, point: FrontPoint) -> TrialRecord:
+    setting, metrics = point.setting, development_metrics(point.estimate)
     return TrialRecord(
         number=number,
         params={"calibration": "none", "corrections": "none"}
         if setting is None
         else _flat(setting),
         # What --max-cobias is held against.
-        metrics=_figures(estimate) | {"dev/lasting_cobias": point.lasting_cobias},
+        metrics=metrics | {"dev/lasting_cobias": point.lasting_cobias},
         state="COMPLETE",
         seconds=0.0,
         started_ms=time.time_ns() // 1_000_000,
-        value=selection_score(estimate),
+        value=metrics["dev/score"],
     )
 
 

@@ -1,27 +1,34 @@
-"""How far a chosen scheme is from the proven optimum of its own search."""
+"""The paper's way to tune a table: an Optuna study judged on development rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-import optuna
+from optuna.trial import BaseTrial
 
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.objective import Objective
 from dcs.search.annealing import AnnealingResult, Schedule, anneal
 from dcs.search.exact import exact_search
 from dcs.seeds import derive_seed
 from dcs.selection.front import Preference, choose
 from dcs.selection.methods import Method
-from tracking import CellRecord, TrialRecord
+from tracking import CellRecord
 from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process
-from workflows.tuning.judging import Fitted, judge, preference, selection_score
-from workflows.tuning.study import Asked, Ledger, Outcome, Verdict, run_trials
+from workflows.tuning.study import (
+    Fitted,
+    StoredStudy,
+    StudyTrial,
+    development_metrics,
+    preference,
+    run_trials,
+)
 
 __all__ = ["SCHEDULE_PARAMETERS", "certify", "run_study", "study_rows"]
 
@@ -62,7 +69,7 @@ def run_study(
     seed: int,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = in_process,
-    ledger: Ledger | None = None,
+    stored: StoredStudy | None = None,
 ) -> Fitted:
     """Tune D_W, beta, tau, lambda1, lambda2, temperatures and cooling of one cell.
 
@@ -80,8 +87,8 @@ def run_study(
         Called with the share of the trials that are done, 0..1.
     mapper : Mapper
         Where the trials are annealed; the result is the same everywhere.
-    ledger : Ledger, optional
-        Where trials are written down, and found again by a later run.
+    stored : StoredStudy, optional
+        Where the study is kept, and found again by a later run.
 
     Returns
     -------
@@ -89,69 +96,52 @@ def run_study(
         Ties go to the earliest trial.
     """
     rows, held_out = study_rows(table, settings=settings, seed=seed)
-    anneal_trial = _Annealer(rows, held_out, seed, accurate=settings.prefer == "accuracy")
-    outcomes = run_trials(
+    anneal_trial = _Annealer(rows, held_out, seed)
+    aim = "dev/accuracy" if settings.prefer == "accuracy" else "dev/score"
+    trials: list[_Trial] = []
+    best: _Trial | None = None
+    for trial in run_trials(
         lambda trial: _suggest(trial, method, settings),
         anneal_trial,
+        aims={aim: "maximize"},
         trials=settings.trials,
         window=settings.window,
         seed=seed,
         # What a search does when nothing is tuned is a strong candidate.
-        first=[_defaults(settings)],
+        first=_defaults(settings),
         mapper=mapper,
-        ledger=ledger,
-    )
-    records: list[TrialRecord] = []
-    asked: list[Asked[dict[str, Any]]] = []
-    best: _Trial | None = None
-    for outcome in outcomes:
-        records.append(_record(outcome))
-        asked.append(outcome.asked)
-        if best is None or outcome.verdict.value > best.verdict.value:
-            best = outcome
+        stored=stored,
+    ):
+        trials.append(replace(trial, found=None))
+        if best is None or trial.metrics[aim] > best.metrics[aim]:
+            best = trial
         if progress is not None:
-            progress(len(records) / settings.trials)
+            progress(len(trials) / settings.trials)
     if best is None:
         raise ValueError("a study needs at least one trial")
-    number = _chosen(records, settings)
-    found = best.verdict.payload if best.asked.number == number else None
+    chosen = _chosen(trials, settings)
     # Of the other trials, and of those of an earlier run, only the figures were kept: what they
     # found is found again.
-    found = found or anneal_trial(asked[number]).payload
-    if found is None:
-        raise ValueError(f"trial {number} found no scheme")
-    return Fitted(
-        scheme=found.scheme,
-        trials=tuple(records),
-        best=records[number],
-        annealing=found,
+    found = best.found if best.number == chosen.number else None
+    found = found or anneal_trial(chosen)[1]
+    # Nothing was searched for a repetition.
+    repeated = {"opt/evaluations": 0.0}
+    records = tuple(
+        trial.record(aim, metrics=trial.metrics | (repeated if trial.repeats is not None else {}))
+        for trial in trials
     )
+    return Fitted(found.scheme, trials=records, best=records[chosen.number], annealing=found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A trial as a point of the trade-off between accuracy and COBias."""
-
-    number: int
-    accuracy: float
-    cobias: float
+_Trial: TypeAlias = StudyTrial[dict[str, Any], AnnealingResult]
 
 
-def _chosen(records: Sequence[TrialRecord], settings: TunerSettings) -> int:
-    """Return the number of the trial that the settings prefer; ties go to the earliest."""
-    rule = preference(settings)
-    if rule == Preference():
+def _chosen(trials: Sequence[_Trial], settings: TunerSettings) -> _Trial:
+    """Return the trial that the settings prefer; ties go to the earliest."""
+    if preference(settings) == Preference():
         # As choose() does, except where several trials are alike.
-        scores = [record.metrics["dev/score"] for record in records]
-        return scores.index(max(scores))
-    points = [
-        _Judged(record.number, record.metrics["dev/accuracy"], record.metrics["dev/cobias"])
-        for record in records
-    ]
-    return choose(points, rule).number
-
-
-_Trial: TypeAlias = Outcome[dict[str, Any], AnnealingResult]
+        return max(trials, key=lambda trial: trial.metrics["dev/score"])
+    return choose(trials, preference(settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,48 +151,28 @@ class _Annealer:
     rows: ProbabilityTable
     held_out: ProbabilityTable
     seed: int
-    accurate: bool = False
 
-    def __call__(self, asked: Asked[dict[str, Any]]) -> Verdict[AnnealingResult]:
-        result = anneal(
+    def __call__(self, trial: _Trial) -> tuple[dict[str, float], AnnealingResult]:
+        found = anneal(
             self.rows.probs,
             self.rows.labels,
-            **asked.work,
-            seed=derive_seed(self.seed, "anneal", asked.number),
+            **trial.work,
+            seed=derive_seed(self.seed, "anneal", trial.number),
             classes=self.rows.classes,
         )
-        development = judge(result.scheme, self.held_out)
-        optimization = judge(result.scheme, self.rows)
-        score = selection_score(development)
-        return Verdict(
-            development.accuracy if self.accurate else score,
-            {
-                "dev/score": score,
-                "dev/accuracy": development.accuracy,
-                "dev/cobias": development.cobias,
-                "opt/accuracy": optimization.accuracy,
-                "opt/cobias": optimization.cobias,
-                "opt/z": result.z,
-                "opt/evaluations": float(result.evaluations),
-            },
-            result,
+        development, optimization = (
+            ClassificationMetrics.from_predictions(
+                table.labels, found.scheme.predict(table.probs), table.n_classes
+            )
+            for table in (self.held_out, self.rows)
         )
-
-
-def _record(outcome: _Trial) -> TrialRecord:
-    metrics = outcome.verdict.metrics
-    if outcome.repeats is not None:
-        # Its figures are known; nothing was searched for them.
-        metrics = {**metrics, "opt/evaluations": 0.0}
-    return TrialRecord(
-        number=outcome.asked.number,
-        params=outcome.asked.params,
-        metrics=metrics,
-        state="COMPLETE",
-        seconds=outcome.seconds,
-        started_ms=outcome.started_ms,
-        value=outcome.verdict.value,
-    )
+        return {
+            **development_metrics(development),
+            "opt/accuracy": optimization.accuracy,
+            "opt/cobias": optimization.cobias,
+            "opt/z": found.z,
+            "opt/evaluations": float(found.evaluations),
+        }, found
 
 
 def study_rows(
@@ -232,7 +202,7 @@ def study_rows(
     return table.subset(parts["optimization"]), table.subset(parts["development"])
 
 
-def _suggest(trial: optuna.Trial, method: Method, settings: TunerSettings) -> dict[str, Any]:
+def _suggest(trial: BaseTrial, method: Method, settings: TunerSettings) -> dict[str, Any]:
     """Draw what :func:`dcs.anneal` is to search and how.
 
     The bounds of the temperatures are on the scale of Z, of which COBias and error rate are

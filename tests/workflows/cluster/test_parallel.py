@@ -13,7 +13,7 @@ import pytest
 
 from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import CELLS, place
-from workflows.parallel import Known, in_process
+from workflows.parallel import in_process
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +68,6 @@ def test_results_come_in_order(cluster, width):
     assert list(mapper(_square, range(9))) == [n * n for n in range(9)]
     assert list(mapper(_slow_first, range(9), ahead=4)) == list(range(9))
     assert list(mapper(_square, [])) == []
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_known_results_are_not_computed(cluster, width):
-    items = [Known(-1), 2, Known(-2), Known(-3), 3, Known(-4)]
-    assert list(ray_mapper(width=width)(_square, items)) == [-1, 4, -2, -3, 9, -4]
 
 
 @pytest.mark.parametrize("width", [1, 2, 8])

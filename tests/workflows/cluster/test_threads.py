@@ -12,7 +12,7 @@ from workflows.config.sweep import TunerSettings
 from workflows.parallel import one_thread
 from workflows.tuning import cell as compute
 from workflows.tuning.cell import table_cells
-from workflows.tuning.study import Verdict, run_trials
+from workflows.tuning.study import run_trials
 
 
 def threads() -> set[int]:
@@ -62,14 +62,14 @@ def test_cells_have_one(monkeypatch):
 def test_trials_have_one_wherever_they_are_judged():
     seen = []
 
-    def judge(asked):
+    def judge(trial):
         seen.append(threads())
-        return Verdict(0.0, {})
+        return {"value": 0.0}, None
 
     def suggest(trial):
         return trial.suggest_float("x", 0, 1)
 
-    done = run_trials(suggest, judge, trials=2, window=1, seed=0)
+    done = run_trials(suggest, judge, aims={"value": "maximize"}, trials=2, window=1, seed=0)
     assert len(list(done)) == 2
     assert seen == [{1}, {1}]
 

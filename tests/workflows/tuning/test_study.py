@@ -1,21 +1,73 @@
-"""Studies give the same trials wherever and however many at once they are judged."""
+"""A study gives the same trials wherever they are judged, and whatever a run before it left."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 
 import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
 from workflows.cluster.parallel import ray_mapper
+from workflows.config.storage import StudyStorage
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import in_process
+from workflows.tuning.front import run_front
 from workflows.tuning.paper import run_study
-from workflows.tuning.study import Asked, Outcome, Verdict, run_trials
+from workflows.tuning.study import (
+    StoredStudy,
+    StudyStorageError,
+    StudyTrial,
+    check_storage,
+    run_trials,
+)
+
+AIMS = {"value": "maximize"}
+TRIALS, WINDOW = 18, 3
+
+
+class Killed(BaseException):
+    """Ends a study as the end of its process would: nothing is told."""
+
+
+class Judge:
+    """Judges a number of trials, then is killed."""
+
+    def __init__(self, lives: int = 1000) -> None:
+        self.lives = lives
+        self.judged: list[int] = []
+
+    def __call__(self, trial: StudyTrial) -> tuple[dict[str, float], str]:
+        if len(self.judged) == self.lives:
+            raise Killed
+        self.judged.append(trial.number)
+        return _judge(trial)
+
+
+def _judge(trial: StudyTrial) -> tuple[dict[str, float], str]:
+    x, k = trial.work
+    return {"value": -((x - 1.0) ** 2) - (k - 2) ** 2, "third": 1 / 3}, f"found {x}"
+
+
+def _suggest(trial: optuna.trial.BaseTrial) -> tuple[float, int]:
+    return trial.suggest_float("x", -3.0, 3.0), trial.suggest_categorical("k", [1, 2, 3, 4])
+
+
+def _trials(judge=_judge, suggest=_suggest, **options) -> list[StudyTrial]:
+    settings = {"aims": AIMS, "trials": TRIALS, "window": WINDOW, "seed": 2}
+    return list(run_trials(suggest, judge, **(settings | options)))
+
+
+def _plain(trials: list[StudyTrial]) -> list[tuple]:
+    return [(t.number, t.params, t.work, t.metrics, t.repeats) for t in trials]
 
 
 @pytest.fixture(scope="module")
@@ -27,52 +79,33 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def _suggest(trial: optuna.Trial) -> tuple[float, int]:
-    return trial.suggest_float("x", -3.0, 3.0), trial.suggest_int("k", 1, 4)
+@pytest.fixture
+def stored(tmp_path: Path) -> StoredStudy:
+    storage = StudyStorage(str(tmp_path / "studies" / "journal.log"))
+    check_storage(storage)
+    return StoredStudy(storage, "cell", {"cell": "dcs trec"})
 
 
-def _judge(asked: Asked[tuple[float, int]]) -> Verdict[str]:
-    x, k = asked.work
-    value = -((x - 1.0) ** 2) - (k - 2) ** 2
-    return Verdict(value, {"value": value}, f"found {x}")
+def _written(stored: StoredStudy) -> optuna.Study:
+    storage = JournalStorage(JournalFileBackend(stored.storage.address))
+    return optuna.load_study(study_name=stored.name, storage=storage)
 
 
-def _coin(trial: optuna.Trial) -> int:
-    return trial.suggest_int("k", 0, 2)
-
-
-class _Count:
-    """Counts what it judges."""
-
-    def __init__(self) -> None:
-        self.judged: list[int] = []
-
-    def __call__(self, asked: Asked[int]) -> Verdict[int]:
-        self.judged.append(asked.work)
-        return Verdict(float(asked.work), {"value": float(asked.work)}, asked.work)
-
-
-def _plain(outcome: Outcome) -> tuple:
-    return outcome.asked, outcome.verdict, outcome.repeats
+def _states(stored: StoredStudy) -> list[str]:
+    return [trial.state.name for trial in _written(stored).trials]
 
 
 @pytest.mark.parametrize("window", [1, 3, 7])
 def test_the_number_of_cpus_changes_nothing(cluster, window):
-    def study(mapper):
-        trials = run_trials(_suggest, _judge, trials=25, window=window, seed=5, mapper=mapper)
-        return [_plain(outcome) for outcome in trials]
-
-    alone = study(in_process)
-    assert [asked.number for asked, *_ in alone] == list(range(25))
-    assert study(ray_mapper(width=2)) == alone
-    assert study(ray_mapper(width=9)) == alone
+    alone = _plain(_trials(window=window, mapper=in_process))
+    assert [number for number, *_ in alone] == list(range(TRIALS))
+    for width in (2, 9):
+        assert _plain(_trials(window=window, mapper=ray_mapper(width=width))) == alone
 
 
 def test_window_and_seed_belong_to_the_study():
     def params(**settings):
-        return [
-            outcome.asked.params for outcome in run_trials(_suggest, _judge, trials=20, **settings)
-        ]
+        return [trial.params for trial in _trials(**settings)]
 
     first = params(window=1, seed=0)
     assert params(window=1, seed=0) == first
@@ -82,53 +115,160 @@ def test_window_and_seed_belong_to_the_study():
     assert params(window=4, seed=0)[:10] == first[:10]
 
 
-def test_a_window_still_learns():
-    for window in (1, 4):
-        values = [
-            max(
-                o.verdict.value
-                for o in run_trials(_suggest, _judge, trials=60, window=window, seed=seed)
-            )
-            for seed in range(3)
-        ]
-        assert max(values) > -0.1
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_window_still_learns(window):
+    values = [
+        max(trial.metrics["value"] for trial in _trials(trials=60, window=window, seed=seed))
+        for seed in range(3)
+    ]
+    assert max(values) > -0.1
 
 
 def test_repeated_parameters_are_not_judged_again():
-    judge = _Count()
-    outcomes = list(run_trials(_coin, judge, trials=30, window=4, seed=0))
-    assert sorted(judge.judged) == [0, 1, 2]
-    for outcome in outcomes:
-        assert outcome.verdict.value == outcome.asked.params["k"]
-        if outcome.repeats is not None:
-            source = outcomes[outcome.repeats]
-            assert source.repeats is None
-            assert outcome.verdict.metrics == source.verdict.metrics
-            assert outcome.seconds == 0
+    def judge(trial: StudyTrial) -> tuple[dict[str, float], int]:
+        judged.append(trial.work)
+        return {"value": float(trial.work)}, trial.work
+
+    judged: list[int] = []
+    trials = _trials(judge, lambda trial: trial.suggest_int("k", 0, 2), trials=30)
+    assert sorted(judged) == [0, 1, 2]
+    for trial in trials:
+        assert trial.metrics["value"] == trial.params["k"]
+        if trial.repeats is not None:
+            assert trials[trial.repeats].repeats is None
+            assert trial.seconds == 0
 
 
 def test_first_parameters_come_first():
-    (first, *_) = run_trials(
-        _suggest, _judge, trials=3, window=2, seed=0, first=[{"x": 0.25, "k": 4}]
-    )
-    assert first.asked.params == {"x": 0.25, "k": 4}
-    assert first.verdict.payload == "found 0.25"
+    first, *_ = _trials(trials=3, first={"x": 0.25, "k": 4})
+    assert first.params == {"x": 0.25, "k": 4}
+    assert first.found == "found 0.25"
 
 
-def test_a_cell_is_tuned_alike_in_process_and_fanned_out(cluster):
+def test_a_stored_study_is_all_there_is_to_see(stored):
+    trials = _trials(stored=stored)
+    assert _plain(trials) == _plain(_trials())
+    study = _written(stored)
+    assert study.user_attrs["cell"] == "dcs trec"
+    assert [(t.params, t.value) for t in study.trials] == [
+        (t.params, t.metrics["value"]) for t in trials
+    ]
+    # Run again, it gives the same without judging anything.
+    assert _plain(_trials(Judge(0), stored=stored)) == _plain(trials)
+
+
+@pytest.mark.parametrize("window", [1, 3, 100])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_was_finished_is_not_judged_again(stored, window, seed):
+    """Killed at various times, the same trials come out as from a run that nothing happened to."""
+    settings = {"window": window, "seed": seed, "first": {"x": 0.0, "k": 1}}
+    judged: list[int] = []
+    for lives in (5, 0, 2, 6, 100):
+        judge = Judge(lives)
+        try:
+            trials = _trials(judge, stored=stored, **settings)
+        except Killed:
+            assert "RUNNING" in _states(stored)
+        judged += judge.judged
+    assert judged == list(range(TRIALS))
+    assert _plain(trials) == _plain(_trials(**settings))
+    states = _states(stored)
+    assert states.count("COMPLETE") == TRIALS
+    assert set(states) == {"COMPLETE", "FAIL"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "call"),
+    [
+        (optuna.Study, "enqueue_trial"),
+        (optuna.Study, "ask"),
+        (optuna.Study, "tell"),
+        (optuna.Trial, "suggest_categorical"),
+        (optuna.Trial, "set_user_attr"),
+    ],
+)
+def test_a_kill_before_or_after_any_write_changes_nothing(stored, monkeypatch, owner, call):
+    undisturbed = _plain(_trials())
+    real = getattr(owner, call)
+    for kill_before in (True, False) * 3:
+        left = [5]
+
+        def dying(*arguments, left=left, kill_before=kill_before, **options):
+            left[0] -= 1
+            if not left[0] and kill_before:
+                raise Killed
+            value = real(*arguments, **options)
+            if not left[0]:
+                raise Killed
+            return value
+
+        with monkeypatch.context() as patch, suppress(Killed):
+            patch.setattr(owner, call, dying)
+            _trials(stored=stored)
+    assert _plain(_trials(stored=stored)) == undisturbed
+
+
+def test_a_trial_that_kills_its_process_is_given_up(stored):
+    for lives in (4, *[0] * 9):
+        with pytest.raises(Killed):
+            _trials(Judge(lives), stored=stored)
+    with pytest.raises(StudyStorageError, match="trial 4 "):
+        _trials(stored=stored)
+
+
+def test_other_code_judges_again(stored, monkeypatch):
+    _trials(stored=stored)
+    monkeypatch.setattr("workflows.tuning.study.source_digest", lambda: "another")
+    judge = Judge()
+    trials = _trials(judge, stored=stored)
+    assert judge.judged == [trial.number for trial in trials if trial.repeats is None]
+
+
+def test_studies_share_a_storage(stored):
+    other = dataclasses.replace(stored, name="other")
+    options = {"aims": AIMS, "trials": 9, "window": 2}
+    one = run_trials(_suggest, _judge, seed=1, stored=stored, **options)
+    two = run_trials(_suggest, _judge, seed=2, stored=other, **options)
+    for _ in zip(one, two, strict=True):
+        pass
+    assert len(_written(stored).trials) == len(_written(other).trials) == 9
+
+
+@pytest.mark.parametrize("protocol", ["paper", "front"])
+def test_a_cell_is_tuned_alike_in_process_fanned_out_and_found_again(cluster, stored, protocol):
     table, method = biased_table(200), get_method("dcs")
-    settings = TunerSettings(trials=12, window=3, budget=3000)
+    run = run_study if protocol == "paper" else run_front
+    settings = TunerSettings(
+        protocol=protocol,
+        trials=5,
+        window=2,
+        budget=3000,
+        objective={"beta": 0.5, "tau": 0.0},
+    )
     shares: list[float] = []
-    alone = run_study(table, method, settings=settings, seed=1, progress=shares.append)
-    spread = run_study(table, method, settings=settings, seed=1, mapper=ray_mapper(width=3))
-    assert _result(alone) == _result(spread)
-    assert shares == [(number + 1) / 12 for number in range(12)]
-    evaluations = [trial.metrics["opt/evaluations"] for trial in alone.trials]
-    assert min(evaluations) > 0
-    assert alone.annealing.evaluations == evaluations[alone.best.number]
+    alone = run(table, method, settings=settings, seed=1, progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    assert math.isfinite(alone.best.value)
+    spread = run(table, method, settings=settings, seed=1, mapper=ray_mapper(width=3))
+    assert _result(spread) == _result(alone)
+    for _ in range(2):
+        kept = run(table, method, settings=settings, seed=1, stored=stored)
+        assert _result(kept) == _result(alone)
+    assert len(_written(stored).directions) == (1 if protocol == "paper" else 2)
 
 
 def _result(fitted) -> tuple:
-    assert math.isfinite(fitted.best.value)
     timeless = [dataclasses.replace(t, seconds=0.0, started_ms=0) for t in fitted.trials]
-    return timeless, fitted.best.number, fitted.scheme, fitted.annealing.trace
+    trace = fitted.annealing.trace if fitted.annealing else None
+    return timeless, fitted.best.number, fitted.scheme, trace
+
+
+def test_trials_are_taken_up_in_the_midst_by_another_number_of_cpus(cluster, stored):
+    """A run on one CPU is dropped after some results; one on several goes on."""
+    options = {"aims": AIMS, "trials": TRIALS, "window": 4, "seed": 5}
+    begun = run_trials(_suggest, _judge, stored=stored, **options)
+    assert len(list(islice(begun, 7))) == 7
+    begun.close()
+    spread = run_trials(_suggest, _judge, stored=stored, mapper=ray_mapper(width=3), **options)
+    assert _plain(list(spread)) == _plain(list(run_trials(_suggest, _judge, **options)))
