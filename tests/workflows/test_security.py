@@ -1,0 +1,167 @@
+"""Planted secrets are found nowhere, names lead nowhere else, servers listen on this machine."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from dcs.errors import DCSError
+from dcs.prompting.tasks import Task
+from tests.servers import free_port
+from tests.workflows.conftest import Outcome, biased_table, run_dcs
+from tracking import Archive, ui_arguments
+from workflows.cells import Cell
+from workflows.config.sweep import SweepConfig
+from workflows.tuning.cell import failed_record
+
+PASSWORD = "hunter2/w0rd-of-Mine"
+SECRETS = {
+    "OPENAI_API_KEY": "plantedkey-0123456789abcdef",
+    "HF_TOKEN": "plantedhub-0123456789abcdef",
+    "AWS_SECRET_ACCESS_KEY": "plantedaws/0123456789abcdef",
+    "PGPASSWORD": "plantedpg-0123456789abcdef",
+}
+FORMS = {
+    form.encode()
+    for secret in (PASSWORD, f"me:{PASSWORD}", *SECRETS.values())
+    for form in (secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode())
+}
+
+
+@pytest.fixture(autouse=True)
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def moods(tmp_path: Path) -> Path:
+    biased_table(80).write(tmp_path / "moods.parquet")
+    return tmp_path / "moods.parquet"
+
+
+def search(outcome: Outcome, folder: Path) -> None:
+    """Fail where a secret, or a common form of it, is printed or written."""
+    texts = {"out": outcome.out.encode(), "err": outcome.err.encode()}
+    texts |= {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = [place for place, text in texts.items() for form in FORMS if form in text]
+    assert found == []
+
+
+class _Echo(BaseHTTPRequestHandler):
+    """Answers as servers do that repeat in an error what they were sent."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        body = f"refused: {dict(self.headers)} {self.path}".encode()
+        self.send_response(400)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def echo() -> Iterator[str]:
+    """Host and port, with a password, of a server that repeats headers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"me:{quote(PASSWORD, safe='')}@127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_run_that_succeeds(moods: Path, output: Path, tmp_path: Path) -> None:
+    outcome = run_dcs("tune", moods, "--method", "batch", "-o", output)
+    assert outcome.code == 0, outcome
+    search(outcome, tmp_path)
+
+
+def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
+    uri = ("--tracking-uri", f"http://{echo}")
+    for words in (
+        ("tune", moods, "--method", "batch", "-o", tmp_path, *uri),
+        ("sync", "-o", tmp_path, *uri),
+        ("report", "tune", "--runs", tmp_path, *uri),
+        ("doctor", "--quick", "-o", tmp_path, *uri),
+        ("submit", "quickstart", *uri),
+        ("ui", "-o", tmp_path, *uri),
+    ):
+        search(run_dcs(*words), tmp_path)
+    assert Archive(tmp_path).finished()
+
+
+@pytest.mark.parametrize("password", [quote(PASSWORD, safe=""), f"{PASSWORD}[::1"])
+def test_a_database_that_does_not_answer(password: str, tmp_path: Path) -> None:
+    uri = f"postgresql://me:{password}@127.0.0.1:{free_port()}/x"
+    outcome = run_dcs("doctor", "--quick", "-o", tmp_path, "--tracking-uri", uri)
+    assert outcome.code == 1
+    search(outcome, tmp_path)
+
+
+def test_a_model_server_that_repeats_the_key(tmp_path: Path, echo: str) -> None:
+    outcome = run_dcs(
+        *("generate", "--model", "m", "--engine", "openai", "--task", "reviews"),
+        *("--limit", "3", "--yes", "-o", tmp_path, "--base-url", f"http://{echo}/v1"),
+    )
+    assert outcome.code == 2, outcome
+    search(outcome, tmp_path)
+
+
+def test_the_record_of_a_cell_that_failed(tmp_path: Path) -> None:
+    digests = {"optimization_digest": "a", "test_digest": "b"}
+    cell = Cell(model="m", task="t", shots=1, seed=0, method="icl", tuner=None, **digests)
+    error = ConnectionError(f"https://me:{PASSWORD}@h {SECRETS['HF_TOKEN']}")
+    record = failed_record(cell, error, sweep="s", started_ms=0)
+    assert "ConnectionError" in (record.error or "")
+    search(Outcome(0, record.to_json(), ""), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", "", "a\0b", "~/x", "a\nb"])
+def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name"):
+        SweepConfig.model_validate({"name": name, "tasks": ["helpdesk"]})
+    with pytest.raises(DCSError, match="name"):
+        Task(
+            name=name,
+            title="",
+            classes=("a", "b"),
+            label_words=("a", "b"),
+            instruction="",
+            input_prefix="",
+            answer_prefix="A:",
+            source=lambda split: (),
+        )
+    assert Archive(tmp_path).load([name]).records == {}
+
+
+def test_the_pages_of_mlflow_are_for_this_machine() -> None:
+    arguments = ui_arguments("sqlite:////x.db")
+    assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
+
+
+@pytest.mark.slow
+def test_a_local_ray_asks_for_a_token() -> None:
+    code = (
+        "import os; from workflows.cluster.connect import connected\n"
+        "with connected(): print(os.environ['RAY_AUTH_MODE'], len(os.environ['RAY_AUTH_TOKEN']))"
+    )
+    others = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=others, capture_output=True, text=True, check=True
+    )
+    mode, length = done.stdout.split()[-2:]
+    assert mode == "token" and int(length) >= 64

@@ -1,0 +1,105 @@
+"""Whatever happens while a file is written: the old one is there, or the whole new one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dcs.errors import DCSError
+from dcs.io import atomic_write_text
+from dcs.schemes.scheme import CorrectionScheme
+from tests.workflows.conftest import biased_table, run_dcs
+
+#: By file name: what writes version 1 or 2 of it into a folder.
+WRITERS: dict[str, Callable[[Path, int], object]] = {
+    "t.txt": lambda path, n: atomic_write_text(path, f"{n}" * 3000),
+    "t.parquet": lambda path, n: biased_table(400 * n).write(path),
+    "s.json": lambda path, n: CorrectionScheme.identity(
+        [f"class {k}" for k in range(100 * n)]
+    ).save(path),
+}
+by_writer = pytest.mark.parametrize("name", WRITERS)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes, as on a disk that is nearly full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@by_writer
+def test_a_full_disk_leaves_what_was_there(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    WRITERS[name](path, 1)
+    before = path.read_bytes()
+    for size in (0, 300):
+        with largest_file(size), pytest.raises((DCSError, OSError)):
+            WRITERS[name](path, 2)
+        assert os.listdir(tmp_path) == [name]
+        assert path.read_bytes() == before
+    WRITERS[name](path, 2)
+    assert path.read_bytes() != before
+
+
+@by_writer
+def test_an_interrupt_leaves_what_was_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / name
+    WRITERS[name](path, 1)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        WRITERS[name](path, 2)
+    assert os.listdir(tmp_path) == [name]
+    assert path.read_bytes() == before
+
+
+def test_a_killed_writer_leaves_one_whole_version(tmp_path: Path) -> None:
+    code = (
+        "import sys, itertools\n"
+        "from dcs.io import atomic_write_text\n"
+        "print('ready', flush=True)\n"
+        "for n in itertools.cycle('ab'):\n"
+        "    atomic_write_text(sys.argv[1], n * 200_000)\n"
+    )
+    path = tmp_path / "t.txt"
+    for attempt in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.02 + 0.01 * attempt)
+            process.send_signal(signal.SIGKILL)
+        assert not path.exists() or path.read_text() in ("a" * 200_000, "b" * 200_000)
+
+
+def test_commands_on_a_full_disk(tmp_path: Path) -> None:
+    biased_table(2000).write(tmp_path / "t.parquet")
+    CorrectionScheme.identity(("Anger", "Fear", "Joy")).save(tmp_path / "s.json")
+    apply = ("apply", tmp_path / "s.json", tmp_path / "t.parquet", "-o", tmp_path / "out.parquet")
+    tune = ("tune", tmp_path / "t.parquet", "--method", "batch", "-o", tmp_path / "out")
+    for words in (apply, tune):
+        with largest_file(2000):
+            outcome = run_dcs(*words)
+        assert outcome.code == 2, outcome
+        assert outcome.err.count("\n") == 1, outcome
+    assert not (tmp_path / "out.parquet").exists()
