@@ -64,7 +64,15 @@ def main() -> None:
         expect("helpdesk" in tasks and "agnews" in tasks, "tasks are missing")
         write_probabilities(Path(folder) / "probs.npz")
         dcs("import", "npz", "probs.npz", "-o", "moods.parquet", folder=folder)
-        dcs("tune", "moods.parquet", "--protocol", "paper", "--trials", "3", folder=folder)
+        dcs(
+            "tune",
+            "moods.parquet",
+            "--set",
+            "tuner.protocol=paper",
+            "--trials",
+            "3",
+            folder=folder,
+        )
         dcs("apply", "dcs-runs/scheme.json", "moods.parquet", "-o", "out.parquet", folder=folder)
         dcs("evaluate", "out.parquet", folder=folder)
         dcs("report", "tune", "--output", "report.html", folder=folder)

@@ -16,9 +16,10 @@ from dcs.errors import ConfigError
 from dcs.io import content_key
 from dcs.prompting import SPLITS, Shots, get_task, prompt_hash, select_demonstrations
 from dcs.selection.methods import Method, get_method
+from workflows.config.errors import validated
 from workflows.config.scoring import ScoringSettings
-from workflows.config.sweep import SweepConfig
-from workflows.config.tuner import TunerSettings, checked_settings
+from workflows.config.sweep import SweepConfig, TablesConfig
+from workflows.config.tuner import TunerSettings
 
 __all__ = [
     "Cell",
@@ -131,7 +132,9 @@ class Cell:
         """
         values = {name: value for name, value in identity.items() if name != "tuner"}
         tuner = identity.get("tuner")
-        settings = None if tuner is None else checked_settings(source="cell identity", **tuner)
+        settings = (
+            None if tuner is None else validated(TunerSettings, tuner, source="cell identity")
+        )
         try:
             return cls(tuner=settings, **values)
         except TypeError as error:
@@ -262,13 +265,13 @@ def variants_of(config: SweepConfig) -> list[Variant]:
     return list(variants)
 
 
-def table_requests(config: SweepConfig) -> list[TableRequest]:
-    """Return every table that a sweep needs, in the order of the configuration.
+def table_requests(config: TablesConfig) -> list[TableRequest]:
+    """Return every table that is asked for, in the order of the configuration.
 
     Parameters
     ----------
-    config : SweepConfig
-        The sweep.
+    config : TablesConfig
+        A sweep, or the part of one that says what is scored.
 
     Returns
     -------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -147,47 +146,12 @@ class _Silent:
 def test_what_is_left_is_judged_by_what_is_like_it(begun):
     rest = estimate(plan_sweep(CONFIG, begun))
     assert (rest.tables, rest.cells) == (1, 25)
-    # The missing table has about as much to read as the one that took 8 seconds on half a GPU.
-    assert rest.scoring_seconds == pytest.approx(8.0, rel=0.2)
-    assert rest.gpu_seconds == pytest.approx(rest.scoring_seconds / 2)
-    assert not rest.scoring_guessed
-    # Nothing of icl and batch has been done.
-    assert rest.cells_guessed
-    dnip = estimate(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
-    assert not dnip.cells_guessed
+    # One table of this model took 8 seconds on half a GPU.
+    assert (rest.scoring_seconds, rest.gpu_seconds) == (8.0, 4.0)
     done = [r for r in Archive(begun).load().records.values() if r.finished]
+    dnip = estimate(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
     took = sum(r.finished_ms - r.started_ms for r in done) / 1000
     assert dnip.cell_seconds == pytest.approx(took, rel=0.5, abs=0.05)
-
-
-def test_more_trials_methods_and_rows_take_longer(tmp_path):
-    def seconds(**changes: object) -> float:
-        return estimate(plan_sweep(CONFIG.model_copy(update=changes), tmp_path)).cell_seconds
-
-    usual = seconds()
-    assert seconds(tuner=CONFIG.tuner.model_copy(update={"trials": 20})) > 5 * usual
-    assert seconds(objectives=("full",)) < usual
-    assert seconds(methods=("icl",)) < seconds(methods=("icl", "batch")) < usual
-    assert seconds(optimization_sizes=("full",)) < usual
-    assert seconds(limit=None) > usual
-
-
-def test_gpu_hours_are_guessed_from_the_size_that_a_model_has_in_its_name(tmp_path):
-    def guess(model: str) -> float | None:
-        config = CONFIG.model_copy(update={"models": (model,)})
-        request = dataclasses.replace(plan.requests[key], model=model)
-        part = dataclasses.replace(plan, config=config, requests={key: request})
-        rest = estimate(part)
-        assert rest.scoring_guessed == (rest.gpu_seconds is not None)
-        return rest.gpu_seconds
-
-    plan = plan_sweep(CONFIG, tmp_path)
-    key = next(iter(plan.requests))
-    small, large = guess("google/gemma-2-2b"), guess("meta-llama/Llama-2-70b-hf")
-    assert small is not None and large is not None
-    assert large == pytest.approx(35 * small)
-    # "2" and "7b1" are versions, not sizes.
-    assert guess("some/model-2") is guess("tiny_lm") is None
 
 
 def test_a_dry_run_tells_axes_apart_and_computes_nothing(dcs, begun):

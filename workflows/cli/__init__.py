@@ -1,42 +1,21 @@
-"""The ``dcs`` command: one file per subcommand, errors on one line."""
+"""The ``dcs`` command: one module per group of commands, errors on one line."""
 
 from __future__ import annotations
 
 import sys
-import warnings
 
 import typer
 
-from workflows.cli import (
-    apply,
-    compare,
-    doctor,
-    evaluate,
-    generate,
-    importing,
-    quickstart,
-    register,
-    report,
-    reproduce,
-    submit,
-    sweep,
-    sync,
-    table,
-    tasks,
-    tune,
-    ui,
-)
-from workflows.cli._failures import (
-    MENDABLE,
+from workflows.cli import doctor, reproduce, results, scoring, submit, sweeps, tables
+from workflows.cli.failures import (
+    STOP,
     USAGE_ERROR,
+    USER_ERRORS,
     explained,
     forget_output,
-    plain_warning,
-    print_anything,
-    show_traceback,
-    show_usage_error,
+    prepare_output,
+    usage_line,
 )
-from workflows.cli._signals import STOP
 
 __all__ = ["app", "main"]
 
@@ -52,23 +31,23 @@ app = typer.Typer(
 )
 
 _OWN, _MODELS, _AFTER = "Your own class probabilities", "Models and sweeps", "What came of it"
-app.command("quickstart")(quickstart.quickstart)
+app.command("quickstart")(sweeps.quickstart)
 app.command("doctor")(doctor.doctor)
-app.command("import", cls=importing.ImportCommand, rich_help_panel=_OWN)(importing.import_)
-app.command("tune", rich_help_panel=_OWN)(tune.tune)
-app.command("evaluate", rich_help_panel=_OWN)(evaluate.evaluate)
-app.command("apply", rich_help_panel=_OWN)(apply.apply)
-app.command("generate", rich_help_panel=_MODELS)(generate.generate)
-app.command("sweep", rich_help_panel=_MODELS)(sweep.sweep)
+app.command("import", cls=tables.ImportCommand, rich_help_panel=_OWN)(tables.import_)
+app.command("tune", rich_help_panel=_OWN)(tables.tune)
+app.command("evaluate", rich_help_panel=_OWN)(tables.evaluate)
+app.command("apply", rich_help_panel=_OWN)(tables.apply)
+app.command("generate", rich_help_panel=_MODELS)(scoring.generate)
+app.command("sweep", rich_help_panel=_MODELS)(sweeps.sweep)
 app.command("submit", rich_help_panel=_MODELS)(submit.submit)
-app.add_typer(tasks.group, name="tasks", rich_help_panel=_MODELS)
-app.command("ui", rich_help_panel=_AFTER)(ui.ui)
-app.command("report", rich_help_panel=_AFTER)(report.report)
-app.command("table", rich_help_panel=_AFTER)(table.table)
-app.command("compare", rich_help_panel=_AFTER)(compare.compare)
+app.add_typer(scoring.tasks, name="tasks", rich_help_panel=_MODELS)
+app.command("ui", rich_help_panel=_AFTER)(results.ui)
+app.command("report", rich_help_panel=_AFTER)(results.report)
+app.command("table", rich_help_panel=_AFTER)(results.table)
+app.command("compare", rich_help_panel=_AFTER)(results.compare)
 app.command("reproduce", rich_help_panel=_AFTER)(reproduce.reproduce)
-app.command("register", rich_help_panel=_AFTER)(register.register_model)
-app.command("sync", rich_help_panel=_AFTER)(sync.sync)
+app.command("register", rich_help_panel=_AFTER)(results.register_model)
+app.command("sync", rich_help_panel=_AFTER)(sweeps.sync)
 
 
 def _show_version(asked: bool) -> None:
@@ -98,13 +77,11 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line: exit code 2 and one line for what a user can mend."""
+    """Run the command line: exit code 2 and one line for a user-correctable error."""
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     STOP.listen()
-    print_anything()
-    sys.excepthook = show_traceback
-    warnings.formatwarning = plain_warning
+    prepare_output()
     try:
         try:
             # Its own way to end would print a box of several lines for a mistyped option.
@@ -112,14 +89,15 @@ def main() -> None:
         finally:
             # A full disk behind the output shows here, and not after the last line of Python.
             sys.stdout.flush()
-    except MENDABLE as error:
+    except USER_ERRORS as error:
         forget_output()
         if debug:
             raise
         typer.echo(f"dcs: error: {explained(error)}", err=True)
         sys.exit(2)
     except USAGE_ERROR as error:
-        show_usage_error(error)
+        if line := usage_line(error):
+            typer.echo(f"dcs: error: {line}", err=True)
         sys.exit(2)
     except typer.Abort:
         typer.echo("Aborted.", err=True)

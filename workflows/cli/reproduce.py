@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workflows.cli._options import Data, Runs, TrackingUri, recorded_store
+from workflows.cli.options import Data, Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
     from tracking import CellRecord
@@ -58,7 +58,7 @@ def reproduce(
     from dcs.io import atomic_write_text
     from tracking import collect_provenance
     from workflows import reproduce as again
-    from workflows.cli._console import console, share_bar
+    from workflows.cli.console import console, share_bar
 
     if tracking_uri is not None:
         tracking_uri = recorded_store(runs, tracking_uri)
@@ -102,8 +102,8 @@ def _tables(
 
     from dcs.data.table import ProbabilityTable
     from dcs.errors import ConfigError
-    from workflows.cli._console import console, share_bar
-    from workflows.cli.tune import split_rows
+    from workflows.cli.console import console, share_bar
+    from workflows.cli.tables import split_rows
     from workflows.reproduce import request_of, scored_tables, stored_tables
 
     if test is not None if table is None else rescore:
@@ -129,7 +129,7 @@ def _tables(
 
 
 def _show(title: str, rows: Iterable[Compared]) -> None:
-    from workflows.cli._console import console, new_table
+    from workflows.cli.console import console, new_table
 
     shown = new_table(f"{title} ", "recorded ", "now ")
     for row in rows:

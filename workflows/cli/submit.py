@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from workflows.cli._options import (
+from workflows.cli.options import (
     Config,
     Data,
     Models,
     Only,
     Output,
     RetryFailed,
+    Settings,
     TrackingUri,
     sweep_file,
 )
@@ -31,6 +32,7 @@ def submit(
     tracking_uri: TrackingUri = None,
     model: Models = None,
     only: Only = None,
+    settings: Settings = None,
     retry_failed: RetryFailed = False,
     data: Data = None,
     working_dir: Annotated[
@@ -63,12 +65,11 @@ def submit(
         )
     # Errors in the configuration show here and not on the cluster.
     file = sweep_file(config)
-    narrowed(load_config(file, models=model), only or [])
+    narrowed(load_config(file, sets=settings or (), models=model), only or [])
     options = ["--output", str(output), *(["--retry-failed"] if retry_failed else [])]
     given = [("--tracking-uri", tracking_uri), ("--data", data)]
-    given += [("--model", name) for name in model or []] + [
-        ("--only", axis) for axis in only or []
-    ]
+    for option, several in (("--model", model), ("--only", only), ("--set", settings)):
+        given += [(option, value) for value in several or []]
     for name, value in given:
         options += [] if value is None else [name, str(value)]
     client = open_jobs(address)

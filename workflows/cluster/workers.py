@@ -11,7 +11,7 @@ import numpy as np
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ScoringError
 from dcs.prompting import get_task, select_demonstrations
-from dcs.scoring import Scorer, StoredScorer
+from dcs.scoring import Progress, Scorer, StoredScorer
 from dcs.scoring.cache import ShardStore
 from dcs.scoring.generation import generate_tables
 from dcs.search.annealing import Schedule, anneal
@@ -68,9 +68,18 @@ class ScoringActor:
         self._gpus = gpus
         self._store = ProbabilityStore(store)
 
+    @property
+    def scored(self) -> int:
+        """Prompts that the model has read; the others were kept from earlier."""
+        return self._scorer.scored
+
     @one_thread()
     def generate(
-        self, request: TableRequest, key: str, texts: str | None = None
+        self,
+        request: TableRequest,
+        key: str,
+        texts: str | None = None,
+        progress: Progress | None = None,
     ) -> tuple[dict[str, ProbabilityTable], Scoring]:
         """Score both splits of a request and keep them.
 
@@ -82,6 +91,8 @@ class ScoringActor:
             Its :func:`request_key`, under which the tables are kept.
         texts : str, optional
             Its :func:`texts_key`, as the driver has it.
+        progress : callable, optional
+            Called with the number of texts just scored.
 
         Returns
         -------
@@ -111,6 +122,7 @@ class ScoringActor:
             shots=request.shots,
             seed=request.seed,
             limit=request.limit,
+            progress=progress,
         )
         shown = select_demonstrations(task, request.shots, seed=request.seed)
         scoring = self._store.write(

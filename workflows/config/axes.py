@@ -10,7 +10,8 @@ from pydantic import AfterValidator, PlainSerializer, PlainValidator, create_mod
 
 from dcs.errors import ConfigError
 from dcs.messages import suggest
-from workflows.config.tuner import FixedObjective, Strict, TunerSettings, objective_label
+from workflows.config.errors import Strict
+from workflows.config.tuner import FixedObjective, TunerSettings, objective_label
 
 __all__ = [
     "ABLATED",

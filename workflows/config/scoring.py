@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from dcs.errors import ConfigError
 from dcs.scoring import (
     LabelRule,
     Scorer,
@@ -20,14 +18,9 @@ from dcs.scoring import (
     resolve_model,
 )
 from dcs.scoring.base import SCORING_VERSION
-from workflows.config.errors import first_mistake
+from workflows.config.errors import Strict, as_value_error
 
-__all__ = [
-    "INDECISIVE",
-    "ScoringSettings",
-    "checked_scoring",
-    "merged_options",
-]
+__all__ = ["INDECISIVE", "ScoringSettings"]
 
 #: What is not passed on to the engine.
 _OURS = ("engine", "store", "price")
@@ -38,7 +31,7 @@ INDECISIVE = frozenset(
 )
 
 
-class ScoringSettings(BaseModel):
+class ScoringSettings(Strict):
     """The part ``scoring:`` of a sweep, and the options of ``dcs generate``.
 
     Attributes
@@ -69,8 +62,6 @@ class ScoringSettings(BaseModel):
         Where scored prompts are kept: a local folder; by default beside the tables.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
     engine: str = "transformers"
     label_rule: LabelRule = "auto"
     dtype: str | None = None
@@ -91,19 +82,15 @@ class ScoringSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> ScoringSettings:
-        try:
-            allowed = engine_options(self.engine)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        for name in self.options:
-            if name not in allowed:
-                others = [e for e in engine_names() if name in engine_options(e)]
+        allowed = as_value_error(engine_options, self.engine)
+        given = [*self.options, *(["price"] if self.price is not None else [])]
+        for name in given:
+            if name not in allowed and not (name == "price" and is_served(self.engine)):
+                owners = [e for e in engine_names() if name in engine_options(e)] or ["openai"]
                 raise ValueError(
                     f"engine {self.engine} has no option {name!r}; it belongs to "
-                    f"{' and '.join(others)}"
+                    f"{' and '.join(owners)}"
                 )
-        if self.price is not None and not is_served(self.engine):
-            raise ValueError(f"engine {self.engine} has no option 'price'; it belongs to openai")
         return self
 
     @property
@@ -171,43 +158,6 @@ class ScoringSettings(BaseModel):
             "scoring": SCORING_VERSION,
             "options": {"label_rule": self.label_rule} | decisive,
         }
-
-
-def merged_options(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scoring options of a file with those of the command line, which win key by key.
-
-    Where the command line names another engine, what only the file's engine knows is left out.
-    """
-    kept = dict(file)
-    engine = given.get("engine")
-    if engine in engine_names() and engine != file.get("engine", "transformers"):
-        kept = {k: v for k, v in kept.items() if k == "store" or k in engine_options(engine)}
-    return kept | dict(given)
-
-
-def checked_scoring(**values: Any) -> ScoringSettings:
-    """Return scoring settings given on the command line; None means not given.
-
-    Parameters
-    ----------
-    **values
-        Settings by name.
-
-    Returns
-    -------
-    ScoringSettings
-        Checked.
-
-    Raises
-    ------
-    ConfigError
-        A value is not allowed.
-    """
-    given = {name: value for name, value in values.items() if value is not None}
-    try:
-        return ScoringSettings(**given)
-    except ValidationError as error:
-        raise ConfigError(f"command line: {first_mistake(error, ScoringSettings)}") from None
 
 
 def _installed(package: str) -> str:

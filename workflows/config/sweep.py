@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from dcs.errors import ConfigError, InvalidInputError
-from dcs.io import read_yaml
-from dcs.messages import suggest
+from dcs.io import parse_yaml, read_yaml
+from dcs.messages import show, suggest
 from dcs.prompting import get_task, parse_shots
+from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
 from workflows.config.axes import (
     GRID,
@@ -26,13 +27,12 @@ from workflows.config.axes import (
     kept_values,
     settings_of,
 )
-from workflows.config.errors import as_value_error, first_mistake
-from workflows.config.scoring import ScoringSettings, merged_options
+from workflows.config.errors import Strict, as_value_error, validated
+from workflows.config.scoring import ScoringSettings
 from workflows.config.storage import StudyStorage
 from workflows.config.tuner import (
     FixedObjective,
     ObjectiveChoice,
-    Strict,
     TrackingSettings,
     TunerSettings,
 )
@@ -41,21 +41,24 @@ __all__ = [
     "FixedObjective",
     "ScoringSettings",
     "SweepConfig",
+    "TablesConfig",
     "TrackingSettings",
+    "TuneConfig",
     "TunerSettings",
+    "configured",
     "load_config",
     "narrowed",
     "packaged_config",
 ]
 
+Model = TypeVar("Model", bound=Strict)
 
-class SweepConfig(Strict):
-    """A grid of models x tasks x shots x seeds x methods x ablations, and how a cell is tuned.
+
+class TablesConfig(Strict):
+    """Which prompts are scored with which models: all of `dcs generate`, and half of a sweep.
 
     Attributes
     ----------
-    name : str
-        Name of the sweep and of its MLflow experiment.
     models : tuple of str
         Local folders, hub ids, or ``tiny_lm``.
     tasks : tuple of str
@@ -64,8 +67,6 @@ class SweepConfig(Strict):
         Demonstrations per prompt; ``N`` is one per class.
     seeds : tuple of int
         Root seeds; demonstrations, split, annealing and sampler derive theirs from each.
-    methods : tuple of str
-        Correction methods; ``icl`` is the uncorrected model.
     data : str or None
         Folder with the texts of tasks that come without them; on a cluster, one that all nodes
         share.
@@ -73,8 +74,60 @@ class SweepConfig(Strict):
         At most so many texts of each split; None means all of them.
     scoring : ScoringSettings
         The engine that scores prompts, and its options.
+    """
+
+    models: tuple[str, ...] = ("tiny_lm",)
+    tasks: tuple[str, ...] = Field(min_length=1)
+    shots: tuple[int | Literal["N"], ...] = (1,)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    data: str | None = None
+    limit: int | None = Field(default=None, ge=1)
+    scoring: ScoringSettings = ScoringSettings()
+
+    @field_validator("models", "tasks", "shots", "seeds")
+    @classmethod
+    def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return distinct(values)
+
+    @field_validator("tasks")
+    @classmethod
+    def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            as_value_error(get_task, value)
+        return values
+
+    @field_validator("shots", mode="before")
+    @classmethod
+    def _parse_shots(cls, values: Any) -> Any:
+        if not isinstance(values, (list, tuple)):
+            return values
+        return tuple(as_value_error(parse_shots, str(value)) for value in values)
+
+
+class TuneConfig(Strict):
+    """How schemes are searched and what is recorded: all of `dcs tune`, and half of a sweep.
+
+    Attributes
+    ----------
     tuner : TunerSettings
         The hyperparameter search of each cell.
+    tracking : TrackingSettings
+        What becomes a run or a figure in MLflow.
+    """
+
+    tuner: TunerSettings = TunerSettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+
+class SweepConfig(TablesConfig, TuneConfig):
+    """A grid of models x tasks x shots x seeds x methods x ablations, and how a cell is tuned.
+
+    Attributes
+    ----------
+    name : str
+        Name of the sweep and of its MLflow experiment.
+    methods : tuple of str
+        Correction methods; ``icl`` is the uncorrected model.
     objectives : tuple of str or FixedObjective
         Objectives to compare, as in :class:`TunerSettings`; none means that of the tuner.
     axes : mapping of str to tuple
@@ -85,8 +138,6 @@ class SweepConfig(Strict):
     combine : "all" or "one_at_a_time"
         Whether objectives, axes and sizes are combined with each other, or each is varied while
         the others are as in `tuner`, on all rows.
-    tracking : TrackingSettings
-        What becomes a run or a figure in MLflow.
     optuna_storage : str or None
         URL of a database or path of a journal file in which Optuna's studies are written down,
         one per cell; None keeps them in memory. Shown and recorded nowhere: a URL may hold a
@@ -94,39 +145,19 @@ class SweepConfig(Strict):
     """
 
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    models: tuple[str, ...] = ("tiny_lm",)
-    tasks: tuple[str, ...] = Field(min_length=1)
-    shots: tuple[int | Literal["N"], ...] = (1,)
-    seeds: tuple[int, ...] = (0,)
     methods: tuple[str, ...] = method_names()
-    data: str | None = None
     limit: int | None = Field(default=None, ge=20)
-    scoring: ScoringSettings = ScoringSettings()
-    tuner: TunerSettings = TunerSettings()
     objectives: tuple[ObjectiveChoice, ...] = ()
     axes: AxisValues = Field(default_factory=dict)
     optimization_sizes: tuple[SizeChoice, ...] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
-    tracking: TrackingSettings = TrackingSettings()
     optuna_storage: SecretStr | None = Field(default=None, exclude=True)
 
-    @field_validator(*GRID, "optimization_sizes")
+    @field_validator("methods", "optimization_sizes", "objectives")
     @classmethod
-    def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return distinct(values)
-
-    @field_validator("objectives")
-    @classmethod
-    def _distinct_objectives(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        # None given means that of the tuner.
-        return distinct(values) if values else values
-
-    @field_validator("tasks")
-    @classmethod
-    def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        for value in values:
-            as_value_error(get_task, value)
-        return values
+    def _distinct_choices(cls, values: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        # No objectives given means that of the tuner.
+        return values if info.field_name == "objectives" and not values else distinct(values)
 
     @field_validator("methods")
     @classmethod
@@ -140,27 +171,12 @@ class SweepConfig(Strict):
             )
         return values
 
-    @field_validator("shots", mode="before")
-    @classmethod
-    def _parse_shots(cls, values: Any) -> Any:
-        if not isinstance(values, (list, tuple)):
-            return values
-        return tuple(as_value_error(parse_shots, str(value)) for value in values)
-
     @field_validator("optuna_storage")
     @classmethod
     def _known_storage(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
             as_value_error(StudyStorage, value.get_secret_value())
         return value
-
-    @field_validator("seeds")
-    @classmethod
-    def _non_negative(cls, values: tuple[int, ...]) -> tuple[int, ...]:
-        for value in values:
-            if value < 0:
-                raise ValueError(f"seed {value} is negative; use 0, 1, 2, ...")
-        return values
 
     @model_validator(mode="after")
     def _values_go_together(self) -> SweepConfig:
@@ -204,16 +220,68 @@ class SweepConfig(Strict):
         }
 
 
-def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
+def configured(
+    model: type[Model], content: dict[str, Any], *, source: str, sets: Sequence[str], **named: Any
+) -> Model:
+    """Return a configuration in which the command line wins over the content of a file.
+
+    Parameters
+    ----------
+    model : type
+        :class:`SweepConfig` or one of its halves.
+    content : dict
+        Plain values by key; is changed.
+    source : str
+        Where they come from, for the error.
+    sets : sequence of str
+        Each ``key=value`` with a dotted key of the configuration and a value in YAML.
+    **named
+        Further values by key, ``__`` for a dot; None means not given.
+
+    Raises
+    ------
+    ConfigError
+        A key or value is not allowed.
+    """
+    given = [(name.split("__"), value) for name, value in named.items() if value is not None]
+    for text in sets:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set {show(text)}: write KEY=VALUE, e.g. tuner.trials=10")
+        parsed = parse_yaml(value, source=f"--set {key}", error=ConfigError)
+        given.append((key.strip().split("."), parsed))
+    _leave_engine(content, [value for path, value in given if path == ["scoring", "engine"]])
+    for path, value in given:
+        node = content
+        for name in path[:-1]:
+            if not isinstance(node.get(name), dict):
+                node[name] = {}
+            node = node[name]
+        node[path[-1]] = value
+    return validated(model, content, source=f"{source} with --set" if sets else source)
+
+
+def _leave_engine(content: dict[str, Any], engines: list[Any]) -> None:
+    """Drop what only the file's engine knows where the command line names another."""
+    scoring = content.get("scoring")
+    if not isinstance(scoring, dict) or not engines or engines[-1] not in engine_names():
+        return
+    if engines[-1] != scoring.get("engine", "transformers"):
+        known = {"store", *engine_options(engines[-1])}
+        content["scoring"] = {key: value for key, value in scoring.items() if key in known}
+
+
+def load_config(
+    path: str | os.PathLike[str], *, sets: Sequence[str] = (), **named: Any
+) -> SweepConfig:
     """Read a sweep configuration.
 
     Parameters
     ----------
     path : path-like
         A YAML file.
-    **overrides
-        Values from the command line, which win; None means not given. Of a mapping, such as
-        `scoring`, each key wins by itself.
+    sets, **named
+        Values from the command line, which win; see :func:`configured`.
 
     Returns
     -------
@@ -225,21 +293,12 @@ def load_config(path: str | os.PathLike[str], **overrides: Any) -> SweepConfig:
     ConfigError
         The file is missing or not YAML, or a key or value is not allowed; names file and key.
     """
-    file = Path(path)
-    content = read_yaml(file, error=ConfigError)
+    content = read_yaml(path, error=ConfigError)
     if not isinstance(content, dict):
         raise ConfigError(
-            f"{file}: holds {type(content).__name__}, not a mapping of keys such as name, tasks"
+            f"{path}: holds {type(content).__name__}, not a mapping of keys such as name, tasks"
         )
-    for key, value in overrides.items():
-        if isinstance(value, dict) and isinstance(content.get(key), dict):
-            content[key] = merged_options(content[key], value)
-        elif value not in (None, {}):
-            content[key] = value
-    try:
-        return SweepConfig.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(f"{file}: {first_mistake(error, SweepConfig)}") from None
+    return configured(SweepConfig, content, source=str(path), sets=sets, **named)
 
 
 def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:

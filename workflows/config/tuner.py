@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
-from dcs.errors import ConfigError
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from tracking.store.recorder import parse_trials
-from workflows.config.errors import as_value_error, first_mistake
+from workflows.config.errors import Strict, as_value_error
 
 __all__ = [
     "OBJECTIVE_NAMES",
     "FixedObjective",
     "ObjectiveChoice",
-    "Strict",
     "TrackingSettings",
     "TunerSettings",
-    "checked_settings",
     "objective_label",
 ]
 
@@ -41,12 +29,6 @@ _TERMS: Final[dict[str, frozenset[str]]] = {
 }
 
 OBJECTIVE_NAMES: Final = tuple(_TERMS)
-
-
-class Strict(BaseModel):
-    """Unknown keys are errors: a misspelt key that is ignored costs a night on a cluster."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class FixedObjective(Strict):
@@ -225,29 +207,3 @@ class TrackingSettings(Strict):
     def _readable(cls, value: str | int) -> str | int:
         chosen: str | int = as_value_error(parse_trials, value)
         return chosen
-
-
-def checked_settings(*, source: str = "command line", **values: Any) -> TunerSettings:
-    """Return tuner settings from single values.
-
-    Parameters
-    ----------
-    source : str
-        Where they come from, for the error.
-    **values
-        Settings by name.
-
-    Returns
-    -------
-    TunerSettings
-        Checked.
-
-    Raises
-    ------
-    ConfigError
-        A value is not allowed.
-    """
-    try:
-        return TunerSettings(**values)
-    except ValidationError as error:
-        raise ConfigError(f"{source}: {first_mistake(error, TunerSettings)}") from None

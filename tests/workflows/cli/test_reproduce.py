@@ -41,7 +41,7 @@ def moods(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuned(moods: Path, new_output: Callable[[], Path]) -> Path:
     """The folder of a finished ``dcs tune``."""
     output = new_output()
-    study = ("--protocol", "paper", "--trials", 2)
+    study = ("--set", "tuner.protocol=paper", "--trials", 2)
     assert run_dcs("tune", moods, *study, "--output", output).code == 0
     return output
 

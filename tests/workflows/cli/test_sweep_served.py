@@ -37,7 +37,7 @@ def server():
 def sweep(folder: Path, url: str, *more: object, **scoring: object):
     path = folder / "sweep.yaml"
     path.write_text(yaml.safe_dump(SWEEP | {"scoring": {"engine": "openai"} | scoring}))
-    return run_dcs("sweep", path, "-o", folder / "runs", "--base-url", url, *more)
+    return run_dcs("sweep", path, "-o", folder / "runs", "--set", f"scoring.base_url={url}", *more)
 
 
 def test_a_served_model(server, tmp_path, monkeypatch):
@@ -93,10 +93,10 @@ def test_its_numbers_are_the_models(server, tmp_path):
 
 
 def test_a_wrong_option_is_one_line_before_anything_starts(tmp_path):
-    outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--label-rule", "mean")
+    outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--set", "scoring.label_rule=mean")
     assert outcome.code == 2
     assert len(outcome.err.strip().splitlines()) == 1
     assert "label rule 'mean'" in outcome.err
-    outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--dtype", "float16")
+    outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--set", "scoring.dtype=float16")
     assert outcome.code == 2
     assert "no option 'dtype'" in outcome.err

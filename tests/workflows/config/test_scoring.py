@@ -21,10 +21,10 @@ from workflows.cluster.placement import (
     place,
 )
 from workflows.cluster.workers import ScoringActor
+from workflows.config.errors import validated
 from workflows.config.scoring import (
     INDECISIVE,
     ScoringSettings,
-    checked_scoring,
 )
 from workflows.config.sweep import SweepConfig, load_config
 from workflows.plan import sweep_key
@@ -123,7 +123,7 @@ class TestSettings:
     )
     def test_errors_are_one_line(self, values, parts):
         with pytest.raises(ConfigError) as caught:
-            checked_scoring(**values)
+            validated(ScoringSettings, values, source="x")
         assert "\n" not in str(caught.value)
         for part in parts:
             assert part in str(caught.value)
@@ -133,18 +133,18 @@ class TestSettings:
         content = {"name": "x", "tasks": ["reviews"]}
         scoring = {"engine": "openai", "base_url": "http://a/v1", "missing": "bound"}
         path.write_text(yaml.safe_dump(content | {"scoring": scoring}))
-        config = load_config(path, scoring={"base_url": "http://b/v1"})
+        config = load_config(path, sets=["scoring.base_url=http://b/v1"])
         assert config.scoring == ScoringSettings(**scoring | {"base_url": "http://b/v1"})
-        assert load_config(path, scoring={}).scoring == ScoringSettings(**scoring)
+        assert load_config(path).scoring == ScoringSettings(**scoring)
         assert {r.scoring for r in table_requests(config)} == {config.scoring}
-        other = load_config(path, scoring={"engine": "transformers", "device": "cpu"})
+        other = load_config(path, sets=["scoring.device=cpu"], scoring__engine="transformers")
         assert other.scoring == ScoringSettings(device="cpu")  # of the server nothing is left
         with pytest.raises(ConfigError, match="unknown engine 'vlm'"):
-            load_config(path, scoring={"engine": "vlm"})
+            load_config(path, scoring__engine="vlm")
         path.write_text(yaml.safe_dump(content))
         assert load_config(path).scoring == ScoringSettings()
         path.write_text(yaml.safe_dump(content | {"scoring": {"enigne": "vllm"}}))
-        with pytest.raises(ConfigError, match=r"'scoring.enigne'.*did you mean 'engine'"):
+        with pytest.raises(ConfigError, match=r"'scoring'.*'enigne'.*did you mean 'engine'"):
             load_config(path)
 
     def test_options_go_to_the_engine(self):

@@ -10,13 +10,18 @@ import typer
 __all__ = [
     "Config",
     "Data",
+    "Engine",
+    "Limit",
     "Models",
     "Only",
     "Output",
     "RetryFailed",
+    "RunName",
     "Runs",
     "Seed",
+    "Settings",
     "TrackingUri",
+    "Yes",
     "recorded_store",
     "sweep_file",
 ]
@@ -36,6 +41,51 @@ Models = Annotated[
         "--model",
         metavar="MODEL",
         help="Use this model instead of those of the file; repeatable.",
+    ),
+]
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set any key of the configuration, e.g. tuner.trials=10 or scoring.dtype=bfloat16; "
+        "the value in YAML; repeatable. It wins over the file.",
+        show_default=False,
+    ),
+]
+
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="What scores the prompts: transformers (default), vllm, or openai (any "
+        "OpenAI-compatible server); its options are the keys scoring.* of --set.",
+        show_default=False,
+    ),
+]
+
+Yes = Annotated[
+    bool, typer.Option("--yes", help="openai: do not ask before requests that cost money.")
+]
+
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit",
+        metavar="ROWS",
+        min=1,
+        help="Use at most so many texts of each split, to try it out.",
+        show_default=False,
+    ),
+]
+
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run id or a cell key, or how it begins; the report and dcs ui list them.",
     ),
 ]
 

@@ -1,0 +1,242 @@
+"""What people see while a command works and when it is done."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.errors import MarkupError
+from rich.markup import escape
+from rich.markup import render as render_markup
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.status import Status
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tracking import CellRecord
+
+__all__ = [
+    "SweepView",
+    "console",
+    "count_bar",
+    "duration",
+    "marked",
+    "new_table",
+    "share_bar",
+    "sweep_view",
+]
+
+#: A file or a pipe has no width of its own: wide enough for a table of ten classes.
+_PIPE_WIDTH = 130
+
+#: The markup that our own lines use. Names of files, tasks and classes hold brackets too.
+_OTHER_BRACKET = re.compile(r"(?<!\\)\[(?!/?(?:bold|dim|red|green|yellow)\])")
+
+#: What could move the cursor or hide what comes next, but for tabs and ends of lines.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+#: How often a sweep tells how far it is in a file, which nobody watches.
+_LINE_SECONDS = 30.0
+
+
+def marked(text: str) -> str:
+    """Return a line for the terminal in which only our own few styles count as markup.
+
+    Whatever else stands in brackets is shown as it is, control characters are shown escaped.
+    """
+    visible = _visible(text)
+    line = _OTHER_BRACKET.sub(r"\\[", visible)
+    try:
+        render_markup(line)
+    except MarkupError:
+        return escape(visible)
+    return line
+
+
+def _visible(text: str) -> str:
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+class _Console(Console):
+    """Shows names that come from files without taking them for markup; wraps tables alone."""
+
+    def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
+        clean = _visible if markup is False else marked
+        shown = [clean(item) if isinstance(item, str) else item for item in objects]
+        options.setdefault("soft_wrap", all(isinstance(item, str) for item in objects))
+        super().print(*shown, markup=markup, **options)
+
+    def status(self, status: Any, **options: Any) -> Status:
+        return super().status(marked(status), **options)
+
+
+class _Table(Table):
+    """A table whose cells are handled as the lines of the console are."""
+
+    def add_column(self, header: Any = "", *rest: Any, **options: Any) -> None:
+        super().add_column(marked(header), *rest, **options)
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        shown = [marked(cell) if isinstance(cell, str) else cell for cell in cells]
+        super().add_row(*shown, **options)
+
+
+console: Console = _Console(highlight=False)
+if not console.is_terminal:
+    console = _Console(highlight=False, width=_PIPE_WIDTH)
+
+
+def new_table(*columns: str) -> Table:
+    """Return an empty table in the one style; columns ending in a space are aligned left."""
+    table = _Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False)
+    for name in columns:
+        table.add_column(name.rstrip(), justify="left" if name.endswith(" ") else "right")
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time for people: ``45 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
+    first = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=28))
+    return Progress(*first, *columns, console=console)
+
+
+@contextmanager
+def share_bar(description: str) -> Iterator[Callable[[float], None]]:
+    """Show one bar of work of unknown units; call what is given with the share done, 0..1."""
+    with _progress(TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as progress:
+        bar = progress.add_task(marked(description), total=1.0)
+        yield lambda share: progress.update(bar, completed=share)
+        progress.update(bar, completed=1.0)
+
+
+@contextmanager
+def count_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show one bar of `total` pieces of work; call what is given with the number just done."""
+    columns = (
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with _progress(*columns) as progress:
+        bar = progress.add_task(marked(description), total=total)
+        yield lambda number: progress.advance(bar, number)
+
+
+class SweepView:
+    """Keeps count of a sweep, which tells it how far it is, and has it shown.
+
+    Parameters
+    ----------
+    show : callable
+        Called with this view after every change.
+    clock : callable
+        Seconds that only go up.
+    """
+
+    def __init__(
+        self, show: Callable[[SweepView], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.tables_done = self.tables_total = 0
+        self.cells_done = self.cells_total = self.cells_failed = 0
+        self._computed = self._running = self._trials = self._moves = 0
+        self._machines = ""
+        self._show, self._clock, self._started = show, clock, clock()
+
+    def tables(self, done: int, total: int) -> None:
+        """Show that `done` of `total` tables are there."""
+        self.tables_done, self.tables_total = done, total
+        self._show(self)
+
+    def cells(self, done: int, total: int, failed: int) -> None:
+        """Show that `done` of `total` cells have ended."""
+        self.cells_done, self.cells_total, self.cells_failed = done, total, failed
+        self._show(self)
+
+    def computed(self, record: CellRecord) -> None:
+        """Count what went into a cell."""
+        moves = [trial.metrics.get("opt/evaluations", 0.0) for trial in record.trials]
+        self._computed += 1
+        self._trials += len(record.trials)
+        self._moves += int(sum(moves) or record.metrics.get("opt/evaluations", 0.0))
+
+    def machines(
+        self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
+    ) -> None:
+        """Show how many cells are handed out and how much of the cluster is at work."""
+        self._running = running
+        self._machines = f"CPUs {cpus_used:.0f}/{cpus:.0f}"
+        if gpus:
+            self._machines += f" · GPUs {gpus_used:.0f}/{gpus:.0f}"
+        self._show(self)
+
+    @property
+    def rates(self) -> str:
+        """Work per second, time left if the rest is like what was done, and machines."""
+        seconds = max(1e-9, self._clock() - self._started)
+        parts = [f"{self._running} running"]
+        if self._trials:
+            parts.append(f"{self._trials / seconds:.1f} trials/s")
+        if self._moves:
+            parts.append(f"{self._moves / seconds:,.0f} moves/s")
+        if self._computed:
+            rest = self.cells_total - self.cells_done
+            parts.append(f"{duration(seconds / self._computed * rest)} left")
+        return " · ".join([*parts, *filter(None, [self._machines])])
+
+    @property
+    def line(self) -> str:
+        """All of it on one line."""
+        failed = f", {self.cells_failed} failed" if self.cells_failed else ""
+        return (
+            f"tables {self.tables_done}/{self.tables_total}, "
+            f"cells {self.cells_done}/{self.cells_total}{failed}: {self.rates}"
+        )
+
+
+@contextmanager
+def sweep_view() -> Iterator[SweepView]:
+    """Show a sweep while the block runs: bars on a terminal, a line now and then in a file."""
+    if not console.is_terminal:
+        due = time.monotonic() + _LINE_SECONDS
+
+        def show_line(view: SweepView) -> None:
+            nonlocal due
+            if time.monotonic() >= due:
+                due = time.monotonic() + _LINE_SECONDS
+                console.print(view.line)
+
+        yield SweepView(show_line)
+        return
+    columns = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    with _progress(*columns) as progress:
+        tables = progress.add_task("scoring prompts", total=None, note="")
+        cells = progress.add_task("tuning cells", total=None, note="")
+
+        def show_bars(view: SweepView) -> None:
+            progress.update(tables, completed=view.tables_done, total=view.tables_total)
+            failed = f"[red]{view.cells_failed} failed[/red] · " if view.cells_failed else ""
+            note = failed + (view.rates if view.cells_done < view.cells_total else "")
+            progress.update(cells, completed=view.cells_done, total=view.cells_total, note=note)
+
+        yield SweepView(show_bars)

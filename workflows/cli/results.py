@@ -1,0 +1,263 @@
+"""What came of it: ``dcs report``, ``table``, ``compare``, ``register`` and ``ui``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from workflows.cli.console import console, new_table
+from workflows.cli.options import RunName, Runs, TrackingUri, recorded_store
+
+if TYPE_CHECKING:
+    from dcs.data.table import ProbabilityTable
+    from tracking import CellRecord
+    from tracking.results.tables import ResultTable
+
+__all__ = ["compare", "register_model", "report", "table", "table_finder", "ui"]
+
+Experiment = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
+]
+
+
+def report(
+    experiment: Experiment,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
+    ] = Path("report.html"),
+    runs: Annotated[
+        Path,
+        typer.Option(
+            "--runs",
+            metavar="FOLDER",
+            help="Folder of the results, the --output of what made them.",
+        ),
+    ] = Path("dcs-runs"),
+    tracking_uri: TrackingUri = None,
+    ui: Annotated[
+        str | None,
+        typer.Option(
+            "--ui",
+            metavar="URL",
+            help="Where MLflow's pages are, for the links; by default where dcs ui opens them.",
+            show_default=False,
+        ),
+    ] = None,
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            "--files",
+            metavar="DIR",
+            help="Also write every table (Markdown, LaTeX, CSV, JSON) and figure (PNG, SVG) here.",
+            show_default=False,
+        ),
+    ] = None,
+    log: Annotated[
+        bool, typer.Option("--log/--no-log", help="Keep the report in MLflow, on the sweep's run.")
+    ] = True,
+) -> None:
+    """Write the report of a sweep: tables, figures, schemes in words, links to MLflow.
+
+    One file that needs no network, with the paper's figures beside the measured ones where the
+    paper has them.
+    """
+    from dcs.io import atomic_write_text
+    from tracking import Archive
+    from tracking.results.report import render_report
+    from tracking.store.client import redact
+    from tracking.store.queries import log_report, run_link, stored_cells
+
+    uri = recorded_store(runs, tracking_uri)
+    with console.status("reading the runs"):
+        cells = stored_cells(uri, experiment, archive=Archive(runs))
+    with console.status("drawing"):
+        page = render_report(
+            cells,
+            title=experiment,
+            link=lambda cell: run_link(uri, cell, ui=ui),
+            store=redact(uri),
+            tables=table_finder(runs),
+        )
+        atomic_write_text(output, page)
+        if files is not None:
+            _write_files(files, [cell.record for cell in cells])
+    if log:
+        with console.status("recording the report"):
+            log_report(uri, experiment, page)
+    finished = sum(cell.record.finished for cell in cells)
+    console.print(f"{finished} cells reported in {output} ({len(page) / 1e6:.1f} MB)")
+    if files is not None:
+        console.print(f"tables and figures written to {files}")
+    console.print(
+        f"next: open it in a browser; [bold]dcs ui --output {runs}[/bold] makes its links work"
+    )
+
+
+def table_finder(runs: Path) -> Callable[[str], ProbabilityTable | None]:
+    """Return what finds a probability table of an output folder by its digest.
+
+    The folder is searched when the first table is asked for, and each file read once.
+    """
+    from dcs.data.table import ProbabilityTable
+    from dcs.errors import TableError
+
+    files = iter(sorted((runs / "probabilities").glob("**/*.parquet")))
+    known: dict[str, ProbabilityTable] = {}
+
+    def find(digest: str) -> ProbabilityTable | None:
+        while digest not in known:
+            path = next(files, None)
+            if path is None:
+                return None
+            try:
+                table = ProbabilityTable.read(path)
+            except TableError:
+                continue  # Then the drawing has no histogram; the report is not about files.
+            known[table.digest] = table
+        return known[digest]
+
+    return find
+
+
+def _write_files(folder: Path, records: list[CellRecord]) -> None:
+    from tracking.results.figures import overview_figures, save_figure
+    from tracking.results.summary import all_tables
+
+    for each in all_tables(records):
+        each.write(folder)
+    for name, (_, figure) in overview_figures(records).items():
+        save_figure(figure, folder, name)
+
+
+def table(
+    experiment: Experiment,
+    which: Annotated[
+        Literal["main", "ablation", "schemes", "classes", "timing"],
+        typer.Argument(help="Which table."),
+    ] = "main",
+    form: Annotated[
+        Literal["markdown", "latex", "csv"],
+        typer.Option("--format", "-f", help="How it is written."),
+    ] = "markdown",
+    paper: Annotated[
+        bool, typer.Option("--paper/--no-paper", help="With the paper's figures where it has any.")
+    ] = True,
+    runs: Runs = Path("dcs-runs"),
+    tracking_uri: TrackingUri = None,
+) -> None:
+    """Print a table of a sweep as the paper has it, the published figures below the measured."""
+    from dcs.errors import TrackingError
+    from tracking import Archive
+    from tracking.store.queries import stored_cells
+
+    uri = recorded_store(runs, tracking_uri)
+    records = [cell.record for cell in stored_cells(uri, experiment, archive=Archive(runs))]
+    made = [each for each in _tables(which, records, paper=paper) if each.rows]
+    if not made:
+        raise TrackingError(
+            f"experiment {experiment!r} has no finished cells for the table {which!r}"
+        )
+    texts: list[str] = [getattr(each, f"to_{form}")() for each in made]
+    typer.echo("\n".join(texts).rstrip("\n"))
+
+
+def _tables(which: str, records: list[CellRecord], *, paper: bool) -> list[ResultTable]:
+    from tracking.results.class_tables import class_accuracies_by_seed, scheme_summary
+    from tracking.results.paper_tables import ablation_tables, main_results
+    from tracking.results.timing import timing_table
+
+    if which == "classes":
+        return class_accuracies_by_seed(records, paper_too=paper)
+    if which == "ablation":
+        return ablation_tables(records, paper_too=paper)
+    make = {"main": main_results, "schemes": scheme_summary, "timing": timing_table}[which]
+    return [make(records, paper_too=paper)]
+
+
+def compare(
+    first: RunName,
+    second: RunName,
+    runs: Runs = Path("dcs-runs"),
+    tracking_uri: TrackingUri = None,
+) -> None:
+    """Compare two runs: what differs in them, what they reached, and their schemes in words."""
+    from tracking import Archive
+    from tracking.results.comparison import compare_records
+    from tracking.store.queries import find_cell
+
+    uri = recorded_store(runs, tracking_uri)
+    with console.status("reading the runs"):
+        cells = [find_cell(uri, name, archive=Archive(runs)) for name in (first, second)]
+    if cells[0].run_id == cells[1].run_id:
+        console.print("[yellow]both names are of the same run[/yellow]")
+    comparison = compare_records(*(cell.record for cell in cells))
+    for title, rows in (
+        ("Settings that differ", comparison.settings),
+        ("Results", comparison.results),
+        ("Class accuracies, % of test rows", comparison.classes),
+        ("Schemes", comparison.schemes),
+    ):
+        if rows:
+            shown = new_table(" ", *(f"{cell.run_id[:8]} " for cell in cells), "difference")
+            for row in rows:
+                style = {True: "green", False: "red", None: ""}[row.better]
+                shown.add_row(row.name, row.first, row.second, row.difference, style=style)
+            console.print()
+            console.print(f"[bold]{title}[/bold]")
+            console.print(shown)
+
+
+def register_model(
+    run: RunName,
+    name: Annotated[str, typer.Option("--name", help="The model; made if there is none.")],
+    alias: Annotated[
+        str | None,
+        typer.Option(help="A name for this version, e.g. champion.", show_default=False),
+    ] = None,
+    runs: Runs = Path("dcs-runs"),
+    tracking_uri: TrackingUri = None,
+) -> None:
+    """Register the scheme of a run as an MLflow model, and say how to serve it."""
+    from tracking import Archive
+    from tracking.store.client import redact
+    from tracking.store.queries import find_cell
+    from tracking.store.serving import register_scheme
+
+    uri = recorded_store(runs, tracking_uri)
+    with console.status("registering"):
+        cell = find_cell(uri, run, archive=Archive(runs))
+        version = register_scheme(uri, cell.run_id, name, alias=alias)
+    served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
+    console.print(f"version {version} of model {name!r} is run {cell.run_id}")
+    console.print("next:")
+    console.print(
+        f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m {served} "
+        "--env-manager local --port 5001"
+    )
+
+
+def ui(
+    runs: Runs = Path("dcs-runs"),
+    tracking_uri: TrackingUri = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
+) -> None:
+    """Open MLflow on what is recorded; it listens on this machine only. Ctrl-C ends it."""
+    import os
+    import sys
+
+    from tracking import ui_arguments
+    from tracking.store.client import redact
+
+    uri = recorded_store(runs, tracking_uri)
+    arguments = ui_arguments(uri, port=port)
+    if redact(uri) != uri:
+        # Whoever is on this machine sees the arguments of a process, but not its environment.
+        at = arguments.index("--backend-store-uri")
+        del arguments[at : at + 2]
+        os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
+    console.print(f"MLflow at [bold]http://127.0.0.1:{port}[/bold]")
+    # MLflow takes this process over, so that Ctrl-C and signals reach it and nothing stays behind.
+    os.execv(sys.executable, arguments)

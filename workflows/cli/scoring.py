@@ -1,0 +1,284 @@
+"""``dcs generate`` and ``dcs tasks``: prompts, and the class probabilities of models on them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workflows.cli.console import console, count_bar, new_table
+from workflows.cli.options import Data, Engine, Limit, Output, Settings, Yes
+
+if TYPE_CHECKING:
+    from workflows.cells import TableRequest
+    from workflows.tables import ProbabilityStore
+
+__all__ = ["announce", "generate", "table_name", "tasks"]
+
+tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
+
+
+def generate(
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="tiny_lm, a model folder, a hub id, or a served model.",
+        ),
+    ],
+    task: Annotated[
+        list[str],
+        typer.Option(
+            "--task", metavar="TASK", help="Task, or a task YAML; repeatable (see dcs tasks)."
+        ),
+    ],
+    data: Data = None,
+    shots: Annotated[
+        str, typer.Option(metavar="K,...", help="Demonstrations: 0, 1, 5 or N (one per class).")
+    ] = "1",
+    seeds: Annotated[str, typer.Option(metavar="S,...", help="Demonstration seeds.")] = "0",
+    output: Output = Path("dcs-runs"),
+    limit: Limit = None,
+    engine: Engine = None,
+    settings: Settings = None,
+    yes: Yes = False,
+) -> None:
+    """Write the class probabilities of a model: an optimization and a test table per prompt.
+
+    Every prompt is scored once: what a stopped run has done is found again, and tables that are
+    there, of a sweep too, are not made again. The API key of a server is read from
+    OPENAI_API_KEY.
+    """
+    from workflows.cells import request_key, table_requests
+    from workflows.config.sweep import TablesConfig, configured
+    from workflows.tables import ProbabilityStore
+
+    config = configured(
+        TablesConfig,
+        {},
+        source="command line",
+        sets=settings or (),
+        models=[model],
+        tasks=task,
+        shots=shots.split(","),
+        seeds=seeds.split(","),
+        data=None if data is None else str(data.absolute()),
+        limit=limit,
+        scoring__engine=engine,
+    )
+    clock = time.perf_counter()
+    store = ProbabilityStore.under(output)
+    keys = {request: request_key(request) for request in table_requests(config)}
+    missing = {key: request for request, key in keys.items() if store.digests(key) is None}
+    announce(missing.values(), yes=yes)
+    scored = _score(model, missing, store) if missing else 0
+    folders = []
+    for request, key in keys.items():
+        folders.append(output / "tables" / table_name(request))
+        for split, table in store.read(key).items():
+            table.write(folders[-1] / f"{split}.parquet")
+        earlier = "" if key in missing else " (scored earlier)"
+        console.print(f"{folders[-1]}{earlier}", markup=False)
+    console.print(
+        f"{2 * len(keys)} tables written in {time.perf_counter() - clock:.1f} s, "
+        f"{scored} prompts scored"
+    )
+    optimization, test = (folders[0] / f"{split}.parquet" for split in ("optimization", "test"))
+    console.print(f"next: [bold]dcs tune {optimization} --test {test}[/bold]")
+
+
+def table_name(request: TableRequest) -> str:
+    """Return what a pair of tables is called: people do not know keys."""
+    from dcs.prompting import get_task
+
+    model = Path(request.model).name if Path(request.model).exists() else request.model
+    task = get_task(request.task, request.data).name
+    safe = re.sub(r"[^\w.-]+", "-", model)
+    return f"{task}_{safe}_shot{request.shots}_seed{request.seed}"
+
+
+def _score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore) -> int:
+    """Score requests, by key, with one model; return how many prompts were not cached."""
+    from dcs.prompting import get_task
+    from dcs.scoring.generation import count_queries
+    from workflows.cluster.workers import ScoringActor
+
+    requests = list(missing.values())
+    total = sum(
+        count_queries(
+            get_task(each.task, each.data), shots=each.shots, seed=each.seed, limit=each.limit
+        )
+        for each in requests
+    )
+    with console.status(f"loading {model}"):
+        actor = ScoringActor(model, store.root, 0, requests[0].scoring)
+    remarks: list[str] = []
+    try:
+        with count_bar("scoring prompts", total) as progress:
+            for key, request in missing.items():
+                _, scoring = actor.generate(request, key, progress=progress)
+                remarks = scoring.remarks
+        scored = actor.scored
+    finally:
+        actor.close()
+    for line in remarks:
+        console.print(line, markup=False)
+    return scored
+
+
+def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
+    """Say what servers will be asked, and what that costs, before the first prompt.
+
+    Parameters
+    ----------
+    requests : iterable of TableRequest
+        What is to be scored; nothing is said of engines that run here.
+    yes : bool
+        Whether to go on without asking. Nobody is asked where there is no terminal.
+
+    Raises
+    ------
+    click.exceptions.Abort
+        The person at the terminal said no.
+    """
+    from dcs.scoring import is_served
+
+    by_model: dict[str, list[TableRequest]] = {}
+    for request in requests:
+        if is_served(request.scoring.engine):
+            by_model.setdefault(request.model, []).append(request)
+    for model, own in by_model.items():
+        _announce(model, own, yes=yes)
+
+
+def _announce(model: str, requests: list[TableRequest], *, yes: bool) -> None:
+    from dcs.prompting import SPLITS, get_task, render_prefix, render_query, select_demonstrations
+    from dcs.scoring.generation import queries_of
+
+    scorer = requests[0].scoring.load(model)
+    price = requests[0].scoring.price
+    parts = []
+    for request in requests:
+        task = get_task(request.task, request.data)
+        shown = select_demonstrations(task, request.shots, seed=request.seed)
+        for split in SPLITS:
+            texts = queries_of(task, shown, split, request.limit)
+            queries = [render_query(task, example.text) for example in texts]
+            prefix = render_prefix(task, shown)
+            parts.append(getattr(scorer, "estimate")(prefix, queries, task.label_words))  # noqa: B009
+    tokens = sum(part.tokens for part in parts)
+    cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
+    console.print(
+        f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
+        f"{sum(part.requests for part in parts)} requests, about {tokens:,} prompt tokens "
+        f"({'; '.join(sorted({part.basis for part in parts}))}){cost}",
+        markup=False,
+    )
+    if price and not yes and sys.stdin.isatty():
+        typer.confirm("Send them?", abort=True)
+
+
+@tasks.callback()
+def list_tasks(context: typer.Context) -> None:
+    """List the tasks."""
+    if context.invoked_subcommand is not None:
+        return
+    from dcs.prompting import SPLITS, described_task_names, get_task, task_names
+
+    table = new_table("task ", "classes ", "optimization", "test", "about ")
+    at_hand = task_names()
+    for name in (*at_hand, *described_task_names()):
+        task = get_task(name)
+        sizes = dict(task.sizes)
+        if name in at_hand:
+            sizes = {str(split): len(task.examples(split)) for split in SPLITS}
+        counts = (str(sizes.get(split, "?")) for split in SPLITS)
+        table.add_row(name, ", ".join(task.classes), *counts, task.title)
+    console.print(table)
+    console.print(
+        f"{', '.join(described_task_names())} come without texts: give their folder with "
+        "[bold]--data DIR[/bold]; a task of your own is a YAML file, given by its path"
+    )
+    console.print("next: [bold]dcs tasks show NAME --shots N[/bold] prints a prompt")
+
+
+@tasks.command()
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="Name of a task (see dcs tasks), or a YAML file."),
+    ],
+    shots: Annotated[
+        str, typer.Option(metavar="K", help="Demonstrations: 0, 1, 5, ... or N, one per class.")
+    ] = "1",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the demonstrations.")] = 0,
+    data: Data = None,
+    row: Annotated[int, typer.Option(min=0, help="Which test text to ask about.")] = 0,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Count the tokens of this model; only its tokenizer loads.",
+        ),
+    ] = "tiny_lm",
+) -> None:
+    """Print a prompt exactly as the model reads it, and what it is to answer."""
+    from dcs.errors import ConfigError
+    from dcs.prompting import (
+        get_task,
+        parse_shots,
+        render_prefix,
+        render_query,
+        select_demonstrations,
+    )
+
+    task = get_task(name, data)
+    demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
+    texts = task.examples("test")
+    if row >= len(texts):
+        raise ConfigError(f"--row {row}: task {task.name!r} has {len(texts)} test texts, from 0")
+    prompt = render_prefix(task, demonstrations) + render_query(task, texts[row].text)
+    typer.echo(prompt)
+    console.rule(style="dim")
+    for line in (
+        f"label words: {', '.join(task.label_words)}",
+        f"gold label: {task.classes[texts[row].label]}",
+        f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
+        *_tokens(model, prompt, task.label_words),
+    ):
+        console.print(line, markup=False)
+
+
+def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
+    """Return how long the prompt is for a model, and how it would read the label words."""
+    from dcs.errors import ScoringError
+    from dcs.scoring.label_words import label_token_ids
+    from dcs.scoring.models import light_tokenizer
+
+    tokenizer = light_tokenizer(model)
+    ids = tokenizer.encode(prompt)
+    first = tokenizer.describe(ids[0]) if ids else ""
+    start = "" if not ids or prompt.startswith(first) else f", the start token {first!r} included"
+    lines = [f"tokens of {model}: {len(ids)} in the prompt{start}"]
+    for rule in ("mean", "joint"):
+        try:
+            found = label_token_ids(
+                prompt,
+                label_words,
+                encode=tokenizer.encode,
+                describe=tokenizer.describe,
+                rule="mean" if rule == "mean" else "joint",
+            )
+        except ScoringError as error:
+            lines.append(f"not by the rule {rule}: {error}")
+            continue
+        words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
+        return [*lines, f"label tokens ({rule}): {', '.join(words)}"]
+    return lines
