@@ -183,9 +183,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     rng = np.random.default_rng(0)
     table = ProbabilityTable.from_arrays(rng.dirichlet(np.ones(5), 2000), rng.integers(0, 5, 2000))
     store, per_table = ProbabilityStore.under(folder), 200
-    plan = SweepPlan(
-        config=config, output=folder, requests={}, cells={}, ended={}, retry_failed=False
-    )
+    plan = SweepPlan(config=config, output=folder, requests={}, cells={}, ended={})
     for first in range(0, cells, per_table):
         key = f"table{first}"
         store.write(

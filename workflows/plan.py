@@ -31,7 +31,6 @@ __all__ = [
     "by_axis",
     "counted",
     "differing_settings",
-    "ended_cells",
     "plan_sweep",
     "planned_cells",
     "sweep_key",
@@ -56,8 +55,6 @@ class SweepPlan:
     ended : dict of str to CellRecord
         Cells of earlier runs that are not to be computed again, by key: finished ones, and
         failed ones unless they are to be retried.
-    retry_failed : bool
-        Whether cells that failed earlier are computed again.
     also : dict of str to tuple of TableRequest
         By key, further requests that the same table answers: without demonstrations the seed
         changes no prompt. It is scored once; each has cells of its own.
@@ -70,7 +67,6 @@ class SweepPlan:
     requests: dict[str, TableRequest]
     cells: dict[str, list[Cell]]
     ended: dict[str, CellRecord]
-    retry_failed: bool
     also: dict[str, tuple[TableRequest, ...]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
@@ -202,44 +198,19 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
         else:
             requests[key], texts[key] = request, texts_key(request, known=known)
     plan = SweepPlan(
-        config=config,
-        output=output,
-        requests=requests,
-        cells={},
-        ended={},
-        retry_failed=retry_failed,
-        also=also,
-        texts=texts,
+        config=config, output=output, requests=requests, cells={}, ended={}, also=also, texts=texts
     )
     for key in requests:
         digests = store.digests(key)
         if digests is not None:
             plan.cells[key] = plan.cells_on(key, digests)
-            plan.ended.update(ended_cells(archive, plan.cells[key], retry_failed=retry_failed))
+            records = archive.load([cell.key for cell in plan.cells[key]]).records
+            plan.ended.update(
+                (key, record)
+                for key, record in records.items()
+                if record.finished or not retry_failed
+            )
     return plan
-
-
-def ended_cells(
-    archive: Archive, cells: Iterable[Cell], *, retry_failed: bool
-) -> dict[str, CellRecord]:
-    """Return the records of those cells that are not to be computed (again), by key.
-
-    Parameters
-    ----------
-    archive : Archive
-        Earlier work.
-    cells : iterable of Cell
-        Which cells.
-    retry_failed : bool
-        Whether failed ones are to be computed again.
-
-    Returns
-    -------
-    dict of str to CellRecord
-        Records by key.
-    """
-    records = archive.load([cell.key for cell in cells]).records
-    return {key: record for key, record in records.items() if record.finished or not retry_failed}
 
 
 State = Literal["finished", "failed", "to do"]

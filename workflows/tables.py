@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from filelock import FileLock
+from pydantic import TypeAdapter
+
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TableError
 from dcs.io import atomic_write_text, read_json
-from dcs.messages import show
+from dcs.messages import one_line
 from dcs.prompting import SPLITS
 
 __all__ = ["ProbabilityStore", "Scoring"]
@@ -48,6 +51,9 @@ class Scoring:
     scorer: dict[str, str] = field(default_factory=dict)
     demonstrations: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+
+
+_SCORING = TypeAdapter(Scoring)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +94,15 @@ class ProbabilityStore:
         if not path.is_file() or not all(self.path(key, split).is_file() for split in SPLITS):
             return None
         try:
-            note = Scoring(**read_json(path, error=TableError))
-            if not isinstance(note.digests, dict) or set(note.digests) != set(SPLITS):
-                raise ValueError(f"digests is {show(note.digests)}")
-            return note
-        except (ValueError, TypeError) as error:
+            note = _SCORING.validate_python(read_json(path, error=TableError))
+            if set(note.digests) != set(SPLITS):
+                raise ValueError("digests of other tables")
+        except ValueError as error:
             raise TableError(
-                f"{path}: damaged ({error}); remove the folder {path.parent.name} beside it "
-                "to have its tables scored again"
+                f"{path}: damaged ({one_line(error)}); remove the folder {key} to have its "
+                "tables scored again"
             ) from None
+        return note
 
     def digests(self, key: str) -> dict[str, str] | None:
         """Return the content hashes of both tables, or None unless both are there."""
@@ -133,7 +139,7 @@ class ProbabilityStore:
         demonstrations: Sequence[str] = (),
         remarks: Sequence[str] = (),
     ) -> Scoring:
-        """Write both tables of a key, each all or nothing, and the note of them last."""
+        """Write both tables of a key and how they came about."""
         scoring = Scoring(
             model=model,
             seconds=seconds,
@@ -148,7 +154,10 @@ class ProbabilityStore:
         return scoring
 
     def keep(self, key: str, tables: Mapping[str, ProbabilityTable], scoring: Scoring) -> None:
-        """Write both tables of a key and the note that came with them."""
-        for split in SPLITS:
-            tables[split].write(self.path(key, split))
-        atomic_write_text(self._note(key), json.dumps(asdict(scoring), indent=1))
+        """Write both tables of a key, each all or nothing, and the note of them last."""
+        folder = self.root / key
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            for split in SPLITS:
+                tables[split].write(self.path(key, split))
+            atomic_write_text(self._note(key), json.dumps(asdict(scoring), indent=1))

@@ -117,7 +117,8 @@ def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored, tmp_p
     process = start_dcs(*arguments, "--address", cluster.address, **{STORAGE_VARIABLE: nobody})
     code, _, err = end(process)
     assert code == 2
-    assert err.startswith("dcs: error: optuna_storage: postgresql://127.0.0.1:1 cannot be used")
+    assert err.startswith("dcs: error: optuna_storage: postgresql://")
+    assert "127.0.0.1:1" in err
     assert err.count("\n") == 1
     assert PASSWORD not in err
     assert kept(scored) == []
