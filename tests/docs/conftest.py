@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .documents import ROOT
+from .runner import ROOT
 
 EXTRAS = ROOT / "docs" / "examples" / "dcs-extras"
 

@@ -19,7 +19,7 @@ from tracking import Recorder
 from workflows.config.sweep import TunerSettings
 from workflows.tuning.cell import table_cells, tune_cells
 
-__all__ = ["names", "prepare"]
+__all__ = ["prepare"]
 
 CLASSES: Final = ("Terrible", "Bad", "Okay", "Good", "Great")
 
@@ -29,14 +29,10 @@ def prepare(name: str, folder: Path) -> dict[str, Any]:
     if name in _NAMES:
         return {name: _NAMES[name]()}
     path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _FILES[name](path)
+    if not path.exists() or name == "dcs-runs/reviews":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _FILES[name](path)
     return {}
-
-
-def names() -> tuple[str, ...]:
-    """Return what documents may take as given."""
-    return (*_FILES, *_NAMES)
 
 
 def _biased(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from workflows.config.sweep import SweepConfig
 
-from .documents import ROOT
+from .runner import ROOT
 
 _PARTS = {"Top level": SweepConfig} | {
     f"`{name}`": SweepConfig.model_fields[name].annotation

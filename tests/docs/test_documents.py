@@ -1,114 +1,53 @@
-"""What the documents show works as it stands there."""
+"""What the documents show works as it stands there, and their links lead somewhere."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
-from . import givens
-from .documents import ROOT, RUN, Block, Document, documents, marker_names
-from .runner import Session
+from .runner import ROOT, Session, blocks_of, documents
 
-_DOCUMENTS = {document.name: document for document in documents()}
-#: Languages of blocks that show something and are not run.
-_SHOWN = ("text", "json", "yaml", "toml", "csv", "math")
-
-
-def _is_run(block: Block) -> bool:
-    if block.marked("not run") or block.marked("source"):
-        return False
-    return block.language in RUN or bool(block.marked("file"))
-
-
-def _runs(slow: bool) -> list[str]:
-    return [
-        name
-        for name, document in _DOCUMENTS.items()
-        if any(_is_run(block) and bool(block.marked("slow")) == slow for block in document.blocks)
-    ]
-
-
-@pytest.mark.parametrize("name", _runs(slow=False))
-def test_the_quick_commands_work(name: str, tmp_path: Path) -> None:
-    _run(_DOCUMENTS[name], tmp_path, slow_too=False)
+_RUN = [name for name in documents() if any(block.runs for block in blocks_of(name))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _runs(slow=True))
-def test_all_commands_work(name: str, tmp_path: Path) -> None:
-    _run(_DOCUMENTS[name], tmp_path, slow_too=True)
-
-
-def _run(document: Document, folder: Path, *, slow_too: bool) -> None:
-    printed: str | None = None
-    with Session(document, folder) as session:
-        for block in document.blocks:
-            is_now = slow_too or not block.marked("slow")
-            if _is_run(block):
-                printed = session.run(block) if is_now else None
-            elif block.marked("output") and printed is not None:
+@pytest.mark.parametrize("name", _RUN)
+def test_what_is_shown_works(name: str, tmp_path: Path) -> None:
+    printed = ""
+    with Session(tmp_path) as session:
+        for block in blocks_of(name):
+            if block.runs:
+                printed = session.run(block)
+            elif block.marked("output"):
                 there = {" ".join(line.split()) for line in printed.splitlines()}
-                shown = [" ".join(line.split()) for line in block.code.splitlines()]
-                missing = [line for line in shown if line not in there | {"", "..."}]
-                assert not missing, f"{document.name}:{block.line}: not printed: {missing}"
+                shown = {" ".join(line.split()) for line in block.code.splitlines()}
+                assert shown - there <= {"", "..."}, f"{name}:{block.line}"
 
 
-@pytest.mark.parametrize("name", _DOCUMENTS)
-def test_every_block_says_what_it_is(name: str) -> None:
-    for block in _DOCUMENTS[name].blocks:
-        place = f"{name}:{block.line}"
-        assert block.language in (*RUN, *_SHOWN), f"{place}: fence it, with its language"
-        for marker, text in block.markers:
-            assert marker in marker_names(), f"{place}: unknown comment {marker!r}"
-            assert text or marker in ("slow", "output"), f"{place}: {marker}: what?"
+@pytest.mark.parametrize("name", documents())
+def test_code_that_is_shown_is_that_of_the_checkout(name: str) -> None:
+    for block in blocks_of(name):
         for file in block.marked("source"):
-            text = (ROOT / file).read_text(encoding="utf-8")
-            assert block.code.strip() in text, f"{place}: not a part of {file}"
-        for text in block.marked("given"):
-            unknown = {given.strip() for given in text.split(",")} - {*givens.names()}
-            assert not unknown, f"{place}: nothing prepares {unknown}"
+            source = (ROOT / file).read_text(encoding="utf-8")
+            assert block.code.strip() in source, f"{name}:{block.line}"
 
 
-@pytest.mark.parametrize("name", _DOCUMENTS)
-def test_what_is_not_run_has_a_reason(name: str) -> None:
-    for block in _DOCUMENTS[name].blocks:
-        for reason in block.marked("not run"):
-            # Said where a failure can be looked up: pytest -rA -k reason
-            print(f"{name}:{block.line} is not run: {reason}")
-            assert len(reason.split()) >= 3, f"{name}:{block.line}: {reason!r} is no reason"
+@pytest.mark.parametrize("name", documents())
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / name).read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = unquote(target).partition("#")
+        path = ((ROOT / name).parent / file) if file else ROOT / name
+        assert path.exists(), target
+        assert not anchor or anchor in _anchors(path), target
 
 
-def test_ci_runs_the_two_commands_of_the_readme() -> None:
-    # The one exclusion that the tests cannot make good themselves.
-    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    readme = _DOCUMENTS["README.md"]
-    made = [
-        line.split("#")[0].strip()
-        for block in readme.blocks
-        for line in block.code.splitlines()
-        if line.startswith("make ")
-    ]
-    assert len(made) >= 2
-    assert [command for command in made if not re.search(rf"^{command}$", ci, re.MULTILINE)] == []
-
-
-def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
-    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    lines = [line for line in results.splitlines() if line.startswith("|")]
-    mean = next(
-        i for i, line in enumerate(lines) if line.startswith("| mean of accuracy − COBias")
-    )
-    head = next(line for line in reversed(lines[:mean]) if line.startswith("| table |"))
-    figures = dict(zip(_entries(head), _entries(lines[mean]), strict=True))
-    methods = ("icl", "batch", "logistic-balanced", "published", "dcs")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = next(
-        line for line in readme.splitlines() if re.fullmatch(r"\|( \**[\d.]+\** \|)+", line)
-    )
-    assert [entry.strip("*") for entry in _entries(shown)] == [figures[name] for name in methods]
-
-
-def _entries(row: str) -> list[str]:
-    return [entry.strip() for entry in row.strip().strip("|").split("|")]
+def _anchors(path: Path) -> set[str]:
+    text = path.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", each.lower()).strip().replace(" ", "-") for each in headings}
+    return slugs | set(re.findall(r"<a id=\"([^\"]+)\"", text))
