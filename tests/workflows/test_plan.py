@@ -15,10 +15,8 @@ from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
 from workflows.estimate import estimate
 from workflows.plan import (
     SweepPlan,
-    by_axis,
     differing_settings,
     plan_sweep,
-    planned_cells,
 )
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import compute_cell, failed_record
@@ -64,34 +62,12 @@ def begun(tmp_path_factory) -> Path:
     return output
 
 
-def test_the_overview_has_every_cell_of_every_table(begun):
+def test_a_plan_has_every_cell_of_every_table(begun):
     plan = plan_sweep(CONFIG, begun)
-    cells = list(planned_cells(plan))
-    assert len(cells) == plan.n_cells == 2 * sum(PER_TABLE.values())
-    assert Counter(cell.variant.method for cell in cells) == {
-        method: 2 * count for method, count in PER_TABLE.items()
-    }
-    assert Counter(cell.state for cell in cells) == {"finished": 4, "failed": 1, "to do": 25}
-    assert {cell.request.seed for cell in cells if cell.scored} == {0}
-    retried = planned_cells(plan_sweep(CONFIG, begun, retry_failed=True))
-    assert Counter(cell.state for cell in retried) == {"finished": 4, "to do": 26}
-
-
-def test_cells_are_counted_by_the_axes_that_touch_them(begun):
-    plan = plan_sweep(CONFIG, begun)
-    axes = by_axis(plan, planned_cells(plan))
-    assert list(axes) == ["seeds", "methods", "objectives", "memberships", "optimization_sizes"]
-    assert {axis: {v: c.cells for v, c in counts.items()} for axis, counts in axes.items()} == {
-        "seeds": {"0": 15, "1": 15},
-        "methods": {method: 2 * count for method, count in PER_TABLE.items()},
-        # icl and batch have no objective, dnip no memberships, icl no rows.
-        "objectives": {"full": 12, "err": 12},
-        "memberships": {"all": 8, "2": 8},
-        "optimization_sizes": {"30": 14, "full": 14},
-    }
-    batch = axes["methods"]["batch"]
-    assert (batch.finished, batch.failed, batch.to_do) == (0, 1, 3)
-    assert axes["objectives"]["err"].finished == 2
+    assert plan.n_cells == 2 * sum(PER_TABLE.values())
+    assert Counter(variant.method for variant in plan.variants) == PER_TABLE
+    assert (len(plan.ended), plan.n_failed, len(plan.missing_tables)) == (5, 1, 1)
+    assert len(plan_sweep(CONFIG, begun, retry_failed=True).ended) == 4
 
 
 def test_only_what_differs_within_a_method_is_said():
@@ -154,7 +130,7 @@ def test_what_is_left_is_judged_by_what_is_like_it(begun):
     assert dnip.cell_seconds == pytest.approx(took, rel=0.5, abs=0.05)
 
 
-def test_a_dry_run_tells_axes_apart_and_computes_nothing(dcs, begun):
+def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
     path = begun / "sweep.yaml"
     path.write_text(CONFIG.model_dump_json(), encoding="utf-8")
     before = sorted(begun.rglob("*"))
@@ -162,8 +138,7 @@ def test_a_dry_run_tells_axes_apart_and_computes_nothing(dcs, begun):
     assert outcome.code == 0, outcome.err
     assert sorted(begun.rglob("*")) == before
     lines = [line.split() for line in outcome.out.splitlines()]
-    assert ["objectives", "full", "12", "2", "0", "10"] in lines
-    assert ["memberships", "all", "8", "0", "0", "8"] in lines
+    assert ["tiny_lm", "reviews", "2", "1", "30", "4", "1", "25"] in lines
     assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in outcome.out
     assert "to do: 1 table to score" in outcome.out
 
@@ -188,9 +163,8 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     _score(tmp_path, plan, {0, 1})
     plan = plan_sweep(config, tmp_path)
     cells = [cell for some in plan.cells.values() for cell in some]
-    assert len({cell.key for cell in cells}) == len(cells) == len(list(planned_cells(plan))) == 60
-    counts = by_axis(plan, planned_cells(plan))
-    assert [counts["seeds"][seed].cells for seed in ("0", "1")] == [30, 30]
+    assert len({cell.key for cell in cells}) == len(cells) == 60
+    assert Counter(cell.seed for cell in cells) == {0: 30, 1: 30}
 
 
 def test_a_key_of_a_request_is_that_of_its_plan(tmp_path):

@@ -115,7 +115,7 @@ def test_a_database_that_does_not_answer(password: str, tmp_path: Path) -> None:
 def test_a_model_server_that_repeats_the_key(tmp_path: Path, echo: str) -> None:
     outcome = run_dcs(
         *("generate", "--model", "m", "--engine", "openai", "--task", "reviews"),
-        *("--limit", "3", "--yes", "-o", tmp_path, "--base-url", f"http://{echo}/v1"),
+        *("--limit", "3", "--yes", "-o", tmp_path, "--set", f"scoring.base_url=http://{echo}/v1"),
     )
     assert outcome.code == 2, outcome
     search(outcome, tmp_path)

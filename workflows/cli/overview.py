@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.table import Table
 
 from dcs.evaluation.formatting import chance
@@ -17,32 +18,22 @@ from dcs.messages import last_line
 from dcs.selection.methods import get_method
 from tracking import CellRecord
 from tracking.results.figures import class_accuracy_figure
-from tracking.results.frames import Estimate, class_intervals, mean_and_deviation
-from workflows.cells import Cell, TableRequest, Variant
+from tracking.results.frames import Estimate
+from workflows.cells import Cell, Variant
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
-from workflows.config.axes import ABLATED, GRID
+from workflows.config.axes import ABLATED
 from workflows.config.sweep import SweepConfig
 from workflows.config.tuner import objective_label
 from workflows.estimate import estimate
-from workflows.plan import (
-    Count,
-    SweepPlan,
-    by_axis,
-    counted,
-    differing_settings,
-    plan_sweep,
-    planned_cells,
-)
+from workflows.plan import SweepPlan, differing_settings, plan_sweep
 
 __all__ = ["headline", "results_table", "show_plan", "show_results"]
 
-#: Most lines of the table of tables; a sweep with more tables is shown by less of their names.
-_MOST_LINES = 24
-_COLUMNS = ("model", "task", "shots", "seed")
-
 #: The settings in which cells of one method may differ.
 _AXES = ("objectives", *ABLATED, "optimization_sizes")
+
+_TITLES = {"objectives": "objective", "optimization_sizes": "rows"}
 
 #: Room taken by everything but the class columns.
 _OTHER_COLUMNS = 58
@@ -65,54 +56,25 @@ def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
     """Print the cells of a sweep: what is finished, what is missing, how long that may take."""
     with console.status("looking at what is there already"):
         plan = plan_sweep(config, output, retry_failed=retry_failed)
-        cells = list(planned_cells(plan))
-    # By as much of their names as tables can be told apart in so many lines.
-    names = [_names(request) for key in plan.requests for request in plan.requests_of(key)]
-    shown = next(
-        (
-            n
-            for n in range(len(_COLUMNS), 1, -1)
-            if len({name[:n] for name in names}) <= _MOST_LINES
-        ),
-        1,
-    )
-    scored: dict[tuple[str, ...], list[bool]] = {}
-    for key, request in plan.requests.items():
-        scored.setdefault(_names(request)[:shown], []).append(key in plan.cells)
-    heads = ("model ", "task ", "shots", "seed")[:shown]
-    table = new_table(*heads, "tables", "scored", "cells", "finished", "failed", "to do")
-    for name, count in counted((_names(cell.request)[:shown], cell) for cell in cells).items():
-        # None where all its requests are answered by tables of others.
-        own = scored.get(name, [])
-        table.add_row(*name, f"{len(own):,}", f"{sum(own):,}", *_figures(count))
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    n_variants = len(plan.variants)
+    for key, first in plan.requests.items():
+        for request in plan.requests_of(key):
+            count = counts.setdefault((request.model, request.task), Counter())
+            count["tables"] += request is first  # which may answer several requests
+            count["scored"] += request is first and key in plan.cells
+            count["cells"] += n_variants
+    for record in plan.ended.values():
+        counts[_group(record)]["finished" if record.finished else "failed"] += 1
+    heads = ("tables", "scored", "cells", "finished", "failed")
+    table = new_table("model ", "task ", *heads, "to do")
+    for names, count in counts.items():
+        to_do = count["cells"] - count["finished"] - count["failed"]
+        table.add_row(*names, *(f"{count[head]:,}" for head in heads), f"{to_do:,}")
     console.print(table)
-    axes = by_axis(plan, cells)
-    other = {axis: counts for axis, counts in axes.items() if axis not in GRID[:shown]}
-    if other:
-        console.print(_axes_table(other))
     console.print(headline(plan))
     announce(plan.missing_tables.values(), yes=True)
     console.print(_to_do(plan))
-
-
-def _names(request: TableRequest) -> tuple[str, ...]:
-    return tuple(str(getattr(request, name)) for name in _COLUMNS)
-
-
-def _axes_table(axes: Mapping[str, Mapping[str, Count]]) -> Table:
-    table = new_table("axis ", "value ", "cells", "finished", "failed", "to do")
-    for axis, counts in axes.items():
-        if table.row_count:
-            table.add_section()
-        for i, (value, count) in enumerate(list(counts.items())[:_MOST_LINES]):
-            table.add_row("" if i else axis, value, *_figures(count))
-        if len(counts) > _MOST_LINES:
-            table.add_row("", f"and {len(counts) - _MOST_LINES:,} more")
-    return table
-
-
-def _figures(count: Count) -> tuple[str, ...]:
-    return tuple(f"{n:,}" for n in (count.cells, count.finished, count.failed, count.to_do))
 
 
 def _to_do(plan: SweepPlan) -> str:
@@ -201,84 +163,38 @@ def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
     groups: dict[tuple[object, Variant], list[CellRecord]] = {}
     for record, variant in zip(records, variants, strict=True):
         groups.setdefault((record.identity["shots"], variant), []).append(record)
-    figures = {key: _Figures.of(group) for key, group in groups.items()}
+    figures = {
+        key: [Estimate.of(group, f"test/{name}") for name in ("accuracy", "cobias")]
+        for key, group in groups.items()
+    }
     with_shots = any(shots is not None for shots, _ in groups)
-    tested = any(each.p == each.p for own in figures.values() for each in own.measures)
+    tested = any(each.p == each.p for both in figures.values() for each in both)
     classes = [str(name) for name in records[0].class_accuracies["class"]]
-    room = width - _OTHER_COLUMNS - 14 * tested - sum(len(_axis_title(axis)) + 2 for axis in axes)
-    # As much of the classes as there is room for.
-    columns = {key: own.class_texts(intervals=True) for key, own in figures.items()}
-    if not _fits(classes, columns.values(), room):
-        columns = {key: own.class_texts(intervals=False) for key, own in figures.items()}
-    fits = _fits(classes, columns.values(), room)
-
-    measures = [[title, *(["p"] if tested else [])] for title in ("accuracy ↑", "COBias ↓")]
+    titles = [_TITLES.get(axis, axis.replace("_", " ")) for axis in axes]
+    room = width - _OTHER_COLUMNS - 14 * tested - sum(len(title) + 2 for title in titles)
+    fits = sum(max(3, len(name)) + 2 for name in classes) <= room
+    p = ["p"] if tested else []
     table = new_table(
         *(["shots"] if with_shots else []),
-        "method ",
-        *map(_axis_title, axes),
-        *measures[0],
-        *measures[1],
+        *("method ", *titles, "accuracy ↑", *p, "COBias ↓", *p),
         *(classes if fits else ["weakest class ", ""]),
     )
     previous: object = None
-    for (shots, variant), own in figures.items():
+    for (shots, variant), group in groups.items():
         method = get_method(variant.method)
         if shots != previous and table.row_count:
             table.add_section()
-        table.add_row(
-            *([str(shots)] if with_shots else []),
-            method.title,
-            *(settings[variant].get(axis, "") for axis in axes),
-            *(
-                text
-                for each in own.measures
-                for text in (each.percent(padded=True), *([chance(each.p)] if tested else []))
-            ),
-            *(columns[shots, variant] if fits else own.weakest(classes)),
-            style="bold" if method.searches else "",
-        )
         previous = shots
-    return table
-
-
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    """What a row of the table shows: accuracy and COBias, then the class accuracies."""
-
-    measures: tuple[Estimate, Estimate]
-    classes: tuple[Estimate, ...]
-
-    @classmethod
-    def of(cls, group: Sequence[CellRecord]) -> _Figures:
-        accuracy, cobias = (Estimate.of(group, f"test/{name}") for name in ("accuracy", "cobias"))
-        by_seed = [class_intervals(record) for record in group]
-        classes = by_seed[0]
-        if len(by_seed) > 1:
-            classes = [Estimate(_mean(seeds)) for seeds in zip(*by_seed, strict=True)]
-        return cls((accuracy, cobias), tuple(classes))
-
-    def class_texts(self, *, intervals: bool) -> list[str]:
-        shown = self.classes if intervals else [Estimate(each.mean) for each in self.classes]
-        return [each.percent(digits=0, padded=True) or "-" for each in shown]
-
-    def weakest(self, names: Sequence[str]) -> tuple[str, str]:
+        cells = [str(shots)] if with_shots else []
+        cells += [method.title, *(settings[variant].get(axis, "") for axis in axes)]
+        for each in figures[shots, variant]:
+            cells += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
+        by_seed = [record.class_accuracies["after"] for record in group]
         # A class without rows has no accuracy.
-        known = [pair for pair in zip(self.classes, names, strict=True) if pair[0].mean >= 0]
-        figure, name = min(known, key=lambda pair: pair[0].mean)
-        return name, figure.percent(digits=0, padded=True)
-
-
-def _fits(names: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> bool:
-    columns = zip(names, *rows, strict=True)
-    return sum(max(3, *map(len, texts)) + 2 for texts in columns) <= room
-
-
-def _axis_title(axis: str) -> str:
-    names = {"objectives": "objective", "optimization_sizes": "rows"}
-    return names.get(axis, axis.replace("_", " "))
-
-
-def _mean(estimates: Iterable[Estimate]) -> float:
-    # A class without rows has no accuracy.
-    return mean_and_deviation([each.mean for each in estimates if each.mean == each.mean])[0]
+        means = pd.DataFrame(by_seed, columns=classes, dtype=float).mean()
+        shown = {
+            name: "-" if mean != mean else f"{100 * mean:.0f}" for name, mean in means.items()
+        }
+        cells += shown.values() if fits else [str(means.idxmin()), shown[means.idxmin()]]
+        table.add_row(*cells, style="bold" if method.searches else "")
+    return table
