@@ -123,7 +123,7 @@ def _progress(*columns: ProgressColumn) -> Progress:
 @contextmanager
 def share_bar(description: str) -> Iterator[Callable[[float], None]]:
     """Show one bar of work of unknown units; call what is given with the share done, 0..1."""
-    with _progress(TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as progress:
+    with _progress(TimeElapsedColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task(marked(description), total=1.0)
         yield lambda share: progress.update(bar, completed=share)
         progress.update(bar, completed=1.0)
@@ -132,13 +132,7 @@ def share_bar(description: str) -> Iterator[Callable[[float], None]]:
 @contextmanager
 def count_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show one bar of `total` pieces of work; call what is given with the number just done."""
-    columns = (
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with _progress(*columns) as progress:
+    with _progress(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task(marked(description), total=total)
         yield lambda number: progress.advance(bar, number)
 

@@ -38,9 +38,7 @@ Config = Annotated[
 Models = Annotated[
     list[str] | None,
     typer.Option(
-        "--model",
-        metavar="MODEL",
-        help="Use this model instead of those of the file; repeatable.",
+        "--model", metavar="MODEL", help="Use this model instead of those of the file; repeatable."
     ),
 ]
 
@@ -51,7 +49,6 @@ Settings = Annotated[
         metavar="KEY=VALUE",
         help="Set any key of the configuration, e.g. tuner.trials=10 or scoring.dtype=bfloat16; "
         "the value in YAML; repeatable. It wins over the file.",
-        show_default=False,
     ),
 ]
 
@@ -62,7 +59,6 @@ Engine = Annotated[
         metavar="NAME",
         help="What scores the prompts: transformers (default), vllm, or openai (any "
         "OpenAI-compatible server); its options are the keys scoring.* of --set.",
-        show_default=False,
     ),
 ]
 
@@ -77,7 +73,6 @@ Limit = Annotated[
         metavar="ROWS",
         min=1,
         help="Use at most so many texts of each split, to try it out.",
-        show_default=False,
     ),
 ]
 
@@ -131,7 +126,6 @@ TrackingUri = Annotated[
         metavar="URI",
         help="MLflow store, e.g. http://127.0.0.1:5000 or postgresql://...; "
         "by default an SQLite file in that folder.",
-        show_default=False,
     ),
 ]
 
@@ -146,7 +140,6 @@ Data = Annotated[
         "--data",
         metavar="FOLDER",
         help="Folder with the texts of the tasks: FOLDER/TASK/..., or the files themselves.",
-        show_default=False,
     ),
 ]
 

@@ -130,16 +130,11 @@ def _group(record: CellRecord) -> tuple[str, str]:
 
 
 def _cell_name(identity: Mapping[str, Any]) -> str:
-    """Return the name of a cell; that of a poisoned one may hold settings that are not allowed."""
+    """Return the name of a cell, whose settings may be of another version."""
     name = f"{identity['method']} {identity['task']} {identity['shots']}-shot"
     tuner = identity.get("tuner") or {}
     if tuner.get("objective", "full") != "full":
         name += f" objective {objective_label(tuner['objective'])}"
-    for setting in ("weight_scale", "memberships"):
-        if tuner.get(setting) is not None:
-            name += f" {setting} {tuner[setting]}"
-    if identity.get("optimization_size") is not None:
-        name += f" {identity['optimization_size']} rows"
     return f"{name} seed {identity['seed']}"
 
 

@@ -43,7 +43,6 @@ def report(
             "--ui",
             metavar="URL",
             help="Where MLflow's pages are, for the links; by default where dcs ui opens them.",
-            show_default=False,
         ),
     ] = None,
     files: Annotated[
@@ -52,7 +51,6 @@ def report(
             "--files",
             metavar="DIR",
             help="Also write every table (Markdown, LaTeX, CSV, JSON) and figure (PNG, SVG) here.",
-            show_default=False,
         ),
     ] = None,
     log: Annotated[
@@ -215,7 +213,7 @@ def register_model(
     name: Annotated[str, typer.Option("--name", help="The model; made if there is none.")],
     alias: Annotated[
         str | None,
-        typer.Option(help="A name for this version, e.g. champion.", show_default=False),
+        typer.Option(help="A name for this version, e.g. champion."),
     ] = None,
     runs: Runs = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,

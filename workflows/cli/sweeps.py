@@ -68,7 +68,6 @@ def sweep(
             "--address",
             metavar="ADDRESS",
             help="Ray cluster to run on, e.g. auto or 10.0.0.5:6379; by default this machine.",
-            show_default=False,
         ),
     ] = None,
     output: Output = Path("dcs-runs"),
