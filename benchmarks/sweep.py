@@ -28,7 +28,7 @@ import numpy as np
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
-from tracking import Archive, CellRecord, Recorder
+from tracking import CellRecord, Recorder
 from workflows.cells import Cell, TableRequest
 from workflows.cluster.driver import run_sweep
 from workflows.config.sweep import SweepConfig, load_config, packaged_config
@@ -118,7 +118,7 @@ class CpuTime:
             return "scoring"
         if title.startswith(_CELLS) or before == "cells":
             return "cells"
-        return "drawing" if "_painter" in title else "Ray and idle workers"
+        return "Ray and idle workers"
 
     def end(self) -> dict[str, float]:
         """Return seconds by kind."""
@@ -246,7 +246,7 @@ def _record(one: CellRecord, output: Path, uri: str | None, cells: int) -> None:
         # The first cell pays for opening the store.
         recorder.record(dataclasses.replace(one, key="warm"))
         until = time.monotonic() + 120
-        while Archive(output).pending() and time.monotonic() < until:
+        while not recorder.recorded and time.monotonic() < until:
             time.sleep(0.05)
         opened, clock = time.perf_counter() - clock, time.perf_counter()
         for number in range(cells):

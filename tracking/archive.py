@@ -1,33 +1,112 @@
-"""The write-ahead archive: finished cells on disk, and which of them a tracking store has.
+"""The finished cells of an output folder, and the sweeps they belong to: the truth on disk.
 
 Under the output folder::
 
-    cells/<key>.json             one finished cell each; what is here is never computed again
-    archive/<id>/sweep.json       a destination: store, experiment, sweep
-    archive/<id>/journal.jsonl    which cells are to go there, and which have arrived
-    archive/<id>/lock             held by the one process that records there
+    cells/<key>.json          one finished cell each; what is here is never computed again
+    cells/<key>/figures/      its figures
+    sweeps/<key>.json         a sweep: its experiment, settings and tracking store
+    sweeps/<key>.cells        the keys of its cells, one on each line
+    sweeps/<key>.lock         held by the one process that records the sweep
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from dcs.errors import TrackingError
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from dcs.errors import ConfigError, TrackingError
 from dcs.io import atomic_write_bytes, read_text
-from tracking.records import CellRecord
-from tracking.store.destinations import Destination, DestinationInfo, read_info
+from dcs.messages import suggest
+from tracking.records import KEY_PATTERN, CellRecord, first_problem, plain
 
-__all__ = ["Archive", "ArchiveContents"]
+__all__ = ["Archive", "ArchiveContents", "Sweep", "SweepStatus", "parse_trials"]
+
+SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 #: Bytes of a record: 100,000 trials take a tenth of it.
 _LARGEST = 2**30
 
 
+def parse_trials(text: str | int) -> str | int:
+    """Read the option of which trials get runs: ``all``, ``none``, ``best:K`` or ``K``.
+
+    Parameters
+    ----------
+    text : str or int
+        What was typed.
+
+    Returns
+    -------
+    str or int
+        ``all``, ``none``, or a number of trials.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        For anything else.
+    """
+    number = str(text).removeprefix("best:")
+    if number.isascii() and number.isdigit():
+        return int(number)
+    if text in ("all", "none"):
+        return text
+    hint = suggest(text, ["all", "none"])
+    raise ConfigError(f"tracking.trials is {text!r}{hint}; allowed: all, none, best:K")
+
+
+class Sweep(BaseModel):
+    """One sweep: where its cells are recorded, and how.
+
+    Attributes
+    ----------
+    experiment : str
+        The MLflow experiment, which has the name of the sweep.
+    sweep_key : str
+        What tells this sweep from another one of the same name.
+    tracking_uri : str or None
+        The store that it was last recorded to, without a password; None for the default store of
+        the output folder.
+    sweep_params : dict
+        Parameters of the parent run.
+    run_name : str or None
+        Name of the parent run; the experiment's by default.
+    source : str
+        What MLflow shows as the source of the runs.
+    trials : {"all", "none"} or int
+        Which trials get a run of their own; a number means that many of the best.
+    trace_points : int
+        At most so many points of an annealing trace become step metrics.
+    figures : {"all", "none"}
+        Whether figures of the sweep are drawn at its end.
+    status : {"FINISHED", "FAILED", "KILLED"} or None
+        How it ended; None while it runs and after a crash.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    experiment: Annotated[str, Field(pattern=r"\S")]
+    sweep_key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
+    tracking_uri: str | None = None
+    sweep_params: Annotated[dict[str, Any], BeforeValidator(plain)] = {}
+    run_name: str | None = None
+    source: str = "dcs"
+    trials: Annotated[str | int, BeforeValidator(parse_trials)] = "all"
+    trace_points: Annotated[int, Field(ge=0)] = 100
+    figures: Literal["all", "none"] = "all"
+    status: SweepStatus | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ArchiveContents:
-    """What the archive holds.
+    """What an archive holds.
 
     Attributes
     ----------
@@ -42,7 +121,7 @@ class ArchiveContents:
 
 
 class Archive:
-    """The finished cells of an output folder.
+    """The finished cells of an output folder, and its sweeps.
 
     Parameters
     ----------
@@ -53,70 +132,50 @@ class Archive:
     def __init__(self, output: Path | str) -> None:
         self.output = Path(output).absolute()
         self.cells = self.output / "cells"
-        self.folder = self.output / "archive"
+        self._sweeps = self.output / "sweeps"
 
     def path(self, key: str) -> Path:
-        """Return the file of a cell.
-
-        Parameters
-        ----------
-        key : str
-            The cell's key.
-
-        Returns
-        -------
-        pathlib.Path
-            Whether or not it is there.
-        """
+        """Return the file of a cell, whether or not it is there."""
         return self.cells / f"{key}.json"
 
-    def write(self, record: CellRecord) -> Path:
-        """Keep a record, all or nothing; it is on the disk when this returns.
+    def write(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> Path:
+        """Keep a record and its figures; they are on the disk when this returns.
 
         Parameters
         ----------
         record : CellRecord
-            What to keep.
+            What to keep; written all or nothing.
+        figures : mapping of str to bytes, optional
+            Files by relative path; those of an earlier, different record are removed.
 
         Returns
         -------
         pathlib.Path
-            Its file.
+            The file of the record.
 
         Raises
         ------
         dcs.errors.TrackingError
-            When it cannot be written; names the file and the reason.
+            It cannot be written; names the file and the reason.
         """
         path = self.path(record.key)
         data = record.to_json().encode()
         try:
             if not (path.exists() and path.read_bytes() == data):
+                shutil.rmtree(self.cells / record.key, ignore_errors=True)
+                self._write_figures(record.key, figures or {})
                 atomic_write_bytes(path, data)
         except OSError as error:
-            raise TrackingError(
-                f"{path}: the finished cell cannot be written ({error.strerror or error}); make "
-                "room and run the same command again"
-            ) from error
+            raise _unwritable(path, error) from error
         return path
 
     def read(self, key: str) -> CellRecord:
         """Read one record.
 
-        Parameters
-        ----------
-        key : str
-            The cell's key.
-
-        Returns
-        -------
-        CellRecord
-            The record.
-
         Raises
         ------
         dcs.errors.TrackingError
-            When there is none or it is damaged; names the file.
+            There is none or it is damaged; names the file.
         """
         path = self.path(key)
         if not path.exists():
@@ -129,6 +188,22 @@ class Archive:
         if record.key != key:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
         return record
+
+    def figures(self, key: str) -> dict[str, bytes]:
+        """Return the figures of a cell by relative path."""
+        folder = self.cells / key
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+    def digest(self, key: str) -> str | None:
+        """Return the digest of a record without reading it; None where there is none."""
+        try:
+            return hashlib.sha256(self.path(key).read_bytes()).hexdigest()
+        except FileNotFoundError:
+            return None
 
     def load(self, keys: Iterable[str] | None = None, *, slim: bool = False) -> ArchiveContents:
         """Read the records of `keys` (all when None); a missing one is simply left out.
@@ -161,60 +236,95 @@ class Archive:
         return ArchiveContents(records, tuple(damaged))
 
     def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
-        """Return the cells that need not be computed again; failed and damaged ones are not.
-
-        Parameters
-        ----------
-        keys : iterable of str, optional
-            Which cells; all by default.
-
-        Returns
-        -------
-        dict of str to CellRecord
-            Records by key.
-        """
+        """Return the cells that need not be computed again, by key; all of them when None."""
         records = self.load(keys).records
         return {key: record for key, record in records.items() if record.finished}
 
-    def destination(self, info: DestinationInfo) -> Destination:
-        """Return the destination for `info`, new or known.
-
-        Parameters
-        ----------
-        info : DestinationInfo
-            Store, experiment and sweep.
-
-        Returns
-        -------
-        Destination
-            With what is known of it.
-        """
-        return Destination(self.folder / info.id, info)
-
-    def destinations(self) -> list[Destination]:
-        """Return all destinations that anything was ever recorded to.
-
-        Returns
-        -------
-        list of Destination
-            In the order of their folders.
+    def sweeps(self) -> list[Sweep]:
+        """Return all sweeps that were ever recorded from here.
 
         Raises
         ------
         dcs.errors.TrackingError
-            When a description is damaged; names the file.
+            A description is damaged; names the file.
         """
+        return [_read_sweep(path) for path in sorted(self._sweeps.glob("[!.]*.json"))]
+
+    def save_sweep(self, sweep: Sweep) -> None:
+        """Write the description of a sweep, replacing an earlier one."""
+        path = self._sweeps / f"{sweep.sweep_key}.json"
+        try:
+            atomic_write_bytes(path, sweep.model_dump_json(indent=2).encode())
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+    def add(self, sweep_key: str, key: str) -> None:
+        """Note that a cell belongs to a sweep."""
+        path = self._members(sweep_key)
+        try:
+            with path.open("a", encoding="ascii") as file:
+                # The break comes first: half a line of a crash spoils no other, and names no cell.
+                file.write(f"\n{key}")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+    def keys(self, sweep_key: str) -> list[str]:
+        """Return the keys of the cells of a sweep that are here, in the order they came in."""
+        path = self._members(sweep_key)
+        lines = path.read_text("utf-8", errors="replace").split() if path.exists() else []
         return [
-            Destination(path.parent, read_info(path))
-            for path in sorted(self.folder.glob("*/sweep.json"))
+            key
+            for key in dict.fromkeys(lines)
+            if KEY_PATTERN.fullmatch(key) and self.path(key).exists()
         ]
 
-    def pending(self) -> int:
-        """Return how many records still wait for their store, over all destinations.
+    def lock(self, sweep: Sweep) -> FileLock:
+        """Become the one process that records a sweep; the system lets go when it dies.
 
-        Returns
-        -------
-        int
-            Records that have not arrived.
+        Raises
+        ------
+        dcs.errors.TrackingError
+            Another process does.
         """
-        return sum(len(d.pending()) for d in self.destinations() if not d.info.moved)
+        path = self._sweeps / f"{sweep.sweep_key}.lock"
+        lock = FileLock(path, thread_local=False)
+        try:
+            self._sweeps.mkdir(parents=True, exist_ok=True)
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise TrackingError(
+                f"sweep {sweep.experiment!r} in {self.output} is being recorded by another "
+                "process; wait for it or use another output folder"
+            ) from None
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        return lock
+
+    def _members(self, sweep_key: str) -> Path:
+        return self._sweeps / f"{sweep_key}.cells"
+
+    def _write_figures(self, key: str, figures: Mapping[str, bytes]) -> None:
+        for name, data in figures.items():
+            path = self.cells / key / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+def _read_sweep(path: Path) -> Sweep:
+    text = read_text(path, error=TrackingError)
+    try:
+        return Sweep.model_validate_json(text)
+    except ValidationError as error:
+        raise TrackingError(
+            f"{path}: not a whole description of a sweep ({first_problem(error)}); delete it and "
+            "run the sweep again to record it"
+        ) from error
+
+
+def _unwritable(path: Path, error: OSError) -> TrackingError:
+    return TrackingError(
+        f"{path}: cannot be written ({error.strerror or error}); make room and run the same "
+        "command again"
+    )

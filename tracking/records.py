@@ -1,7 +1,7 @@
 """What is kept of one finished cell: plain values, one canonical JSON form.
 
-A record is complete in itself. It is written to the archive before anything is sent to a
-tracking store, and everything that MLflow shows can be made again from it.
+A record is complete in itself: it is on disk before anything is sent to a tracking store, and
+everything that MLflow shows can be made again from it.
 """
 
 from __future__ import annotations
@@ -11,126 +11,43 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dcs.errors import InvalidInputError, TrackingError
-from dcs.messages import reason, show, suggest
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic.dataclasses import dataclass
+
+from dcs.errors import TrackingError
+from dcs.io import parse_json
+from dcs.messages import show
 from dcs.schemes.scheme import CorrectionScheme
 
+if TYPE_CHECKING:
+    from dcs.search.problem import TracePoint
+
 __all__ = [
-    "CellRecord",
-    "CellStatus",
+    "KEY_PATTERN",
     "RECORD_FORMAT",
     "RECORD_VERSION",
-    "StoredCell",
     "TRACE_COLUMNS",
+    "CellRecord",
+    "CellStatus",
+    "StoredCell",
     "TrialRecord",
     "TrialState",
+    "first_problem",
+    "plain",
     "trace_rows",
 ]
-
-
-# JSON has no such numbers; Python would write them bare, which other readers refuse.
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def plain(value: Any, name: str) -> Any:
-    """Return `value` made of dict, list, str, int, float, bool and None only."""
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{name}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, f"{name}[{index}]") for index, item in enumerate(value)]
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    # NumPy scalars and arrays, without importing NumPy.
-    convert = getattr(value, "tolist", None)
-    if callable(convert):
-        return plain(convert(), name)
-    raise InvalidInputError(
-        f"{name} is a {type(value).__name__}; only text, numbers, truth values, None, lists and "
-        "mappings of them can be recorded"
-    )
-
-
-def encode(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def decode(value: Any) -> Any:
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-
-
-def decode_numbers(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: decode(value) for key, value in values.items()}
-
-
-def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Refuse what is not one of a few words."""
-    if value not in allowed:
-        raise InvalidInputError(f"{name} is {show(value)}; allowed: {', '.join(allowed)}")
-
-
-def integer(name: str, value: Any) -> int:
-    """Return a whole number, or say what is not one."""
-    try:
-        if int(value) == value:
-            return int(value)
-    except (TypeError, ValueError, OverflowError):
-        pass  # Said below, together with every other value that is not a whole number.
-    raise InvalidInputError(f"{name} is {show(value)}; a whole number is needed")
-
-
-def number(name: str, value: Any) -> float:
-    """Return a number, or say what is not one."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInputError(f"{name} is {show(value)}; a number is needed") from None
-
-
-def numbers(values: Mapping[str, Any], name: str) -> dict[str, float]:
-    """Return numbers by name."""
-    return {str(key): number(f"{name}[{key!r}]", value) for key, value in values.items()}
-
-
-def class_columns(table: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the columns of class accuracies, all of one length; None for NaN."""
-    found = {str(name): plain(list(values), str(name)) for name, values in table.items()}
-    for name, values in found.items():
-        found[name] = [
-            None if isinstance(value, float) and math.isnan(value) else value for value in values
-        ]
-    if found and not {"class", "before", "after"} <= set(found):
-        raise InvalidInputError(
-            f"class_accuracies has the columns {', '.join(found)}; class, before and after "
-            "are needed"
-        )
-    if len({len(values) for values in found.values()}) > 1:
-        sizes = ", ".join(f"{name}: {len(values)}" for name, values in found.items())
-        raise InvalidInputError(f"class_accuracies has columns of unequal length ({sizes})")
-    return found
-
 
 RECORD_FORMAT = "dcs-cell"
 
 RECORD_VERSION = 2
-
 """Version 2 added `histograms`; a record without them is written as version 1."""
 
 TRACE_COLUMNS = ("temperature", "current", "best", "acceptance")
-
-"""What is kept of an annealing run at each temperature, in this order."""
+"""Columns of a trace, in this order."""
 
 CellStatus = Literal["FINISHED", "FAILED"]
 
@@ -138,10 +55,41 @@ TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
 
 TraceRow = tuple[float, float, float, float]
 
+#: Keys of cells and sweeps name files.
 KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def plain(value: Any) -> Any:
+    """Return `value` made of dict, list, str, int, float, bool and None only."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    # NumPy scalars and arrays, without importing NumPy.
+    convert = getattr(value, "tolist", None)
+    if callable(convert):
+        return plain(convert())
+    raise ValueError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that a model refused, on one line that names the key."""
+    detail = error.errors()[0]
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, detail['loc']))}: {message}, got {show(detail['input'])}"
+
+
+_Plain = BeforeValidator(plain)
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class TrialRecord:
     """One trial of the study that tuned a cell.
 
@@ -164,26 +112,15 @@ class TrialRecord:
     """
 
     number: int
-    params: Mapping[str, Any]
+    params: Annotated[Mapping[str, Any], _Plain]
     metrics: Mapping[str, float]
     state: TrialState
     seconds: float
     started_ms: int
     value: float | None = None
 
-    def __post_init__(self) -> None:
-        name = f"trial {self.number}"
-        one_of(f"{name}: state", self.state, ("COMPLETE", "PRUNED", "FAIL"))
-        _set(self, "number", integer("trial number", self.number))
-        _set(self, "params", plain(self.params, f"{name}: params"))
-        _set(self, "metrics", numbers(self.metrics, f"{name}: metrics"))
-        _set(self, "seconds", number(f"{name}: seconds", self.seconds))
-        _set(self, "started_ms", integer(f"{name}: started_ms", self.started_ms))
-        if self.value is not None:
-            _set(self, "value", number(f"{name}: value", self.value))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class CellRecord:
     """One cell of a sweep: what it was, what it chose and what it reached.
 
@@ -228,55 +165,46 @@ class CellRecord:
 
     Raises
     ------
-    dcs.errors.InvalidInputError
-        When a value cannot be kept as plain JSON, or the scheme is none; names the field.
+    pydantic.ValidationError
+        A value cannot be kept as plain JSON, or the scheme is none; names the field.
     """
 
-    key: str
+    key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
     sweep: str
-    identity: Mapping[str, Any]
-    params: Mapping[str, Any]
+    identity: Annotated[Mapping[str, Any], _Plain]
+    params: Annotated[Mapping[str, Any], _Plain]
     metrics: Mapping[str, float]
-    scheme: Mapping[str, Any] | None
-    class_accuracies: Mapping[str, list[Any]]
+    scheme: Annotated[Mapping[str, Any] | None, _Plain]
+    class_accuracies: Annotated[Mapping[str, list[Any]], _Plain]
     started_ms: int
     finished_ms: int
     trials: tuple[TrialRecord, ...] = ()
     trace: tuple[TraceRow, ...] = ()
-    histograms: Mapping[str, list[Any]] = field(default_factory=dict)
+    histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     status: CellStatus = "FINISHED"
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Annotated[Mapping[str, Any], _Plain] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.key, str) or not KEY_PATTERN.fullmatch(self.key):
-            raise InvalidInputError(
-                f"cell key {self.key!r} cannot name a file: letters, digits, '.', '_' and '-' "
-                "are allowed, at most 128"
-            )
-        one_of("cell status", self.status, ("FINISHED", "FAILED"))
-        one_of("cell direction", self.direction, ("maximize", "minimize"))
-        for name in ("sweep", "error"):
-            value = getattr(self, name)
-            if not isinstance(value, str) and (name == "sweep" or value is not None):
-                raise InvalidInputError(f"cell {name} is {show(value)}; a text is needed")
-        for name in ("identity", "params", "provenance", "scheme"):
-            value = getattr(self, name)
-            if name == "scheme" and value is None:
-                continue
-            if not isinstance(value, Mapping):
-                raise InvalidInputError(f"{name} is {show(value)}; a mapping is needed")
-            _set(self, name, plain(value, name))
-        if self.scheme is not None:
-            # What cannot be read as a scheme could never be recorded as a model.
-            CorrectionScheme.from_dict(self.scheme, source=f"scheme of cell {self.key}")
-        _set(self, "metrics", numbers(self.metrics, "metrics"))
-        _set(self, "class_accuracies", class_columns(self.class_accuracies))
-        _set(self, "trials", tuple(self.trials))
-        _set(self, "trace", tuple(_trace_row(row) for row in self.trace))
-        for name in ("started_ms", "finished_ms"):
-            _set(self, name, integer(name, getattr(self, name)))
+    @field_validator("scheme")
+    @classmethod
+    def _readable(cls, scheme: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        # What cannot be read as a scheme could never be recorded as a model.
+        if scheme is not None:
+            CorrectionScheme.from_dict(scheme)
+        return scheme
+
+    @field_validator("class_accuracies")
+    @classmethod
+    def _columns(cls, table: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
+        if table and not {"class", "before", "after"} <= set(table):
+            raise ValueError("the columns class, before and after are needed")
+        if len({len(column) for column in table.values()}) > 1:
+            raise ValueError("columns of unequal length")
+        return {
+            name: [None if isinstance(v, float) and math.isnan(v) else v for v in column]
+            for name, column in table.items()
+        }
 
     @property
     def finished(self) -> bool:
@@ -289,28 +217,13 @@ class CellRecord:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def slim(self) -> CellRecord:
-        """Return the record without trials, trace and histograms: tables need none of them.
-
-        Returns
-        -------
-        CellRecord
-            With all else as it is.
-        """
+        """Return the record without trials, trace and histograms: tables need none of them."""
         return replace(self, trials=(), trace=(), histograms={})
 
     def to_json(self) -> str:
-        """Return the canonical JSON: sorted keys, one line, no NaN literals.
-
-        Returns
-        -------
-        str
-            What :meth:`from_json` reads.
-        """
-        body: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
-        body["trials"] = [
-            {item.name: getattr(trial, item.name) for item in fields(trial)}
-            for trial in self.trials
-        ]
+        """Return the canonical JSON: sorted keys, one line, no NaN literals."""
+        body: dict[str, Any] = _values(self)
+        body["trials"] = [_values(trial) for trial in self.trials]
         # Without them the record of an earlier version keeps its form, and with it its digest.
         version = RECORD_VERSION if self.histograms else 1
         if not self.histograms:
@@ -321,7 +234,7 @@ class CellRecord:
         except ValueError:
             # A number that JSON does not have: few records hold one, and looking takes longer
             # than writing.
-            return _canonical(encode(body))
+            return _canonical(_finite(body))
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "cell record") -> CellRecord:
@@ -337,103 +250,28 @@ class CellRecord:
         Raises
         ------
         dcs.errors.TrackingError
-            When it is not a cell record, is damaged, or was written by a newer version.
+            It is not a cell record, is damaged, or was written by a newer version.
         """
-        try:
-            body = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise TrackingError(f"{source}: not a whole cell record ({reason(error)})") from error
-        if not isinstance(body, dict) or body.get("format") != RECORD_FORMAT:
+        body = parse_json(text, source=source, error=TrackingError, finite=False)
+        if not isinstance(body, dict) or body.pop("format", None) != RECORD_FORMAT:
             raise TrackingError(f"{source}: not a cell record (no format {RECORD_FORMAT!r})")
-        version = body.get("version")
+        version = body.pop("version", None)
         if type(version) is not int or not 1 <= version <= RECORD_VERSION:
             raise TrackingError(
                 f"{source}: cell record version {show(version)} cannot be read, only 1 to "
                 f"{RECORD_VERSION}; update this package"
             )
-        del body["format"], body["version"]
-        return _build(cls, body, source)
-
-
-class _TracePoint(Protocol):
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def current(self) -> float: ...
-    @property
-    def best(self) -> float: ...
-    @property
-    def acceptance(self) -> float: ...
-
-
-def trace_rows(points: Iterable[_TracePoint]) -> tuple[TraceRow, ...]:
-    """Turn the trace of an annealing result into the plain rows of a `CellRecord`.
-
-    Parameters
-    ----------
-    points : iterable of TracePoint
-        As in :attr:`dcs.AnnealingResult.trace`.
-
-    Returns
-    -------
-    tuple of tuple of float
-        One row per temperature, in the order of `TRACE_COLUMNS`.
-    """
-    return tuple(
-        (float(p.temperature), float(p.current), float(p.best), float(p.acceptance))
-        for p in points
-    )
-
-
-def _build(cls: type[CellRecord], body: dict[str, Any], source: str) -> CellRecord:
-    _known_keys(cls, body, source)
-    try:
-        trials = body.pop("trials", [])
-        for trial in trials:
-            _known_keys(TrialRecord, trial, source)
-            trial["metrics"] = decode_numbers(trial["metrics"])
-            trial["value"] = decode(trial.get("value"))
-            trial["seconds"] = decode(trial["seconds"])
-        body["trials"] = tuple(TrialRecord(**trial) for trial in trials)
-        body["metrics"] = decode_numbers(body["metrics"])
-        body["trace"] = tuple(
-            tuple(decode(value) for value in row) for row in body.get("trace", [])
-        )
-        return cls(**body)
-    except KeyError as error:
-        raise TrackingError(f"{source}: not a whole cell record (no key {error})") from error
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise TrackingError(f"{source}: not a whole cell record ({reason(error)})") from error
-
-
-def _canonical(body: Any) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _known_keys(kind: type[CellRecord | TrialRecord], body: Any, source: str) -> None:
-    allowed = [item.name for item in fields(kind)]
-    for key in body if isinstance(body, dict) else ():
-        if key not in allowed:
+        try:
+            return cls(**body)
+        except ValidationError as error:
             raise TrackingError(
-                f"{source}: unknown key {key!r}{suggest(key, allowed)}; "
-                "was it written by another version?"
-            )
+                f"{source}: not a whole cell record ({first_problem(error)})"
+            ) from error
+        except RecursionError:
+            raise TrackingError(f"{source}: nested too deeply for a cell record") from None
 
 
-def _set(record: object, name: str, value: Any) -> None:
-    object.__setattr__(record, name, value)
-
-
-def _trace_row(row: Iterable[Any]) -> TraceRow:
-    values = tuple(number("trace value", value) for value in row)
-    if len(values) != len(TRACE_COLUMNS):
-        raise InvalidInputError(
-            f"a trace row has {len(values)} values; it needs {', '.join(TRACE_COLUMNS)}"
-        )
-    return values[0], values[1], values[2], values[3]
-
-
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class StoredCell:
     """A cell and its run.
 
@@ -448,3 +286,38 @@ class StoredCell:
     record: CellRecord
     run_id: str
     experiment_id: str
+
+
+def trace_rows(points: Iterable[TracePoint]) -> tuple[TraceRow, ...]:
+    """Turn the trace of an annealing result into the plain rows of a `CellRecord`.
+
+    Parameters
+    ----------
+    points : iterable of TracePoint
+        As in :attr:`dcs.AnnealingResult.trace`.
+
+    Returns
+    -------
+    tuple of tuple of float
+        One row per temperature, in the order of `TRACE_COLUMNS`.
+    """
+    return tuple((p.temperature, p.current, p.best, p.acceptance) for p in points)
+
+
+def _values(record: CellRecord | TrialRecord) -> dict[str, Any]:
+    return {item.name: getattr(record, item.name) for item in fields(record)}
+
+
+def _canonical(body: Any) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with NaN and infinities as words, which pydantic reads as numbers."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -64,7 +64,7 @@ def test_a_server_gone_for_good_is_replaced_by_another_store(
     assert report.pending == 0
     check_complete(scored, undisturbed[1])
     # Nothing is left for the old one.
-    assert Archive(scored).pending() == 0
+    assert sync(scored) == ()
 
 
 def test_a_sweep_is_recorded_in_postgresql(cluster, undisturbed, scored, postgres):

@@ -26,8 +26,8 @@ from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table
 from tracking import Archive
+from tracking.archive import Sweep
 from tracking.records import CellRecord, TrialRecord
-from tracking.store.destinations import DestinationInfo, read_info
 from workflows.config.sweep import load_config
 from workflows.tables import ProbabilityStore
 
@@ -100,7 +100,7 @@ SWEEP = {
     "tuner": {"protocol": "paper", "trials": 2, "development": 0.2, "max_beta": 1.0},
     "tracking": {"trials": "none"},
 }
-_INFO = DestinationInfo(tracking_uri=None, experiment="s", sweep_key="k")
+_SWEEP = Sweep(experiment="s", sweep_key="k")
 
 
 def _bytes_of(write: Callable[[Any], Any]) -> bytes:
@@ -136,6 +136,17 @@ def _read_texts(path: Path) -> Any:
     (path.parent / "task.yaml").write_text(described)
     (path.parent / "opt.jsonl").write_bytes(_lines(TEXTS))
     return get_task(str(path.parent / "task.yaml")).examples("test")
+
+
+def _read_sweep(path: Path) -> object:
+    """Put the file where an archive has it, and read it there."""
+    there = path.parent / "sweeps" / path.name
+    there.parent.mkdir(exist_ok=True)
+    path.rename(there)
+    try:
+        return Archive(path.parent).sweeps()
+    finally:
+        there.rename(path)
 
 
 def _read_record(path: Path) -> CellRecord:
@@ -304,16 +315,12 @@ KINDS = (
         content=json.loads(record().to_json()),
     ),
     Kind(
-        "destination",
-        "sweep.json",
+        "sweep",
+        "k.json",
         b"",
-        read_info,
+        _read_sweep,
         TrackingError,
-        content={
-            **{name: getattr(_INFO, name) for name in _INFO.__slots__},
-            "format": "dcs-archive",
-            "version": 1,
-        },
+        content=_SWEEP.model_dump(),
     ),
     Kind("note", "scoring.json", json.dumps(_NOTE).encode(), _read_note, content=_NOTE),
 )

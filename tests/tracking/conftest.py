@@ -26,12 +26,12 @@ def nothing_lands_in_the_working_directory(
 def runs_without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else in recording; ask for `drawn` where it is looked at."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("tracking.store._painter.Painter._draw", lambda painter, order: {})
+        monkeypatch.setattr("tracking.store.recorder.sweep_figures", lambda records: {})
 
 
 @pytest.fixture
 def drawn() -> None:
-    """Have the figures of cells and sweeps drawn."""
+    """Have the figures of sweeps drawn."""
 
 
 @pytest.fixture

@@ -44,7 +44,8 @@ def run_dcs(*arguments: object) -> Outcome:
 @pytest.fixture(autouse=True)
 def runs_without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else in recording, and is tested where it is written."""
-    monkeypatch.setattr("tracking.store._painter.Painter._draw", lambda painter, order: {})
+    monkeypatch.setattr("tracking.store.recorder.sweep_figures", lambda records: {})
+    monkeypatch.setattr("tracking.results.figures.cell_figures", lambda record: {})
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,7 +16,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from filelock import FileLock
+
 from dcs.errors import ConfigError, TrackingError
+from dcs.io import atomic_path
 from dcs.messages import one_line, suggest
 from dcs.messages import redact as redact_text
 
@@ -132,7 +134,14 @@ def stored_uri(uri: str, output: Path | str) -> str | None:
 
 def redact(uri: str) -> str:
     """Return `uri` without a password, fit for files and messages."""
-    return redact_text(uri, environment=False)
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        shown = make_url(uri).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        shown = uri
+    return redact_text(shown, environment=False)
 
 
 def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list[str]:
@@ -180,20 +189,24 @@ def artifact_location(uri: str, output: Path, experiment: str) -> str | None:
     return (folder / "mlartifacts" / name[:80]).as_uri()
 
 
-def open_client(uri: str) -> MlflowClient:
-    """Open a store, making a new SQLite file ready where needed.
+def open_client(uri: str, *, create: bool = True) -> MlflowClient:
+    """Open a store; with `create` a new SQLite file is made ready where needed.
 
     Raises
     ------
     StoreUnavailable
-        When nothing answers there, with the reason in one line.
+        Nothing answers there, with the reason in one line.
     """
     client_class = load_client_class()
     check_reachable(uri)
     with quietly():
         try:
             if uri.startswith("sqlite"):
-                _make_sqlite(uri, client_class)
+                path = Path(re.sub(r"^[^:]+:///", "", uri))
+                if create:
+                    _make_sqlite(path, client_class)
+                elif not path.is_file():
+                    raise FileNotFoundError(f"{path}: no such database")
             client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
         except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
@@ -211,44 +224,38 @@ def _remedy(error: Exception) -> str:
     return ""
 
 
-def _make_sqlite(uri: str, client_class: type[MlflowClient]) -> None:
+def _make_sqlite(path: Path, client_class: type[MlflowClient]) -> None:
     """Make a new SQLite file whole or not at all, and never in the place of another.
 
     MLflow makes its tables in dozens of steps, which takes seconds; were it killed among them, no
     version of it could open the file again.
     """
-    path = Path(re.sub(r"^[^:]+:///", "", uri))
     if path.exists():
         return
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
         made = Path(folder) / path.name
         client_class(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
-        # MLflow keeps its connection, so a copy is taken the way SQLite offers.
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".dcs-", dir=path.parent) as beside:
-            copied = Path(beside) / path.name
+        with FileLock(path.with_name(f".{path.name}.lock")):
+            if path.exists():
+                return  # Another sweep in this folder was faster, and has its file open.
+            # MLflow keeps its connection, so a copy is taken the way SQLite offers.
             with (
+                atomic_path(path) as whole,
                 closing(sqlite3.connect(made)) as source,
-                closing(sqlite3.connect(copied)) as copy,
+                closing(sqlite3.connect(whole)) as copy,
             ):
                 source.backup(copy)
-            try:
-                os.link(copied, path)
-            except FileExistsError:
-                pass  # Another sweep in this folder was faster, and has its file open.
-            except OSError:
-                copied.rename(path)  # A file system without links.
 
 
 def load_client_class() -> type[MlflowClient]:
     """Import MLflow (about a second), with its usage reports off unless asked for."""
     if "mlflow" not in sys.modules:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    from mlflow import MlflowClient, pyfunc
-
-    # The models of schemes need it, and a thread that imports it races with other imports.
-    if not hasattr(pyfunc, "PythonModel"):
-        raise TrackingError("this MLflow cannot save models; install mlflow>=3.17")
+    for name, value in _REQUEST_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    # The models of schemes need pyfunc, and a thread that imports it races with other imports.
+    from mlflow import MlflowClient, pyfunc  # noqa: F401
 
     return MlflowClient
 
@@ -259,11 +266,11 @@ def check_reachable(uri: str) -> None:
     Raises
     ------
     StoreUnavailable
-        When no TCP connection to the server or database can be made.
+        No TCP connection to the server or database can be made.
     """
     try:
         parts = urlsplit(uri)
-        host, port = parts.hostname or "", parts.port
+        host, port = parts.hostname, parts.port
     except ValueError:
         # The reason would quote a part of the password.
         raise StoreUnavailable(
@@ -271,69 +278,36 @@ def check_reachable(uri: str) -> None:
             "password as %2F and so on"
         ) from None
     kind = parts.scheme.partition("+")[0]
-    if kind not in _PORTS or (is_http(uri) and kind in getproxies() and not proxy_bypass(host)):
-        return  # Behind a proxy only the request itself can tell.
-    if not host and not is_http(uri):
-        return  # A database on this machine, over a socket that its driver knows.
+    if not host or kind not in _PORTS:
+        return  # A file, or a database on this machine over a socket that its driver knows.
+    if is_http(uri) and kind in getproxies() and not proxy_bypass(host):
+        return  # Only the request itself can tell.
     try:
         socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise StoreUnavailable(one_line(error)) from error
-
-
-_patch_lock = threading.Lock()
-
-_patch_users = 0
-
-_patched: list[str] = []
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Use MLflow with short timeouts and without its chatter, for the calling thread.
-
-    The environment is the only way to set MLflow's timeouts. It is changed only where the user
-    set nothing, and put back when the last user leaves.
-    """
-    global _patch_users
-    quiet = _ThreadFilter(threading.get_ident())
+    """Use MLflow without its chatter."""
+    # Lets pass what a logger of this name says, which is none of them.
+    mute = logging.Filter("dcs")
     loggers = [logging.getLogger(name) for name in _NOISY]
-    with _patch_lock:
-        if _patch_users == 0:
-            _patched[:] = [name for name in _REQUEST_SETTINGS if name not in os.environ]
-            os.environ.update({name: _REQUEST_SETTINGS[name] for name in _patched})
-        _patch_users += 1
     for logger in loggers:
-        logger.addFilter(quiet)
+        logger.addFilter(mute)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(quiet)
-        with _patch_lock:
-            _patch_users -= 1
-            if _patch_users == 0:
-                for name in _patched:
-                    os.environ.pop(name, None)
-                _patched.clear()
-
-
-class _ThreadFilter(logging.Filter):
-    """Drops what one thread logs."""
-
-    def __init__(self, thread: int) -> None:
-        super().__init__()
-        self._thread = thread
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.thread != self._thread
+            logger.removeFilter(mute)
 
 
 def open_store(tracking_uri: str) -> MlflowClient:
     """Open a store to read from it, or say which one cannot be opened."""
     uri = resolve_tracking_uri(tracking_uri, ".")
     try:
-        return open_client(uri)
+        return open_client(uri, create=False)
     except StoreUnavailable as error:
         raise StoreUnavailable(f"tracking store {redact(uri)} cannot be used: {error}") from error
 
@@ -363,14 +337,19 @@ def check_active(experiment: Experiment) -> None:
         )
 
 
-def search_runs(client: MlflowClient, experiment_id: str, where: str) -> Iterator[Run]:
+def search_runs(
+    client: MlflowClient, experiment_id: str, where: str, *, deleted: bool = False
+) -> Iterator[Run]:
     """Yield the runs of an experiment that fulfil a condition, oldest first."""
+    from mlflow.entities import ViewType
+
     token: str | None = None
     while True:
         with quietly():
             page = client.search_runs(
                 [experiment_id],
                 where,
+                run_view_type=ViewType.ALL if deleted else ViewType.ACTIVE_ONLY,
                 order_by=["attributes.start_time ASC"],
                 max_results=1000,
                 page_token=token,

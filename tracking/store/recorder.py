@@ -1,25 +1,27 @@
-"""Replays what a tracking store has missed."""
+"""Records sweeps: on disk first, and by a thread in the background into a tracking store."""
 
 from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from dcs.errors import ConfigError, InvalidInputError, TrackingError
-from dcs.messages import named, one_line, suggest
-from tracking.archive import Archive
-from tracking.records import KEY_PATTERN, CellRecord, plain
-from tracking.store._painter import Painter, is_drawn
+from pydantic import ValidationError
+
+from dcs.errors import ConfigError, TrackingError
+from dcs.messages import named, one_line
+from tracking.archive import Archive, Sweep, SweepStatus
+from tracking.records import CellRecord, first_problem
+from tracking.results.figures import sweep_figures
 from tracking.store.client import (
     StoreUnavailable,
     artifact_location,
@@ -30,13 +32,13 @@ from tracking.store.client import (
     resolve_tracking_uri,
     stored_uri,
 )
-from tracking.store.destinations import Destination, DestinationInfo
 from tracking.store.runs import SweepRuns
 
-__all__ = ["Recorder", "RecorderReport", "SweepStatus", "check_figures", "parse_trials", "sync"]
+__all__ = ["Recorder", "RecorderReport", "SweepStatus", "sync"]
 
+_log = logging.getLogger("tracking")
 
-SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,395 +49,34 @@ class RecorderReport:
     ----------
     tracking_uri, experiment : str
         Where they go; without a password.
-    experiment_id, parent_run_id : str or None
+    parent_run_id : str or None
         None when the store was never reached.
     recorded : int
         Cells written to the store by this recorder.
     pending : int
-        Cells that are only in the archive.
+        Cells that are on disk and that the store is not known to have.
     rejected : mapping of str to str
         Those of them that the store answered but did not take: key and reason.
     damaged : tuple of str
-        Archive files that cannot be read, one line each.
+        Records that cannot be read, one line each.
     status : {"FINISHED", "FAILED", "KILLED"}
         End of the sweep.
     ended : bool
         Whether the store knows of the end.
     message : str
-        One line for people, with the command that replays what is pending.
+        One line for people, with the command that sends what is pending.
     """
 
     tracking_uri: str
     experiment: str
-    experiment_id: str | None
     parent_run_id: str | None
     recorded: int
     pending: int
     rejected: Mapping[str, str]
     damaged: tuple[str, ...]
-    status: str
+    status: SweepStatus
     ended: bool
     message: str
-
-
-def parse_trials(text: str | int) -> str | int:
-    """Read the option of which trials get runs: ``all``, ``none``, ``best:K`` or ``K``.
-
-    Parameters
-    ----------
-    text : str or int
-        What was typed.
-
-    Returns
-    -------
-    str or int
-        ``all``, ``none``, or a number of trials.
-
-    Raises
-    ------
-    dcs.errors.ConfigError
-        For anything else.
-    """
-    number = str(text).removeprefix("best:")
-    if number.isascii() and number.isdigit():
-        return int(number)
-    if text in ("all", "none"):
-        return text
-    hint = suggest(text, ["all", "none"])
-    raise ConfigError(f"tracking.trials is {text!r}{hint}; allowed: all, none, best:K")
-
-
-def check_figures(figures: str) -> str:
-    """Return the option of which figures are drawn, or refuse it."""
-    if figures in ("all", "none"):
-        return figures
-    raise ConfigError(
-        f"tracking.figures is {figures!r}{suggest(figures, ['all', 'none'])}; allowed: all, none"
-    )
-
-
-_log = logging.getLogger("tracking")
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
-
-DRAWING_SECONDS = 20.0
-
-
-class Sender:
-    """Sends the records of one destination, and ends its sweep.
-
-    Parameters
-    ----------
-    uri : str
-        The store.
-    archive : Archive
-        Where the records are.
-    destination : Destination
-        Which of them have arrived; must be acquired.
-    warn : callable, optional
-        Called with one line, once, when the store cannot be used.
-    progress : callable, optional
-        Called after each recorded cell.
-    drawing_seconds : float
-        For how long figures of cells are drawn after the end of the sweep. Before, they are drawn
-        whenever there is nothing to send.
-    """
-
-    def __init__(
-        self,
-        uri: str,
-        archive: Archive,
-        destination: Destination,
-        *,
-        warn: Callable[[str], None] | None,
-        progress: Callable[[], None] | None,
-        drawing_seconds: float = DRAWING_SECONDS,
-    ) -> None:
-        self.tracking_uri = uri
-        self.archive = archive
-        # Held while a record is written and noted, so that file and note are of one mind.
-        self.files = threading.RLock()
-        self._destination = destination
-        self._warn = warn or _log.warning
-        self._progress = progress
-        self._todo: dict[str, None] = dict.fromkeys(destination.pending())
-        self._wake = threading.Condition()
-        self._stop_status: SweepStatus | None = None
-        self._stop_at: float | None = None
-        self._runs: SweepRuns | None = None
-        self._recorded = 0
-        self._rejected: dict[str, str] = {}
-        self._damaged: dict[str, str] = {}
-        self._trouble: str | None = None
-        self._painter = Painter(archive)
-        self._drawing_seconds = drawing_seconds
-        self._given_up: set[str] = set()
-        self._warned = False
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
-        self._thread.start()
-
-    def send(self, key: str) -> None:
-        """Have the record of a cell sent when its turn comes."""
-        with self._wake:
-            self._todo[key] = None
-            self._wake.notify()
-
-    def stop(self, status: SweepStatus, timeout: float | None) -> None:
-        """End the sweep once all is sent, or after `timeout` seconds; does not wait."""
-        with self._wake:
-            # The later call is the more urgent one: Ctrl-C while the end is waited for.
-            self._stop_status = status
-            self._stop_at = None if timeout is None else time.monotonic() + timeout
-            self._wake.notify()
-
-    def join(self, timeout: float | None) -> bool:
-        """Wait for the end; False if it has not come in time."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        finally:
-            self._painter.close()
-
-    def _work(self) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                while (key := self._next()) is not None:
-                    self._write(key)
-                    pause, self._trouble = _FIRST_PAUSE, None
-                    self._draw_while_idle()
-                self._conclude()
-                return
-            except StoreUnavailable as error:
-                self._say_unavailable(error)
-            except Exception as error:
-                # Whatever goes wrong here must not take the sweep with it.
-                _log.debug("recording failed", exc_info=True)
-                self._say_unavailable(error)
-            if self._stop_status is not None:
-                self._remember_end()
-                return
-            self._rest(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _next(self) -> str | None:
-        """Wait for the next key; "" asks to open the store, None to conclude."""
-        with self._wake:
-            while True:
-                if self._runs is None and self._stop_status is None:
-                    return ""
-                late = self._stop_at is not None and time.monotonic() > self._stop_at
-                if self._todo and not late:
-                    key = next(iter(self._todo))
-                    del self._todo[key]
-                    return key
-                if self._stop_status is not None:
-                    return None
-                self._wake.wait()
-
-    def _draw_while_idle(self) -> None:
-        while self._runs is not None:
-            with self._wake:
-                if self._todo or self._stop_status is not None:
-                    return
-            if not self._draw_one(self._runs):
-                return
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        with self._wake:
-            while self._stop_status is None and (left := until - time.monotonic()) > 0:
-                self._wake.wait(left)
-
-    def _open(self) -> SweepRuns:
-        if self._runs is None:
-            uri, info = self.tracking_uri, self._destination.info
-            client = open_client(uri)
-            location = artifact_location(uri, self.archive.output, info.experiment)
-            try:
-                with quietly():
-                    self._runs = SweepRuns(client, info, location=location)
-            except StoreUnavailable:
-                raise
-            except Exception as error:
-                raise StoreUnavailable(one_line(error)) from error
-            # Marks from a store that has since been deleted are void. What was refused before is
-            # not tried again by this recorder.
-            given_up = self._rejected.keys() | self._damaged.keys()
-            pending = self._destination.pending(self._runs.parent_id)
-            with self._wake:
-                self._todo |= {key: None for key in pending if key not in given_up}
-        return self._runs
-
-    def _write(self, key: str) -> None:
-        if not key:
-            self._open()
-            return
-        try:
-            with self.files:
-                record = self.archive.read(key)
-                digest = record.digest
-                # A driver that died may have replaced the file and not said so.
-                self._destination.queue(key, digest)
-        except TrackingError as error:
-            self._damaged[key] = str(error)
-            return
-        try:
-            run_id, parent_id = self._attempt(record, digest)
-        except StoreUnavailable:
-            with self._wake:
-                self._todo[key] = None
-            raise
-        except Exception as error:
-            _log.debug("cell %s was not taken", key, exc_info=True)
-            self._rejected[key] = named(error)
-        else:
-            self._rejected.pop(key, None)
-            to_draw = self._destination.info.figures and is_drawn(record)
-            self._destination.mark(key, digest, run_id=run_id, parent=parent_id, drawn=not to_draw)
-            self._recorded += 1
-            if self._progress is not None:
-                self._progress()
-        with self._wake:
-            # Opening the store may have put the key back; a newer record of it must stay.
-            if self._destination.digest(key) == digest:
-                self._todo.pop(key, None)
-
-    def _attempt(self, record: CellRecord, digest: str) -> tuple[str, str]:
-        """Write a cell, a second time if the store fails but still answers.
-
-        A store that does not answer raises StoreUnavailable; any other error is the record's.
-        """
-        runs = self._open()
-        try:
-            with quietly():
-                return runs.write_cell(record, digest), runs.parent_id
-        except Exception:
-            _log.debug("cell %s: first attempt failed", record.key, exc_info=True)
-        self._runs = None
-        runs = self._open()
-        try:
-            with quietly():
-                return runs.write_cell(record, digest), runs.parent_id
-        except Exception:
-            self._runs = None
-            runs = self._open()
-            with quietly():
-                runs.forget_cell(record.key)
-            raise
-
-    def _conclude(self) -> None:
-        runs = self._open()
-        self._trouble = None
-        self._remember_end()
-        contents = self.archive.load(self._destination.keys, slim=True)
-        with quietly():
-            try:
-                runs.write_summary(contents.records.values())
-            except Exception as error:
-                # The tables can be made again; a run that seems to run for ever is worse.
-                _log.debug("the tables of the sweep were not taken", exc_info=True)
-                self._trouble = one_line(error)
-            runs.end(self._stop_status or "KILLED")
-        self._ended = self._trouble is None
-        if self._ended:
-            self._destination.save(ended=True)
-        # Last, so that nothing is missing but figures if this is the time to be killed.
-        self._draw_the_rest(runs, contents.records)
-
-    def _draw_one(self, runs: SweepRuns) -> bool:
-        """Draw a cell that has been recorded; False if there is none left."""
-        if not self._destination.info.figures:
-            return False
-        undrawn = self._destination.undrawn()
-        key = next((key for key in undrawn if key not in self._given_up), None)
-        if key is None:
-            return False
-        figures = self._painter.cell(key)
-        if figures is None:
-            self._given_up.add(key)
-            return True
-        try:
-            with quietly():
-                runs.write_figures(figures, run_id=undrawn[key])
-            self._destination.mark_drawn(key, self._destination.digest(key) or "")
-        except Exception as error:
-            # The figures can be drawn again; the cell itself is recorded.
-            self._given_up.add(key)
-            _log.debug("the figures of %s were not taken (%s)", key, one_line(error))
-        return True
-
-    def _draw_the_rest(self, runs: SweepRuns, keys: Iterable[str]) -> None:
-        """Draw the sweep and, for a while, the cells that are left; not for who is in a hurry."""
-        if self._stop_at is not None or not self._destination.info.figures:
-            return
-        until = time.monotonic() + self._drawing_seconds
-        try:
-            if not self._destination.is_pictured(runs.parent_id):
-                figures = self._painter.sweep(keys)
-                with quietly():
-                    runs.write_figures(figures or {})
-                if figures is not None:
-                    self._destination.mark_pictured(runs.parent_id)
-        except Exception as error:
-            # Without its pictures the sweep is recorded all the same.
-            _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
-        while self._stop_at is None and time.monotonic() < until and self._draw_one(runs):
-            continue
-
-    def _remember_end(self) -> None:
-        try:
-            self._destination.save(status=self._stop_status)
-        except TrackingError as error:
-            self._trouble = one_line(error)  # A sweep without a known end counts as killed.
-
-    def _say_unavailable(self, error: Exception) -> None:
-        self._runs = None
-        self._trouble = one_line(error)
-        if not self._warned:
-            self._warned = True
-            self._warn(
-                f"tracking store {redact(self.tracking_uri)} cannot be used ({self._trouble}); "
-                f"results are kept in {self.archive.output} and recorded when it can"
-            )
-
-    def report(self, status: SweepStatus) -> RecorderReport:
-        """Return what has become of the records so far."""
-        runs = self._runs
-        pending = self._destination.pending(runs.parent_id if runs else None)
-        uri, name = redact(self.tracking_uri), self._destination.info.experiment
-        idle = not self._recorded and not pending
-        new = "nothing new to record" if idle else f"{self._recorded} cells recorded"
-        message = f"{new} in experiment {name!r} of {uri}"
-        if pending or not self._ended:
-            reason = self._trouble or next(iter(self._rejected.values()), None)
-            reason = reason or next(iter(self._damaged.values()), "out of time")
-            message += (
-                f"; {len(pending)} pending ({reason}): "
-                f"`dcs sync --output {self.archive.output}` records them"
-            )
-        elif self._destination.info.figures and (left := len(self._destination.undrawn())):
-            message += (
-                f"; cells without figures: {left}, `dcs sync --output {self.archive.output}` "
-                "draws them"
-            )
-        return RecorderReport(
-            tracking_uri=uri,
-            experiment=name,
-            experiment_id=runs.experiment_id if runs else None,
-            parent_run_id=runs.parent_id if runs else None,
-            recorded=self._recorded,
-            pending=len(pending),
-            rejected=dict(self._rejected),
-            damaged=tuple(self._damaged.values()),
-            status=status,
-            ended=self._ended,
-            message=message,
-        )
 
 
 class Recorder:
@@ -450,7 +91,7 @@ class Recorder:
         Any MLflow store but a folder of files; by default the SQLite file ``mlflow.db`` in
         `output`, with the artifacts beside it.
     output : path-like
-        The folder of the sweep's results; holds the archive.
+        The folder of the sweep's results.
     experiment : str
         Name of the MLflow experiment, which is the name of the sweep.
     sweep_key : str
@@ -468,9 +109,7 @@ class Recorder:
     trace_points : int
         At most so many points of an annealing trace become step metrics.
     figures : {"all", "none"}
-        Whether figures are drawn, in a process of their own: the scheme and the annealing run of
-        each cell while there is nothing to send, and at the end those of the sweep and, for 20
-        seconds, of the cells that are left. `tracking.sync` draws what is then missing.
+        Whether the figures of the sweep are drawn at its end.
     warn : callable, optional
         Called with one line, from the writing thread, when the store stops answering; by default
         it is logged.
@@ -478,11 +117,9 @@ class Recorder:
     Raises
     ------
     dcs.errors.ConfigError
-        When the store or an option is not allowed.
-    dcs.errors.InvalidInputError
-        When the sweep's key cannot name a file.
+        The store or an option is not allowed.
     dcs.errors.TrackingError
-        When another process records the same sweep.
+        Another process records the same sweep.
     """
 
     def __init__(
@@ -501,95 +138,63 @@ class Recorder:
         warn: Callable[[str], None] | None = None,
     ) -> None:
         uri = resolve_tracking_uri(tracking_uri, output)
-        if not experiment.strip():
-            raise ConfigError("the name of the experiment is empty")
-        if not KEY_PATTERN.fullmatch(sweep_key):
-            raise InvalidInputError(
-                f"sweep key {sweep_key!r} is not allowed: letters, digits, '.', '_' and '-', at "
-                "most 128"
+        try:
+            sweep = Sweep(
+                experiment=experiment,
+                sweep_key=sweep_key,
+                tracking_uri=stored_uri(uri, output),
+                sweep_params=dict(sweep_params or {}),
+                run_name=run_name,
+                source=source,
+                trials=trials,
+                trace_points=trace_points,
+                figures=figures,
             )
-        if trace_points < 0:
-            raise ConfigError(f"tracking.trace_points is {trace_points}; 0 or more is needed")
-        info = DestinationInfo(
-            tracking_uri=stored_uri(uri, output),
-            experiment=experiment,
-            sweep_key=sweep_key,
-            sweep_params=plain(dict(sweep_params or {}), "sweep_params"),
-            run_name=run_name,
-            source=source,
-            trials=parse_trials(trials),
-            trace_points=trace_points,
-            figures=check_figures(figures) == "all",
-        )
-        archive = Archive(output)
-        self._start(uri, archive, archive.destination(info), warn, None)
+        except ValidationError as error:
+            raise ConfigError(f"tracking: {first_problem(error)}") from None
+        self._start(uri, Archive(output), sweep, warn=warn or _log.warning)
 
     @classmethod
-    def resume(
-        cls,
-        uri: str,
-        archive: Archive,
-        destination: Destination,
-        *,
-        progress: Callable[[], None] | None = None,
+    def _resume(
+        cls, uri: str, archive: Archive, sweep: Sweep, progress: Callable[[], None]
     ) -> Recorder:
-        """Return a recorder that sends what is pending at a known destination.
-
-        Parameters
-        ----------
-        uri : str
-            The store, with its password if it has one.
-        archive : Archive
-            Where the records are.
-        destination : Destination
-            Where they are to go.
-        progress : callable, optional
-            Called after each recorded cell.
-
-        Returns
-        -------
-        Recorder
-            At work already.
-        """
+        """Return a recorder that sends what the store lacks of a known sweep."""
         recorder = cls.__new__(cls)
-        recorder._start(uri, archive, destination, None, progress, drawing_seconds=math.inf)
+        recorder._start(uri, archive, sweep, warn=_log.warning, progress=progress)
         return recorder
 
     def _start(
         self,
         uri: str,
         archive: Archive,
-        destination: Destination,
-        warn: Callable[[str], None] | None,
-        progress: Callable[[], None] | None,
+        sweep: Sweep,
         *,
-        drawing_seconds: float = DRAWING_SECONDS,
+        warn: Callable[[str], None],
+        progress: Callable[[], None] | None = None,
     ) -> None:
         self.tracking_uri = uri
         self.archive = archive
-        self._destination = destination
-        self._held = threading.local()
-        self._closed = False
-        self._report: RecorderReport | None = None
+        self._sweep = sweep
         # Imported here and not by the thread, where it would race with the imports of others.
         load_client_class()
-        destination.acquire()
+        self._lock = archive.lock(sweep)
         try:
-            destination.save(status=None, ended=False, moved=False)
+            archive.save_sweep(sweep)
         except TrackingError:
-            destination.release()
+            self._lock.release()
             raise
-        self._sender = Sender(
-            uri,
-            archive,
-            destination,
-            warn=warn,
-            progress=progress,
-            drawing_seconds=drawing_seconds,
-        )
+        self._keys = set(archive.keys(sweep.sweep_key))
+        self._closed = False
+        self._report: RecorderReport | None = None
+        self._sender = _Sender(uri, archive, sweep, warn=warn, progress=progress)
         atexit.register(self.close)
 
-    def record(self, cell: CellRecord) -> None:
+    @property
+    def recorded(self) -> int:
+        """How many cells this recorder has written to the store so far."""
+        return self._sender.recorded
+
+    def record(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> None:
         """Keep a finished cell and have it recorded; returns once it is safe on the disk.
 
         May be called from any thread, and for cells of an earlier run of the sweep, which are
@@ -597,29 +202,31 @@ class Recorder:
 
         Parameters
         ----------
-        cell : CellRecord
+        record : CellRecord
             What to keep.
+        figures : mapping of str to bytes, optional
+            Its figures, by artifact path.
 
         Raises
         ------
         dcs.errors.TrackingError
-            When the recorder is closed or the disk takes no more.
+            The recorder is closed or the disk takes no more.
         """
         if self._closed:
-            raise TrackingError(f"cell {cell.key}: the recorder of this sweep is closed")
-        with self._holding():
-            with self._sender.files:
-                self.archive.write(cell)
-                new = self._destination.queue(cell.key, cell.digest)
-            if new:
-                self._sender.send(cell.key)
+            raise TrackingError(f"cell {record.key}: the recorder of this sweep is closed")
+        # A key without its record is no harm; a record without its key would not be sent.
+        if record.key not in self._keys:
+            self.archive.add(self._sweep.sweep_key, record.key)
+            self._keys.add(record.key)
+        self.archive.write(record, figures)
+        self._sender.send(record.key)
 
     def finish(
         self, status: SweepStatus = "FINISHED", *, timeout: float | None = None
     ) -> RecorderReport:
-        """Record everything, write the tables of the sweep, and end its run.
+        """Record everything, write the tables and figures of the sweep, and end its run.
 
-        Does not wait for a store that does not answer: what is not recorded stays in the archive.
+        Does not wait for a store that does not answer: `sync` sends what it misses.
 
         Parameters
         ----------
@@ -672,33 +279,239 @@ class Recorder:
             self.close("FAILED" if issubclass(kind, Exception) else "KILLED")
 
     def _end(self, status: SweepStatus, timeout: float | None) -> RecorderReport:
-        if self._report is not None:
-            return self._report
-        self._closed = True
-        interrupted = getattr(self._held, "depth", 0) > 0
-        with self._holding():
-            self._sender.stop(status, timeout)
-        if interrupted:
-            # A signal handler on top of `record`, whose locks the sender may need: it cannot be
-            # waited for here, but by the next call, at the latest when Python exits.
-            return self._sender.report(status)
-        # A request under way is not interrupted, but it is not waited for beyond its timeout.
-        gone = self._sender.join(None if timeout is None else timeout + 10.0)
         if self._report is None:
+            self._closed = True
+            self._sender.stop(status, timeout)
+            # A request under way is not interrupted, but not waited for beyond its timeout.
+            gone = self._sender.join(None if timeout is None else timeout + 10.0)
             self._report = self._sender.report(status)
             if gone:
-                self._destination.release()
+                self._lock.release()
             atexit.unregister(self.close)
         return self._report
 
-    @contextmanager
-    def _holding(self) -> Iterator[None]:
-        """Mark that this thread holds locks, which a signal handler must not wait upon."""
-        self._held.depth = getattr(self._held, "depth", 0) + 1
+
+class _Sender:
+    """The thread that writes the records of one sweep to its store, and ends the sweep there.
+
+    Other threads reach it through a queue alone, which a signal handler may use at any moment.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        archive: Archive,
+        sweep: Sweep,
+        *,
+        warn: Callable[[str], None],
+        progress: Callable[[], None] | None,
+    ) -> None:
+        # Who is told of progress catches up; a sweep that runs says so in the store at once.
+        self._is_live = progress is None
+        self.recorded = 0
+        self.idle = False
+        self._uri = uri
+        self._archive = archive
+        self._sweep = sweep
+        self._warn = warn
+        self._progress = progress
+        self._queue: SimpleQueue[str | None] = SimpleQueue()
+        self._todo = dict.fromkeys(archive.keys(sweep.sweep_key))
+        self._stop: tuple[SweepStatus, float | None] | None = None
+        self._runs: SweepRuns | None = None
+        self._rejected: dict[str, str] = {}
+        self._damaged: dict[str, str] = {}
+        self._trouble: str | None = None
+        self._warned = False
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
+        self._thread.start()
+
+    def send(self, key: str) -> None:
+        self._queue.put(key)
+
+    def stop(self, status: SweepStatus, timeout: float | None) -> None:
+        """End the sweep once all is sent, or after `timeout` seconds; does not wait."""
+        # The later call is the more urgent one: Ctrl-C while the end is waited for.
+        self._stop = status, None if timeout is None else time.monotonic() + timeout
+        self._queue.put(None)
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait for the end; False if it has not come in time."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                self._open()
+                while (key := self._next()) is not None:
+                    self._send_one(key)
+                    pause = _FIRST_PAUSE
+                self._conclude()
+                return
+            except Exception as error:
+                # Whatever goes wrong here must not take the sweep with it.
+                _log.debug("recording failed", exc_info=True)
+                self._say_unavailable(error)
+            if self._stop is not None:
+                self._collect(0.0)
+                self._remember_end(self._stop[0])
+                return
+            self._collect(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _collect(self, seconds: float) -> None:
+        """Take what arrives in the next seconds; a stop ends the wait."""
+        until = time.monotonic() + seconds
+        with suppress(Empty):
+            while True:
+                wait = max(0.0, until - time.monotonic()) if self._stop is None else 0.0
+                self._take(self._queue.get(block=wait > 0, timeout=wait or None))
+
+    def _take(self, key: str | None) -> None:
+        if key is not None:
+            self._todo[key] = None
+
+    def _next(self) -> str | None:
+        """Wait for the next key; None to conclude."""
+        self._collect(0.0)
+        while not self._todo and self._stop is None:
+            self._take(self._queue.get())
+        deadline = self._stop[1] if self._stop is not None else None
+        late = deadline is not None and time.monotonic() > deadline
+        return None if late else next(iter(self._todo), None)
+
+    def _open(self) -> SweepRuns:
+        if self._runs is None:
+            client = open_client(self._uri)
+            location = artifact_location(self._uri, self._archive.output, self._sweep.experiment)
+            try:
+                with quietly():
+                    runs = SweepRuns(client, self._sweep, location=location)
+                    if self._is_live:
+                        runs.begin()
+            except StoreUnavailable:
+                raise
+            except Exception as error:
+                raise StoreUnavailable(one_line(error)) from error
+            self._runs, self._trouble = runs, None
+        return self._runs
+
+    def _send_one(self, key: str) -> None:
+        """Have the store hold the record of a cell as it is on disk."""
+        digest = self._archive.digest(key)
+        if digest is not None and not self._holds(key, digest):
+            try:
+                record = self._archive.read(key)
+            except TrackingError as error:
+                self._damaged[key] = str(error)
+            else:
+                self._damaged.pop(key, None)
+                self._upsert(record)
+        del self._todo[key]
+        if self._progress is not None:
+            self._progress()
+
+    def _holds(self, key: str, digest: str) -> bool:
+        with quietly():
+            return self._open().keep(key, digest) is not None
+
+    def _upsert(self, record: CellRecord) -> None:
+        """Write a cell, a second time if the store fails but still answers."""
+        figures = self._archive.figures(record.key)
+        for _ in range(2):
+            runs = self._open()
+            try:
+                with quietly():
+                    runs.write_cell(record, figures)
+            except Exception as error:
+                _log.debug("cell %s was not taken", record.key, exc_info=True)
+                # Opening it again tells whether the store is away or the record at fault.
+                self._runs = None
+                self._rejected[record.key] = named(error)
+            else:
+                self._rejected.pop(record.key, None)
+                self.recorded += 1
+                return
+        with quietly():
+            self._open().forget_cell(record.key)
+
+    def _conclude(self) -> None:
+        runs = self._open()
+        status, deadline = self._stop or ("KILLED", None)
+        self._remember_end(status)
+        if not runs.is_running:
+            self.idle = self._ended = True
+            return
+        records = list(
+            self._archive.load(self._archive.keys(self._sweep.sweep_key)).records.values()
+        )
+        with quietly():
+            try:
+                runs.write_summary(records)
+            except Exception as error:
+                # The tables can be made again; a run that seems to run for ever is worse.
+                _log.debug("the tables of the sweep were not taken", exc_info=True)
+                self._trouble = one_line(error)
+            runs.end(status)
+            self._ended = self._trouble is None
+            # Last, and not for who is in a hurry: `dcs report` can draw them again.
+            if deadline is None and self._sweep.figures == "all":
+                self._draw(runs, records)
+
+    def _draw(self, runs: SweepRuns, records: list[CellRecord]) -> None:
         try:
-            yield
-        finally:
-            self._held.depth -= 1
+            if self.recorded or not runs.has_figures():
+                runs.write_figures(sweep_figures(records))
+        except Exception as error:
+            # Without its figures the sweep is recorded all the same.
+            _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
+
+    def _remember_end(self, status: SweepStatus) -> None:
+        self._sweep = self._sweep.model_copy(update={"status": status})
+        try:
+            self._archive.save_sweep(self._sweep)
+        except TrackingError as error:
+            self._trouble = one_line(error)  # A sweep without a known end counts as killed.
+
+    def _say_unavailable(self, error: Exception) -> None:
+        self._runs = None
+        self._trouble = one_line(error)
+        if not self._warned:
+            self._warned = True
+            self._warn(
+                f"tracking store {redact(self._uri)} cannot be used ({self._trouble}); "
+                f"results are kept in {self._archive.output} and recorded when it can"
+            )
+
+    def report(self, status: SweepStatus) -> RecorderReport:
+        """Return what has become of the records so far."""
+        pending = {*self._todo, *self._rejected, *self._damaged}
+        uri, name = redact(self._uri), self._sweep.experiment
+        idle = not self.recorded and not pending
+        new = "nothing new to record" if idle else f"{self.recorded} cells recorded"
+        message = f"{new} in experiment {name!r} of {uri}"
+        if pending or not self._ended:
+            reasons = [self._trouble, *self._rejected.values(), *self._damaged.values()]
+            reason = next(filter(None, reasons), "out of time")
+            message += (
+                f"; {len(pending)} pending ({reason}): "
+                f"`dcs sync --output {self._archive.output}` records them"
+            )
+        return RecorderReport(
+            tracking_uri=uri,
+            experiment=name,
+            parent_run_id=self._runs.parent_id if self._runs else None,
+            recorded=self.recorded,
+            pending=len(pending),
+            rejected=dict(self._rejected),
+            damaged=tuple(self._damaged.values()),
+            status=status,
+            ended=self._ended,
+            message=message,
+        )
 
 
 def sync(
@@ -707,7 +520,7 @@ def sync(
     tracking_uri: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[RecorderReport, ...]:
-    """Record everything in the archive of `output` that its store does not have yet.
+    """Upsert every finished cell of `output` into the stores of its sweeps.
 
     Each cell is recorded exactly once, however often this runs and wherever an earlier attempt
     stopped. A sweep whose driver died is ended as KILLED.
@@ -717,11 +530,10 @@ def sync(
     output : path-like
         The folder of a sweep's results.
     tracking_uri : str, optional
-        Where to record instead: every sweep of the folder goes there, whatever its store has.
-        A store with a password needs this (or ``MLFLOW_TRACKING_URI``), since passwords are not
-        kept on the disk.
+        Where to record instead, from now on: every sweep of the folder goes there. A store with a
+        password needs this (or ``MLFLOW_TRACKING_URI``), since passwords are not kept on disk.
     progress : callable, optional
-        Called with the cells recorded so far and their number.
+        Called with the number of cells that were looked at so far, and of all.
 
     Returns
     -------
@@ -731,67 +543,44 @@ def sync(
     Raises
     ------
     dcs.errors.TrackingError
-        When `output` holds no results, a sweep is being recorded at the moment, or its password
-        is missing.
+        `output` holds no results, a sweep is being recorded at the moment, or its password is
+        missing.
     """
     archive = Archive(output)
-    known = [d for d in archive.destinations() if not d.info.moved]
-    if not known:
+    sweeps = archive.sweeps()
+    if not sweeps:
         raise TrackingError(f"{archive.output}: no sweep was recorded from here; check --output")
-    if tracking_uri is None:
-        work = [(_store_of(d, archive), d) for d in known if _is_unfinished(d)]
-    else:
-        uri = resolve_tracking_uri(tracking_uri, output)
-        work = [(uri, _moved(d, uri, archive)) for d in known]
-        work = [(uri, d) for uri, d in work if _is_unfinished(d)]
-    total = sum(len(d.pending()) for _, d in work)
+    total = sum(len(archive.keys(sweep.sweep_key)) for sweep in sweeps)
     done = 0
 
     def one_more() -> None:
         nonlocal done
         done += 1
         if progress is not None:
-            progress(done, max(done, total))
+            progress(done, total)
 
     reports = []
-    for uri, destination in work:
-        status = cast(SweepStatus, destination.info.status or "KILLED")
-        recorder = Recorder.resume(uri, archive, destination, progress=one_more)
-        reports.append(recorder.finish(status))
+    for sweep in sweeps:
+        uri = _store_of(sweep, archive, tracking_uri)
+        there = sweep.model_copy(update={"tracking_uri": stored_uri(uri, output)})
+        recorder = Recorder._resume(uri, archive, there, one_more)
+        report = recorder.finish(sweep.status or "KILLED")
+        if not recorder._sender.idle:
+            reports.append(report)
     return tuple(reports)
 
 
-def _is_unfinished(destination: Destination) -> bool:
-    undrawn = destination.info.figures and destination.undrawn()
-    return bool(destination.pending() or not destination.info.ended or undrawn)
-
-
-def _store_of(destination: Destination, archive: Archive) -> str:
-    stored = destination.info.tracking_uri
-    if stored is None or "***" not in stored:
-        return resolve_tracking_uri(stored, archive.output)
-    given = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if given and redact(resolve_tracking_uri(given, archive.output)) == stored:
-        return resolve_tracking_uri(given, archive.output)
+def _store_of(sweep: Sweep, archive: Archive, given: str | None) -> str:
+    stored = sweep.tracking_uri
+    if given is not None or stored is None or "***" not in stored:
+        return resolve_tracking_uri(given or stored, archive.output)
+    secret = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if (
+        secret
+        and stored_uri(resolve_tracking_uri(secret, archive.output), archive.output) == stored
+    ):
+        return resolve_tracking_uri(secret, archive.output)
     raise TrackingError(
         f"the password of {stored} is not kept on the disk; give the whole address with "
         "--tracking-uri or MLFLOW_TRACKING_URI"
     )
-
-
-def _moved(destination: Destination, uri: str, archive: Archive) -> Destination:
-    """Return the destination of the same sweep in another store, with all cells queued."""
-    place = stored_uri(uri, archive.output)
-    if place == destination.info.tracking_uri:
-        return destination
-    info = destination.info
-    with destination:
-        # Waiting for a store that was given up would never end.
-        if destination.pending() or not info.ended:
-            destination.save(moved=True)
-    moved = archive.destination(info.moved_to(place))
-    with moved:
-        moved.save()
-        for key in destination.keys:
-            moved.queue(key, destination.digest(key) or "")
-    return moved

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracking import schema
+from tracking.archive import Sweep
+from tracking.environment import git_commit, user_name
 from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord
-from tracking.results import summary
-from tracking.results.frames import has_chosen
-from tracking.store import _content
+from tracking.results import summary, tables
+from tracking.results.frames import has_chosen, objective_label, own_setting, trial_score
 from tracking.store.client import check_active, search_runs
-from tracking.store.destinations import DestinationInfo
 from tracking.store.serving import save_scheme_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param, Run
+    from mlflow.entities import DatasetInput, Metric, Param, Run
+
+__all__ = ["SweepRuns", "cell_name", "chosen", "setting_tags", "thin"]
 
 _COMPLETE = ("FINISHED", "FAILED")
 
@@ -32,6 +38,7 @@ class _Found:
     status: str
     digest: str | None
     parent: str | None
+    deleted: bool
 
 
 class SweepRuns:
@@ -41,7 +48,7 @@ class SweepRuns:
     ----------
     client : MlflowClient
         An open store.
-    info : DestinationInfo
+    sweep : Sweep
         The sweep.
     location : str or None
         Where a new experiment keeps its artifacts; None leaves it to the server.
@@ -49,51 +56,80 @@ class SweepRuns:
     Raises
     ------
     StoreUnavailable
-        When the experiment was deleted in the store.
+        The experiment was deleted in the store.
     """
 
-    def __init__(
-        self, client: MlflowClient, info: DestinationInfo, *, location: str | None
-    ) -> None:
+    def __init__(self, client: MlflowClient, sweep: Sweep, *, location: str | None) -> None:
         self._client = client
-        self._info = info
+        self._sweep = sweep
         self.experiment_id = self._experiment(location)
-        self.parent_id = self._parent()
-        self._listed: dict[str, list[_Found]] | None = None
-        # Cells tried since the listing: what the store holds of them is looked up again.
-        self._tried: set[str] = set()
+        self.parent_id, self.is_running = self._parent()
+        # One listing instead of a search per cell, which gets slower with every run.
+        self._cells: dict[str, list[_Found]] = {}
+        for run in search_runs(client, self.experiment_id, _kind(schema.KIND_CELL), deleted=True):
+            name = run.data.tags.get(schema.CELL_KEY, "")
+            self._cells.setdefault(name, []).append(_found(run))
 
-    def write_cell(self, record: CellRecord, digest: str) -> str:
-        """Write a cell once, with its trials and artifacts, and return its run id.
+    def begin(self) -> None:
+        """Show the sweep as running."""
+        if not self.is_running:
+            self._client.update_run(self.parent_id, status="RUNNING")
+            self.is_running = True
 
-        A complete run of the same record is kept; anything else found under the cell's key, such
-        as a run that a crash left half-written, is deleted first.
+    def keep(self, key: str, digest: str) -> str | None:
+        """Return the complete run of a record, and delete whatever else has the cell's key.
+
+        That is what a crash left half-written, or an older record. A run that somebody deleted
+        from this sweep counts as there.
         """
-        kept = self._keep(record.key, digest)
+        kept: _Found | None = None
+        for run in self._cells.get(key, []):
+            whole = run.digest == digest and run.status in _COMPLETE
+            if run.deleted:
+                if whole and run.parent == self.parent_id:
+                    kept = kept or run
+            elif whole and kept is None:
+                kept = run
+                if run.parent != self.parent_id:
+                    self._client.set_tag(run.id, schema.PARENT, self.parent_id)
+            else:
+                self._delete(run)
+        self._cells[key] = [kept] if kept else []
+        return kept.id if kept else None
+
+    def write_cell(self, record: CellRecord, figures: Mapping[str, bytes]) -> str:
+        """Write a cell once, with its trials and artifacts, and return its run id."""
+        digest = record.digest
+        kept = self.keep(record.key, digest)
         if kept is not None:
             return kept
-        self._tried.add(record.key)
-        run = self._client.create_run(
-            self.experiment_id,
-            start_time=record.started_ms,
-            tags=self._cell_tags(record, digest),
-            run_name=_content.cell_name(record),
+        self.begin()
+        run = _found(
+            self._client.create_run(
+                self.experiment_id,
+                start_time=record.started_ms,
+                tags=self._cell_tags(record, digest),
+                run_name=cell_name(record),
+            )
         )
-        run_id = str(run.info.run_id)
-        self._client.log_batch(run_id, self._cell_metrics(record), self._cell_params(record))
-        if inputs := _content.datasets(record):
-            self._client.log_inputs(run_id, inputs)
+        self._cells[record.key] = [run]
+        self._client.log_batch(
+            run.id, self._cell_metrics(record), _params({**record.identity, **record.params})
+        )
+        if inputs := _datasets(record):
+            self._client.log_inputs(run.id, inputs)
         scheme = record.scheme if has_chosen(record) else None
-        self._log_files(run_id, _content.cell_files(record), scheme)
-        for trial in _content.chosen(record, self._info.trials):
-            self._write_trial(trial, record, run_id)
-        self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
-        return run_id
+        self._log_files(run.id, {**_cell_files(record), **figures}, scheme)
+        for trial in chosen(record, self._sweep.trials):
+            self._write_trial(trial, record, run.id)
+        self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
+        self._cells[record.key] = [replace(run, status=record.status)]
+        return run.id
 
     def forget_cell(self, key: str) -> None:
         """Delete what an attempt left of a cell that the store does not take."""
-        for run in [_found(run) for run in self._search(self._cells_where(key))]:
-            if run.status not in _COMPLETE:
+        for run in self._cells.get(key, []):
+            if not run.deleted and run.status not in _COMPLETE:
                 self._delete(run)
 
     def write_summary(self, records: Iterable[CellRecord]) -> None:
@@ -102,27 +138,32 @@ class SweepRuns:
 
         cells = list(records)
         files = summary.table_files(cells)
-        text = files[schema.LEADERBOARD_TEXT]
         self._log_files(self.parent_id, files)
-
-        now = _content.now()
+        now = time.time_ns() // 1_000_000
         counts = {
             "cells/finished": sum(cell.finished for cell in cells),
             "cells/failed": sum(not cell.finished for cell in cells),
         }
-        listed = _content.logged_tables(name for name in files if name.endswith(".json"))
+        note = schema.shorten(files[schema.LEADERBOARD_TEXT], schema.TAG_LIMIT)
+        listed = _logged_tables(name for name in files if name.endswith(".json"))
         self._client.log_batch(
             self.parent_id,
             [Metric(name, float(value), now, 0) for name, value in counts.items()],
-            tags=[
-                RunTag(schema.NOTE, schema.shorten(text, schema.TAG_LIMIT)),
-                RunTag(schema.LOGGED_ARTIFACTS, listed),
-            ],
+            tags=[RunTag(schema.NOTE, note), RunTag(schema.LOGGED_ARTIFACTS, listed)],
         )
 
-    def write_figures(self, figures: Mapping[str, bytes], *, run_id: str | None = None) -> None:
-        """Keep figures with a run, by default that of the sweep, replacing earlier ones."""
-        self._log_files(run_id or self.parent_id, figures)
+    def has_figures(self) -> bool:
+        """Whether figures are kept with the sweep."""
+        return bool(self._client.list_artifacts(self.parent_id, schema.FIGURES_FOLDER))
+
+    def write_figures(self, figures: Mapping[str, bytes]) -> None:
+        """Keep figures with the sweep, replacing earlier ones."""
+        self._log_files(self.parent_id, figures)
+
+    def end(self, status: str) -> None:
+        """End the parent run."""
+        self._client.set_terminated(self.parent_id, status)
+        self.is_running = False
 
     def _log_files(
         self,
@@ -141,12 +182,8 @@ class SweepRuns:
                 save_scheme_model(Path(folder) / schema.MODEL_FOLDER, scheme, run_id=run_id)
             self._client.log_artifacts(run_id, folder)
 
-    def end(self, status: str) -> None:
-        """End the parent run."""
-        self._client.set_terminated(self.parent_id, status)
-
     def _experiment(self, location: str | None) -> str:
-        name = self._info.experiment
+        name = self._sweep.experiment
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             try:
@@ -159,110 +196,72 @@ class SweepRuns:
         check_active(experiment)
         return str(experiment.experiment_id)
 
-    def _parent(self) -> str:
-        info = self._info
-        found = list(
-            self._search(
-                f"tags.`{schema.KIND}` = '{schema.KIND_SWEEP}' and "
-                f"tags.`{schema.SWEEP_KEY}` = '{info.sweep_key}'"
-            )
-        )
-        params = dict(_content.texts(info.sweep_params))
-        if found:
-            parent = min(found, key=lambda run: int(run.info.start_time))
-            params = {k: v for k, v in params.items() if k not in parent.data.params}
-            self._client.update_run(parent.info.run_id, status="RUNNING")
-        else:
+    def _parent(self) -> tuple[str, bool]:
+        """Find or make the run of the sweep; returns its id and whether it is running."""
+        sweep = self._sweep
+        where = f"{_kind(schema.KIND_SWEEP)} and tags.`{schema.SWEEP_KEY}` = '{sweep.sweep_key}'"
+        parent = next(search_runs(self._client, self.experiment_id, where), None)
+        if parent is None:
             parent = self._client.create_run(
                 self.experiment_id,
-                tags=self._common(schema.KIND_SWEEP) | _content.authorship(info.source),
-                run_name=info.run_name or info.experiment,
+                tags=self._tags(schema.KIND_SWEEP) | self._authorship(),
+                run_name=sweep.run_name or sweep.experiment,
             )
-        run_id = str(parent.info.run_id)
-        self._client.log_batch(run_id, params=_content.params(params))
-        return run_id
-
-    def _keep(self, key: str, digest: str) -> str | None:
-        kept: str | None = None
-        for run in self._runs_of(key):
-            if kept is None and run.digest == digest and run.status in _COMPLETE:
-                kept = run.id
-                if run.parent != self.parent_id:
-                    self._client.set_tag(run.id, schema.PARENT, self.parent_id)
-            else:
-                self._delete(run)
-        return kept
-
-    def _runs_of(self, key: str) -> list[_Found]:
-        if key in self._tried:
-            return [_found(run) for run in self._search(self._cells_where(key))]
-        if self._listed is None:
-            # One listing instead of a search per cell, which gets slower with every run.
-            self._listed = {}
-            for run in self._search(self._cells_where()):
-                name = run.data.tags.get(schema.CELL_KEY, "")
-                self._listed.setdefault(name, []).append(_found(run))
-        return self._listed.get(key, [])
+        run_id, had = str(parent.info.run_id), parent.data.params
+        params = [param for param in _params(sweep.sweep_params) if param.key not in had]
+        self._client.log_batch(run_id, params=params)
+        return run_id, parent.info.status == "RUNNING"
 
     def _delete(self, cell: _Found) -> None:
-        where = (
-            f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}' and "
-            f"tags.`{schema.PARENT}` = '{cell.id}'"
-        )
-        for trial in [_found(run) for run in self._search(where)]:
-            self._discard(trial)
-        self._discard(cell)
-
-    def _discard(self, run: _Found) -> None:
-        # A deleted run can be restored; it should not then look as if it still ran.
-        if run.status not in _COMPLETE:
-            self._client.set_terminated(run.id, "KILLED")
-        self._client.delete_run(run.id)
+        where = f"{_kind(schema.KIND_TRIAL)} and tags.`{schema.PARENT}` = '{cell.id}'"
+        trials = [str(run.info.run_id) for run in self._search(where)]
+        for run_id in (*trials, cell.id):
+            # Tells it from what somebody else deletes, and a deleted run can be restored: it
+            # should not then look as if it still ran.
+            self._client.set_terminated(run_id, "KILLED")
+            self._client.delete_run(run_id)
 
     def _search(self, where: str) -> Iterator[Run]:
         return search_runs(self._client, self.experiment_id, where)
 
-    def _cells_where(self, key: str | None = None) -> str:
-        where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
-        return where if key is None else f"{where} and tags.`{schema.CELL_KEY}` = '{key}'"
-
-    def _common(self, kind: str) -> dict[str, str]:
+    def _tags(self, kind: str) -> dict[str, str]:
         return {
             schema.KIND: kind,
             schema.SCHEMA: schema.SCHEMA_VERSION,
-            schema.SWEEP: self._info.experiment,
-            schema.SWEEP_KEY: self._info.sweep_key,
+            schema.SWEEP: self._sweep.experiment,
+            schema.SWEEP_KEY: self._sweep.sweep_key,
         }
 
+    def _authorship(self) -> dict[str, str]:
+        tags = {
+            "mlflow.user": user_name(),
+            "mlflow.source.name": self._sweep.source,
+            "mlflow.source.type": "LOCAL",
+        }
+        commit = git_commit()
+        return tags | ({"mlflow.source.git.commit": commit} if commit else {})
+
     def _cell_tags(self, record: CellRecord, digest: str) -> dict[str, str]:
-        tags = self._common(schema.KIND_CELL) | _content.authorship(self._info.source)
+        tags = self._tags(schema.KIND_CELL) | self._authorship() | setting_tags(record)
         tags |= {
             schema.PARENT: self.parent_id,
             schema.CELL_KEY: record.key,
             schema.RECORD_DIGEST: digest,
         }
-        for name in schema.IDENTITY_TAGS:
+        for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS):
             if record.identity.get(name) is not None:
                 tags[f"dcs.{name}"] = schema.shorten(record.identity[name], schema.TAG_LIMIT)
-        tags |= _content.setting_tags(record)
-        for name in schema.DIGESTS:
-            if record.identity.get(name) is not None:
-                tags[f"dcs.{name}"] = str(record.identity[name])
         logged = [schema.TRIALS_FILE] if record.trials else []
         if record.class_accuracies:
             logged.append(schema.CLASS_ACCURACIES_FILE)
-        return tags | ({schema.LOGGED_ARTIFACTS: _content.logged_tables(logged)} if logged else {})
-
-    def _cell_params(self, record: CellRecord) -> list[Param]:
-        return _content.params(dict(_content.texts({**record.identity, **record.params})))
+        return tags | ({schema.LOGGED_ARTIFACTS: _logged_tables(logged)} if logged else {})
 
     def _cell_metrics(self, record: CellRecord) -> list[Metric]:
         from mlflow.entities import Metric
 
         at = record.finished_ms
-        names = schema.safe_names(record.metrics)
-        metrics = [Metric(names[k], v, at, 0) for k, v in record.metrics.items()]
-        steps = _content.thin(len(record.trace), self._info.trace_points)
+        metrics = _metrics(record.metrics, at)
+        steps = thin(len(record.trace), self._sweep.trace_points)
         span = (at - record.started_ms) / max(1, len(record.trace))
         for step in steps:
             when = int(record.started_ms + span * (step + 1))
@@ -271,9 +270,7 @@ class SweepRuns:
         return metrics
 
     def _write_trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> None:
-        from mlflow.entities import Metric
-
-        tags = self._common(schema.KIND_TRIAL) | {
+        tags = self._tags(schema.KIND_TRIAL) | {
             schema.PARENT: parent,
             schema.CELL_KEY: record.key,
             schema.TRIAL_NUMBER: str(trial.number),
@@ -285,17 +282,11 @@ class SweepRuns:
             tags=tags,
             run_name=f"trial {trial.number}",
         )
-        run_id = run.info.run_id
         end = trial.started_ms + round(1000 * trial.seconds)
         values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
-        names = schema.safe_names(values)
-        self._client.log_batch(
-            run_id,
-            [Metric(names[k], v, end, 0) for k, v in values.items()],
-            _content.params(dict(_content.texts(trial.params))),
-        )
+        self._client.log_batch(run.info.run_id, _metrics(values, end), _params(trial.params))
         status = "FAILED" if trial.state == "FAIL" else "FINISHED"
-        self._client.set_terminated(run_id, status, end_time=end)
+        self._client.set_terminated(run.info.run_id, status, end_time=end)
 
 
 def _found(run: Run) -> _Found:
@@ -305,4 +296,129 @@ def _found(run: Run) -> _Found:
         status=str(run.info.status),
         digest=tags.get(schema.RECORD_DIGEST),
         parent=tags.get(schema.PARENT),
+        deleted=run.info.lifecycle_stage == "deleted",
     )
+
+
+def _kind(kind: str) -> str:
+    return f"tags.`{schema.KIND}` = '{kind}'"
+
+
+def chosen(record: CellRecord, trials: str | int) -> list[TrialRecord]:
+    """Return the trials of a cell that get runs: all, none, or the best so many."""
+    if isinstance(trials, str):
+        return list(record.trials) if trials == "all" else []
+    sign = -1.0 if record.direction == "maximize" else 1.0
+    # A trial without a score, or with one that is no number, is never among the best.
+    scored = [
+        (sign * score, trial.number, trial)
+        for trial in record.trials
+        if (score := trial_score(trial)) is not None and score == score
+    ]
+    best = [trial for _, _, trial in sorted(scored, key=lambda item: item[:2])[:trials]]
+    return sorted(best, key=lambda trial: trial.number)
+
+
+def thin(length: int, limit: int) -> list[int]:
+    """Return at most `limit` indices of ``range(length)``, evenly spread, the last one kept."""
+    return sorted({round(i) for i in np.linspace(length - 1, 0, min(length, limit))})
+
+
+def cell_name(record: CellRecord) -> str:
+    """Return the name that MLflow lists a cell by."""
+    who = record.identity
+    parts = [str(who[name]) for name in ("method", "task") if name in who]
+    if "shots" in who:
+        parts.append(f"{who['shots']}-shot")
+    if "seed" in who:
+        parts.append(f"seed {who['seed']}")
+    if "model" in who:
+        parts.append(str(who["model"]))
+    return ", ".join(filter(None, (" ".join(parts) or record.key, own_setting(record))))
+
+
+def setting_tags(record: CellRecord) -> dict[str, str]:
+    """Return the tags of what ablations vary, in words; of uncorrected cells only the rows."""
+    size = record.identity.get(schema.OPTIMIZATION_SIZE)
+    values = {
+        schema.OBJECTIVE: objective_label(record),
+        schema.OPTIMIZATION_SIZE: "full" if size is None else size,
+    }
+    return {f"dcs.{name}": str(value) for name, value in values.items() if value is not None}
+
+
+def _cell_files(record: CellRecord) -> dict[str, str]:
+    files = {
+        schema.CELL_FILE: record.to_json(),
+        schema.PROVENANCE_FILE: json.dumps(record.provenance, indent=2, sort_keys=True),
+    }
+    if record.scheme is not None:
+        files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
+    if record.class_accuracies:
+        files[schema.CLASS_ACCURACIES_FILE] = tables.columns_json(record.class_accuracies)
+    if record.trials:
+        files[schema.TRIALS_FILE] = tables.columns_json(tables.trial_columns(record.trials))
+    if record.error:
+        files[schema.TRACEBACK_FILE] = record.error
+    return files
+
+
+def _datasets(record: CellRecord) -> list[DatasetInput]:
+    """Return the tables that a cell was tuned and tested on, as MLflow's datasets.
+
+    The numbers stay where they are: name, digest, size and provenance are logged.
+    """
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    described = record.provenance.get("tables", {})
+    classes = [str(name) for name in record.class_accuracies.get("class", [])]
+    columns = [{"type": "double", "name": f"p:{name}", "required": True} for name in classes]
+    columns.append({"type": "long", "name": "label", "required": True})
+    inputs = []
+    for split, digest_name in (("optimization", "optimization_digest"), ("test", "test_digest")):
+        digest = record.identity.get(digest_name)
+        if digest is None:
+            continue
+        about = described.get(split, {}) if isinstance(described, Mapping) else {}
+        who = [str(record.identity[name]) for name in ("task", "model") if name in record.identity]
+        tags = {name: str(value) for name, value in {**about, "digest": digest}.items()}
+        dataset = Dataset(
+            name=schema.shorten(" ".join([*who, split]), 500),
+            digest=str(digest)[: schema.DATASET_DIGEST_LIMIT],
+            # A kind of source that MLflow can read back: a table made by a program.
+            source_type="code",
+            source=json.dumps({"tags": tags}),
+            schema=json.dumps({"mlflow_colspec": columns}),
+            profile=json.dumps({"num_rows": about.get("rows"), "num_classes": len(classes)}),
+        )
+        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
+    return inputs
+
+
+def _logged_tables(names: Iterable[str]) -> str:
+    # The form and the order of the keys that `mlflow.load_table` searches for.
+    return json.dumps([{"path": name, "type": "table"} for name in names])
+
+
+def _params(values: Mapping[str, Any]) -> list[Param]:
+    from mlflow.entities import Param
+
+    flat = schema.flatten(values)
+    names = schema.safe_names(flat)
+    return [
+        Param(
+            names[name],
+            schema.shorten(
+                value if isinstance(value, str | int | float) else json.dumps(value),
+                schema.PARAM_LIMIT,
+            ),
+        )
+        for name, value in flat.items()
+    ]
+
+
+def _metrics(values: Mapping[str, float], when: int) -> list[Metric]:
+    from mlflow.entities import Metric
+
+    names = schema.safe_names(values)
+    return [Metric(names[name], value, when, 0) for name, value in values.items()]

@@ -8,7 +8,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
-from tracking.store.recorder import parse_trials
+from tracking.archive import parse_trials
 from workflows.config.errors import Strict, as_value_error
 
 __all__ = [

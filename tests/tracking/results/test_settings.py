@@ -18,7 +18,7 @@ from tracking.results.frames import (
     own_setting,
     setting,
 )
-from tracking.store._content import cell_name, setting_tags
+from tracking.store.runs import cell_name, setting_tags
 
 
 def tuned(*, methods: tuple[str, ...] = ("dcs",), **tuner: Any) -> list[CellRecord]:

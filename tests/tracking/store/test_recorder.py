@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -18,9 +16,11 @@ from mlflow import MlflowClient
 
 from dcs.errors import ConfigError, TrackingError
 from tests.tracking.cells import STARTED, content, failed_cell, make_cell, runs, table
-from tracking import Archive, Recorder, sync
+from tests.tracking.paper_cells import paper_cells
+from tracking import Archive, CellRecord, Recorder, sync
+from tracking.results.figures import cell_figures
 from tracking.store import queries
-from tracking.store import recorder as _sender
+from tracking.store import recorder as recording
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1"}
 
@@ -109,13 +109,13 @@ def test_a_record_replaced_just_before_a_crash_is_recorded_as_it_is(
     with Recorder(output=output, **SWEEP) as rec:
         rec.record(failed_cell(1))
         rec.record(failed_cell(2))
-    box = Archive(output)
+    archive = Archive(output)
     # The driver dies between writing the file and saying so.
-    box.write(make_cell(1))
+    archive.write(make_cell(1))
     with Recorder(output=output, **SWEEP) as rec:
         rec.record(make_cell(1))
         rec.record(make_cell(2))
-        box.write(make_cell(2, trials=1))
+        archive.write(make_cell(2, trials=1))
         report = rec.finish()
     assert (report.recorded, report.pending) == (2, 0)
     status, trials = content()[1:]
@@ -137,9 +137,7 @@ def test_a_new_store_gets_what_an_older_run_had_computed(output: Path, uri: str)
     assert list(queries.cells(other, "demo")["cell_key"]) == ["cell0001"]
 
 
-def test_marks_of_a_deleted_database_do_not_count(
-    output: Path, uri: str, empty_store: Path
-) -> None:
+def test_a_sweep_that_was_deleted_is_recorded_anew(output: Path, uri: str) -> None:
     with Recorder(output=output, **SWEEP) as rec:
         rec.record(make_cell(1))
         rec.record(make_cell(2))
@@ -187,13 +185,13 @@ def test_recording_never_holds_up_computing(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    real = _sender.open_client
+    real = recording.open_client
 
     def slow(address: str) -> MlflowClient:
         assert gate.wait(30)
         return real(address)
 
-    monkeypatch.setattr(_sender, "open_client", slow)
+    monkeypatch.setattr(recording, "open_client", slow)
     with Recorder(output=output, **SWEEP, trials="none") as rec:
         for number in range(5):
             rec.record(make_cell(number))
@@ -205,7 +203,7 @@ def test_recording_never_holds_up_computing(
 def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     output: Path, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sender, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(recording, "_FIRST_PAUSE", 0.01)
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where the folder should be")
     away = f"sqlite:///{blocked}/mlflow.db"
@@ -239,35 +237,33 @@ def test_a_store_given_up_is_replaced_by_another(output: Path, uri: str) -> None
     with Recorder("http://127.0.0.1:9", output=output, **SWEEP, warn=lambda line: None) as rec:
         rec.record(make_cell(1))
         assert rec.finish().pending == 1
-    assert Archive(output).pending() == 1
     (report,) = sync(output, tracking_uri=uri)
     assert (report.recorded, report.status) == (1, "FINISHED")
     assert content() == (1, {"cell0001": "FINISHED"}, {"cell0001": 2})
-    assert Archive(output).pending() == 0
     assert sync(output) == ()
 
 
 def test_a_store_lost_and_found_in_mid_sweep(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sender, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(recording, "_FIRST_PAUSE", 0.01)
     away = threading.Event()
-    real_open, real_write = _sender.open_client, _sender.SweepRuns.write_cell
+    real_open, real_write = recording.open_client, recording.SweepRuns.write_cell
     lost = threading.Event()
 
     def opens(address: str) -> MlflowClient:
         if away.is_set():
             lost.set()
-            raise _sender.StoreUnavailable("connection refused")
+            raise recording.StoreUnavailable("connection refused")
         return real_open(address)
 
-    def writes(self: Any, record: Any, digest: str) -> str:
+    def writes(self: Any, record: Any, figures: Any) -> str:
         if away.is_set():
             raise ConnectionError("reset by peer")
-        return real_write(self, record, digest)
+        return real_write(self, record, figures)
 
-    monkeypatch.setattr(_sender, "open_client", opens)
-    monkeypatch.setattr(_sender.SweepRuns, "write_cell", writes)
+    monkeypatch.setattr(recording, "open_client", opens)
+    monkeypatch.setattr(recording.SweepRuns, "write_cell", writes)
     warnings: list[str] = []
     with Recorder(output=output, **SWEEP, warn=warnings.append) as rec:
         rec.record(make_cell(1))
@@ -285,21 +281,23 @@ def test_a_store_lost_and_found_in_mid_sweep(
 def test_one_record_that_is_refused_does_not_stop_the_others(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = _sender.SweepRuns._write_trial
+    real = recording.SweepRuns.write_cell
 
-    def picky(self: Any, trial: Any, record: Any, parent: str) -> None:
+    def picky(self: Any, record: Any, figures: Any) -> str:
+        run_id = real(self, record, figures)
         if record.key == "cell0002":
-            raise ValueError("this trial is not to my taste")
-        real(self, trial, record, parent)
+            MlflowClient().update_run(run_id, status="RUNNING")
+            raise ValueError("this cell is not to my taste")
+        return run_id
 
     with monkeypatch.context() as patch:
-        patch.setattr(_sender.SweepRuns, "_write_trial", picky)
+        patch.setattr(recording.SweepRuns, "write_cell", picky)
         with Recorder(output=output, **SWEEP) as rec:
             for number in (1, 2, 3):
                 rec.record(make_cell(number))
             report = rec.finish()
     assert (report.recorded, report.pending) == (2, 1)
-    assert report.rejected == {"cell0002": "ValueError: this trial is not to my taste"}
+    assert report.rejected == {"cell0002": "ValueError: this cell is not to my taste"}
     assert "not to my taste" in report.message
     assert content()[1] == {"cell0001": "FINISHED", "cell0003": "FINISHED"}
     assert set(runs()["status"]) == {"FINISHED"}
@@ -307,7 +305,7 @@ def test_one_record_that_is_refused_does_not_stop_the_others(
     assert content()[1] == {f"cell000{i}": "FINISHED" for i in (1, 2, 3)}
 
 
-def test_a_damaged_outbox_file_is_reported_by_name(output: Path, uri: str) -> None:
+def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:
     with Recorder("http://127.0.0.1:9", output=output, **SWEEP, warn=lambda line: None) as rec:
         rec.record(make_cell(1))
         rec.record(make_cell(2))
@@ -343,8 +341,8 @@ def test_a_signal_in_the_middle_of_recording_does_not_lock_up(
     recorder = Recorder(output=output, **SWEEP)
     real = Archive.write
 
-    def interrupted(self: Archive, record: Any) -> Path:
-        real(self, record)
+    def interrupted(self: Archive, record: Any, figures: Any) -> Path:
+        real(self, record, figures)
         # What a handler of SIGTERM does, on top of whatever the main thread was doing.
         recorder.close("KILLED")
         raise SystemExit(143)
@@ -360,7 +358,7 @@ def test_a_signal_in_the_middle_of_recording_does_not_lock_up(
 
 def test_a_second_recorder_of_the_same_sweep_is_refused(output: Path, uri: str) -> None:
     with Recorder(output=output, **SWEEP):
-        with pytest.raises(TrackingError, match=f"id {os.getpid()}"):
+        with pytest.raises(TrackingError, match="'demo'"):
             Recorder(output=output, **SWEEP)
         with pytest.raises(TrackingError, match="by another process"):
             sync(output)
@@ -369,21 +367,21 @@ def test_a_second_recorder_of_the_same_sweep_is_refused(output: Path, uri: str) 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options",
     [
-        ({"tracking_uri": "./mlruns"}, "is a folder"),
-        ({"experiment": " "}, "name of the experiment is empty"),
-        ({"sweep_key": "a/b"}, "sweep key 'a/b'"),
-        ({"trials": "best"}, "tracking.trials is 'best'"),
-        ({"trace_points": -1}, "trace_points is -1"),
+        {"tracking_uri": "./mlruns"},
+        {"experiment": " "},
+        {"sweep_key": "a/b"},
+        {"trials": "best"},
+        {"trace_points": -1},
+        {"figures": "al"},
     ],
 )
-def test_wrong_options_are_said_at_once(
-    tmp_path: Path, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises((ConfigError, ValueError)) as caught:
+def test_wrong_options_are_said_at_once(tmp_path: Path, options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ConfigError, match=f"(?i){name.replace('_', '.')}") as caught:
         Recorder(output=tmp_path, **(SWEEP | options))
-    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -396,8 +394,8 @@ def test_sync_needs_a_sweep_and_its_password(
     with Recorder(secret, output=output, **SWEEP, warn=lambda line: None) as rec:
         rec.record(make_cell(1))
         assert "secret" not in rec.finish().message
-    for path in output.rglob("*.json*"):
-        assert "secret" not in path.read_text()
+    files = [path for path in output.rglob("*") if path.is_file()]
+    assert not any(b"me:secret" in path.read_bytes() for path in files)
     with pytest.raises(TrackingError, match="password"):
         sync(output)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", secret)
@@ -406,19 +404,19 @@ def test_sync_needs_a_sweep_and_its_password(
 
 DRIVER = """
 import os, signal, sys
+from mlflow import MlflowClient
 from tracking import Recorder
-from tracking.store import runs as _runs
 from tests.tracking.cells import make_cell
 
 end = sys.argv[2]
 if end == "kill":
-    real, written = _runs.SweepRuns._write_trial, []
-    def write(self, trial, record, parent):
-        real(self, trial, record, parent)
-        written.append(trial)
-        if len(written) == 3:
+    real, ended = MlflowClient.set_terminated, []
+    def set_terminated(self, *args, **options):
+        real(self, *args, **options)
+        ended.append(args)
+        if len(ended) == 4:
             os.kill(os.getpid(), signal.SIGKILL)
-    _runs.SweepRuns._write_trial = write
+    MlflowClient.set_terminated = set_terminated
 recorder = Recorder(output=sys.argv[1], experiment="demo", sweep_key="s1")
 if end == "term":
     def stop(number, frame):
@@ -468,5 +466,54 @@ def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str, en
     assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
     assert "RUNNING" not in set(runs()["status"])
     assert len(Archive(output).finished()) == 3
-    (info,) = [json.loads(p.read_text()) for p in output.glob("archive/*/sweep.json")]
-    assert info["ended"]
+    assert [sweep.status for sweep in Archive(output).sweeps()] == ["KILLED"]
+
+
+def test_figures_of_cells_and_sweeps_lie_with_their_runs(
+    output: Path, uri: str, drawn: None
+) -> None:
+    client = MlflowClient()
+    records = paper_cells(tasks=("trec", "ddi"), seeds=(0,))
+    with Recorder(output=output, **SWEEP, trials="none") as rec:
+        rec.record(records[0], cell_figures(records[0]))
+        for record in records[1:]:
+            rec.record(record)
+        rec.finish()
+
+    def figures(kind: str) -> list[set[str]]:
+        return [
+            {item.path for item in client.list_artifacts(run_id, "figures")}
+            for run_id in runs(kind=kind).sort_values("start_time")["run_id"]
+        ]
+
+    expected = {f"figures/annealing.{form}" for form in ("png", "svg")}
+    assert figures("cell") == [expected, *[set()] * (len(records) - 1)]
+    assert {f"figures/accuracy_cobias.{form}" for form in ("png", "svg")} <= figures("sweep")[0]
+
+
+def test_figures_of_a_sweep_are_drawn_for_news_only_and_without_hurry(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[list[str]] = []
+
+    def draw(records: list[CellRecord]) -> dict[str, bytes]:
+        asked.append([record.key for record in records])
+        return {"figures/x.png": b""}
+
+    monkeypatch.setattr(recording, "sweep_figures", draw)
+    for number in (1, 1, 2):
+        with Recorder(output=output, **SWEEP, trials="none") as rec:
+            rec.record(make_cell(number))
+    assert asked == [["cell0001"], ["cell0001", "cell0002"]]
+    with Recorder(output=output, **SWEEP, figures="none") as rec:
+        rec.record(make_cell(3))
+    hurried = Recorder(output=output, **SWEEP)
+    hurried.record(make_cell(4))
+    assert hurried.close(timeout=30).recorded == 1
+    assert len(asked) == 2
+
+    monkeypatch.setattr(recording, "sweep_figures", lambda records: 1 / 0)
+    with Recorder(output=output, **SWEEP) as rec:
+        rec.record(make_cell(5))
+        assert rec.finish().ended
+    assert "figures" in caplog.text

@@ -14,14 +14,12 @@ from dcs.errors import ConfigError
 from tests.tracking.cells import content, make_cell, runs
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
+from tracking.archive import Sweep, parse_trials
 from tracking.records import CellRecord
-from tracking.store._content import chosen, thin
 from tracking.store.client import StoreUnavailable, artifact_location, open_client, quietly
-from tracking.store.destinations import DestinationInfo
-from tracking.store.recorder import parse_trials
-from tracking.store.runs import SweepRuns
+from tracking.store.runs import SweepRuns, chosen, thin
 
-INFO = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s1")
+SWEEP = Sweep(experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "log_artifacts", "set_terminated", "delete_run", "set_tag"}
 WRITES |= {"log_inputs"}
 _TABLES = (
@@ -34,7 +32,7 @@ _TABLES = (
 )
 
 
-def _sweep(client: MlflowClient, uri: str, info: DestinationInfo = INFO) -> SweepRuns:
+def _sweep(client: MlflowClient, uri: str, info: Sweep = SWEEP) -> SweepRuns:
     # As the sender does: without a location MLflow would use the working directory.
     location = artifact_location(uri, Path(), info.experiment)
     return SweepRuns(client, info, location=location)
@@ -72,22 +70,22 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> 
     older = make_cell(1, trials=1, scheme=None, metrics={"test/accuracy": 0.1})
     client = open_client(uri)
     with quietly():
-        _sweep(client, uri).write_cell(older, older.digest)
+        _sweep(client, uri).write_cell(older, {})
         crashes = 0
         for call in range(1, 40):
             changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
             sweep = _sweep(client, uri)
             sweep._client = FailingClient(client, after=call, done=call % 2 == 0)  # type: ignore[assignment]
             try:
-                sweep.write_cell(changed, changed.digest)
+                sweep.write_cell(changed, {})
             except Crash:
                 crashes += 1
             again = _sweep(client, uri)
-            run_id = again.write_cell(changed, changed.digest)
+            run_id = again.write_cell(changed, {})
             assert content() == (1, {cell.key: "FINISHED"}, {cell.key: 2})
             run = client.get_run(run_id)
             assert run.data.metrics["test/accuracy"] == call / 100
-            assert again.write_cell(changed, changed.digest) == run_id
+            assert again.write_cell(changed, {}) == run_id
             if not crashes or crashes < call:
                 break
         assert crashes > 12, "every call was to be tried"
@@ -100,11 +98,11 @@ def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(uri: str) -> None:
     cell = make_cell(1)
     with quietly():
         first = _sweep(client, uri)
-        run_id = first.write_cell(cell, cell.digest)
-        other = DestinationInfo(tracking_uri=None, experiment="demo", sweep_key="s2")
+        run_id = first.write_cell(cell, {})
+        other = Sweep(experiment="demo", sweep_key="s2")
         second = _sweep(client, uri, other)
         assert second.parent_id != first.parent_id
-        assert second.write_cell(cell, cell.digest) == run_id
+        assert second.write_cell(cell, {}) == run_id
         assert client.get_run(run_id).data.tags[schema.PARENT] == second.parent_id
     assert content() == (2, {cell.key: "FINISHED"}, {cell.key: 2})
 
@@ -118,7 +116,7 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(uri: str) -> 
         identity={"task": "t" * 9000, "method": "dcs"},
     )
     with quietly():
-        run_id = _sweep(client, uri).write_cell(odd, odd.digest)
+        run_id = _sweep(client, uri).write_cell(odd, {})
         data = client.get_run(run_id).data
     assert data.params["list"] == '[1, "\\u00e4"]'
     assert len(data.params["a b_c"]) == 6000
@@ -138,9 +136,7 @@ def test_a_deleted_experiment_is_not_written_to(uri: str) -> None:
 def test_parameters_of_a_sweep_are_added_but_never_rewritten(uri: str) -> None:
     client = open_client(uri)
     for params in ({"seed": 1}, {"seed": 2, "grid": {"tasks": ["a", "b"]}}):
-        info = DestinationInfo(
-            tracking_uri=None, experiment="demo", sweep_key="s1", sweep_params=params
-        )
+        info = Sweep(experiment="demo", sweep_key="s1", sweep_params=params)
         with quietly():
             _sweep(client, uri, info)
     sweeps = runs(kind="sweep")
@@ -196,7 +192,7 @@ def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:
     about = {"optimization": {"rows": 100, "prompt_hash": "xyz"}, "test": {"rows": 10}}
     cell = make_cell(1, identity=identity, provenance={"tables": about})
     with quietly():
-        run_id = _sweep(client, uri).write_cell(cell, cell.digest)
+        run_id = _sweep(client, uri).write_cell(cell, {})
         run = client.get_run(run_id)
     (given,) = run.inputs.dataset_inputs
     assert {tag.key: tag.value for tag in given.tags} == {"mlflow.data.context": "optimization"}
@@ -212,7 +208,7 @@ def test_a_cell_can_be_read_back_whole(uri: str) -> None:
     client = open_client(uri)
     cell = make_cell(1)
     with quietly():
-        run_id = _sweep(client, uri).write_cell(cell, cell.digest)
+        run_id = _sweep(client, uri).write_cell(cell, {})
         path = client.download_artifacts(run_id, "cell.json")
     assert CellRecord.from_json(Path(path).read_text(encoding="utf-8")) == cell
 

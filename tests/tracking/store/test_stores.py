@@ -3,20 +3,20 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sqlite3
-import threading
-from contextlib import closing
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dcs.errors import ConfigError
-from tracking.store import client as stores
 from tracking.store.client import (
     StoreUnavailable,
     artifact_location,
     default_tracking_uri,
+    load_client_class,
     open_client,
+    open_store,
     quietly,
     redact,
     resolve_tracking_uri,
@@ -92,39 +92,22 @@ def test_a_server_that_is_not_there_is_found_out_without_mlflow() -> None:
         open_client(f"http://127.0.0.1:{port}")
 
 
-def test_environment_and_loggers_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_gives_up_soon_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
-    before = dict(os.environ)
-    filters = list(logging.getLogger("urllib3.connectionpool").filters)
-    entered, leave = threading.Event(), threading.Event()
-
-    def other() -> None:
-        with quietly():
-            entered.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    assert entered.wait(10)
-    with quietly():
-        assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77", "the user's own value"
-        assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "2"
-    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" in os.environ, "still used by the other thread"
-    leave.set()
-    thread.join(10)
-    assert dict(os.environ) == before
-    assert logging.getLogger("urllib3.connectionpool").filters == filters
+    load_client_class()
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "2"
 
 
-def test_only_our_own_thread_is_silenced(caplog: pytest.LogCaptureFixture) -> None:
+def test_mlflow_is_silenced_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("urllib3.connectionpool")
     with quietly():
-        logger.warning("ours")
-        thread = threading.Thread(target=logger.warning, args=("theirs",))
-        thread.start()
-        thread.join()
-    assert [record.message for record in caplog.records] == ["theirs"]
+        logger.warning("now")
+    logger.warning("later")
+    assert [record.message for record in caplog.records] == ["later"]
 
 
 def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(
@@ -135,24 +118,19 @@ def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(
     open_client(default_tracking_uri(tmp_path / "new" / "folder"))
     assert (root.level, list(root.handlers)) == before
     assert capfd.readouterr() == ("", "")
-    assert stores.is_http("http://x")
 
 
-def test_a_file_that_another_sweep_made_meanwhile_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "mlflow.db"
+def test_no_database_is_made_where_one_is_only_read(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"none\.db"):
+        open_store(f"sqlite:///{tmp_path}/none.db")
+    assert list(tmp_path.iterdir()) == []
 
-    class Slow:
-        """Makes its tables while another process puts its own file into the folder."""
 
-        def __init__(self, tracking_uri: str) -> None:
-            self._made = tracking_uri.removeprefix("sqlite:///")
-
-        def search_experiments(self, *, max_results: int) -> None:
-            with closing(sqlite3.connect(self._made)) as made:
-                made.execute("CREATE TABLE slow (x)")
-            path.parent.mkdir()
-            path.write_bytes(b"the other's")
-
-    stores._make_sqlite(f"sqlite:///{path}", Slow)
-    assert path.read_bytes() == b"the other's"
-    assert list(path.parent.iterdir()) == [path]
+def test_two_sweeps_may_make_the_same_database(tmp_path: Path) -> None:
+    uri = default_tracking_uri(tmp_path)
+    program = "import sys; from tracking.store.client import open_client; "
+    program += "open_client(sys.argv[1]).create_experiment(sys.argv[2])"
+    started = [subprocess.Popen([sys.executable, "-c", program, uri, name]) for name in "ab"]
+    assert [process.wait(120) for process in started] == [0, 0]
+    found = {item.name for item in open_client(uri).search_experiments()}
+    assert found == {"Default", "a", "b"}
