@@ -195,11 +195,11 @@ def request_of(record: CellRecord, runs: Path) -> TableRequest:
 
 
 def _sweeps_of(record: CellRecord, runs: Path) -> Iterator[SweepConfig]:
-    for destination in Archive(runs).destinations():
-        if record.key in destination.keys:
-            values: dict[str, Any] = destination.info.sweep_params
+    archive = Archive(runs)
+    for sweep in archive.sweeps():
+        if record.key in archive.keys(sweep.sweep_key):
             try:
-                yield SweepConfig.model_validate(values)
+                yield SweepConfig.model_validate(sweep.sweep_params)
             except ValidationError:
                 continue  # Of dcs tune, or of another version.
 
