@@ -182,6 +182,7 @@ def tune(
     from dcs.io import content_key
     from dcs.schemes.scheme import CorrectionScheme
     from tracking import Recorder
+    from tracking.results.figures import cell_figures
     from workflows.cli.overview import results_table
     from workflows.config.sweep import TuneConfig, configured
     from workflows.tuning.cell import table_cells, tune_cells
@@ -222,7 +223,8 @@ def tune(
                 cells, optimization, held_out, sweep="tune", output=output, progress=progress
             )
         for record in records:
-            recorder.record(record)
+            drawn = config.tracking.figures == "all"
+            recorder.record(record, cell_figures(record) if drawn else None)
         with console.status("recording in MLflow"):
             report = recorder.finish()
 
