@@ -16,6 +16,7 @@ __all__ = [
     "class_accuracies",
     "cobias",
     "confusion_matrix",
+    "mean_distance",
 ]
 
 
@@ -41,15 +42,26 @@ def confusion_matrix(
     InvalidInputError
         When the lengths differ or an index is out of range.
     """
-    true = _class_indices(labels, "labels", n_classes)
-    predicted = _class_indices(predictions, "predictions", n_classes)
+    true, predicted = np.asarray(labels), np.asarray(predictions)
+    for name, values in (("labels", true), ("predictions", predicted)):
+        if values.ndim != 1 or not (np.issubdtype(values.dtype, np.integer) or values.size == 0):
+            raise InvalidInputError(
+                f"{name} has shape {values.shape} and type {values.dtype}; a vector of integer "
+                "class indices is needed"
+            )
+        wrong = np.flatnonzero((values < 0) | (values >= n_classes))
+        if wrong.size:
+            raise InvalidInputError(
+                f"{name}: row {wrong[0]} has class index {values[wrong[0]]}; allowed are "
+                f"0..{n_classes - 1}"
+            )
     if true.shape != predicted.shape:
         raise InvalidInputError(
             f"labels has {true.size} rows but predictions has {predicted.size}; "
             "both must describe the same rows"
         )
-    counts = np.bincount(true * n_classes + predicted, minlength=n_classes * n_classes)
-    return counts.reshape(n_classes, n_classes).astype(np.int64)
+    cells = true.astype(np.int64) * n_classes + predicted.astype(np.int64)
+    return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
 def accuracy(confusion: NDArray[Any]) -> float:
@@ -77,18 +89,25 @@ def cobias(confusion: NDArray[Any]) -> float:
     """Return the mean absolute accuracy difference over all pairs of classes.
 
     Classes without rows are left out; with fewer than two classes present the value is 0.
-    Source: Z_COBias in the appendix on the objective function. The sum over pairs is taken over
-    the sorted accuracies, so the cost is O(N log N) rather than O(N^2).
+    Source: Z_COBias in the appendix on the objective function.
     """
-    values = class_accuracies(confusion)
-    present = np.sort(values[~np.isnan(values)])
-    n_present = present.size
-    if n_present < 2:
-        return 0.0
-    ranks = 2.0 * np.arange(n_present) - (n_present - 1)
-    pairs = n_present * (n_present - 1) / 2
-    # Equal accuracies can leave a rounding residue of either sign; a mean distance has none.
-    return max(0.0, float((ranks * present).sum() / pairs))
+    return float(mean_distance(class_accuracies(confusion)))
+
+
+def mean_distance(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean absolute difference over all pairs of the last axis, NaN left out.
+
+    The sum over pairs is taken over sorted values, so the cost is O(N log N), not O(N^2).
+    """
+    # NaN sorts last.
+    ordered = np.sort(rates, axis=-1)
+    known = np.count_nonzero(~np.isnan(ordered), axis=-1, keepdims=True)
+    ranks = np.arange(ordered.shape[-1])
+    factors = np.where(ranks < known, 2.0 * ranks - (known - 1), 0.0)
+    pairs = np.maximum(known * (known - 1) / 2, 1.0)[..., 0]
+    distances = (factors * np.nan_to_num(ordered)).sum(axis=-1) / pairs
+    # Equal values can leave a rounding residue of either sign; a mean distance has none.
+    return np.maximum(distances, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +169,6 @@ class ClassificationMetrics:
             All figures.
         """
         return cls.from_confusion(confusion_matrix(labels, predictions, n_classes))
-
-
-def _class_indices(values: ArrayLike, name: str, n_classes: int) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise InvalidInputError(
-            f"{name} has shape {array.shape}; a vector of class indices is needed"
-        )
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise InvalidInputError(f"{name} has type {array.dtype}; integer class indices are needed")
-    array = array.astype(np.int64)
-    wrong = np.flatnonzero((array < 0) | (array >= n_classes))
-    if wrong.size:
-        row = int(wrong[0])
-        raise InvalidInputError(
-            f"{name}: row {row} has class index {array[row]}; allowed are 0..{n_classes - 1}"
-        )
-    return array
 
 
 def _square(confusion: NDArray[Any]) -> NDArray[np.int64]:

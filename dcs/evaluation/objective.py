@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import finite_number
-from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import accuracy, cobias
 
 __all__ = ["Objective", "ObjectiveTerms"]
@@ -76,14 +75,10 @@ class Objective:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            number = finite_number(value, f"objective {field.name}", least=0.0)
+            value, name = getattr(self, field.name), f"objective {field.name}"
+            positive = field.name == "pseudo_count"
+            number = finite_number(value, name, least=0.0, positive=positive)
             object.__setattr__(self, field.name, number)
-        if self.pseudo_count == 0.0:
-            raise InvalidInputError(
-                "objective pseudo_count 0: must be greater than 0, "
-                "or a class that is never predicted gives log 0"
-            )
 
     def terms(self, confusion: NDArray[Any]) -> ObjectiveTerms:
         """Return the terms of Z for a confusion matrix [N, N] (row = true, column = predicted).
@@ -103,8 +98,7 @@ class Objective:
         InvalidInputError
             When the matrix is not square or counts no rows.
         """
-        error = 1.0 - accuracy(confusion)
-        bias = cobias(confusion)
+        error, bias = 1.0 - accuracy(confusion), cobias(confusion)
         pmi = self._negative_pmi(np.asarray(confusion, dtype=np.float64))
         total = self.error_weight * error + self.beta * bias + self.tau * pmi
         return ObjectiveTerms(error=error, cobias=bias, pmi=pmi, total=total)

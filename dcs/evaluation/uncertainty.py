@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr
 
-from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics, class_accuracies, confusion_matrix
+from dcs.data.checks import whole_number
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance
 
 __all__ = [
     "Interval",
@@ -28,6 +29,10 @@ __all__ = [
 ]
 
 _RESAMPLES: Final = 2000
+
+#: Coverage of the intervals.
+_LEVEL: Final = 0.95
+
 #: Classes that differ by less are equally accurate but for rounding.
 _EVEN: Final = 1e-9
 #: They find the end of an interval to a thousandth of where it is looked for.
@@ -62,15 +67,12 @@ class MetricIntervals:
         Accuracy, COBias, and accuracy minus COBias; shares, not points.
     class_accuracies : tuple of Interval
         One per class.
-    level : float
-        Coverage, e.g. 0.95.
     """
 
     accuracy: Interval
     cobias: Interval
     score: Interval
     class_accuracies: tuple[Interval, ...]
-    level: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +97,9 @@ class PairedComparison:
 
 
 def bootstrap_intervals(
-    confusion: NDArray[Any],
-    *,
-    level: float = 0.95,
-    resamples: int = _RESAMPLES,
-    seed: int = 0,
+    confusion: NDArray[Any], *, resamples: int = _RESAMPLES, seed: int = 0
 ) -> MetricIntervals:
-    """Return bootstrap intervals for every figure of a confusion matrix.
+    """Return 95 % bootstrap intervals for every figure of a confusion matrix.
 
     Bias-corrected percentile intervals (Efron 1987) for all but COBias. Chance alone makes class
     accuracies differ, so that COBias is overestimated, the more the smaller it is, and resampling
@@ -112,8 +110,6 @@ def bootstrap_intervals(
     ----------
     confusion : array of int, shape [N, N]
         Row = true class, column = predicted class.
-    level : float, optional
-        Coverage, between 0 and 1.
     resamples : int, optional
         Number of bootstrap samples.
     seed : int, optional
@@ -124,23 +120,21 @@ def bootstrap_intervals(
     InvalidInputError
         When an argument is not allowed.
     """
-    _check(level, resamples)
+    whole_number(resamples, "resamples", least=1)
     estimate = ClassificationMetrics.from_confusion(confusion)
     counts = np.asarray(confusion, dtype=np.int64)
     right = counts.diagonal()
     cells = np.stack([right, counts.sum(axis=1) - right])
     drawn = _resample(cells, resamples, seed)
     rates, accuracy, bias = _figures(drawn[:, 0], drawn.sum(axis=1))
-    low, high = _cobias_ends(right, counts.sum(axis=1), estimate.cobias, level, resamples, seed)
+    low, high = _cobias_ends(right, cells.sum(axis=0), estimate.cobias, resamples, seed)
     return MetricIntervals(
-        accuracy=_interval(estimate.accuracy, accuracy, level),
+        accuracy=_interval(estimate.accuracy, accuracy),
         cobias=Interval(estimate.cobias, low, high, float(bias.std())),
-        score=_interval(estimate.accuracy - estimate.cobias, accuracy - bias, level),
+        score=_interval(estimate.accuracy - estimate.cobias, accuracy - bias),
         class_accuracies=tuple(
-            _interval(value, rates[:, j], level)
-            for j, value in enumerate(class_accuracies(confusion).tolist())
+            _interval(value, rates[:, j]) for j, value in enumerate(estimate.class_accuracies)
         ),
-        level=level,
     )
 
 
@@ -151,7 +145,6 @@ def compare_predictions(
     n_classes: int,
     *,
     parts: ArrayLike | None = None,
-    level: float = 0.95,
     resamples: int = _RESAMPLES,
     seed: int = 0,
 ) -> PairedComparison:
@@ -166,7 +159,7 @@ def compare_predictions(
     parts : array of int, shape [M], optional
         The part of every row: COBias is then the mean of that of the parts, as
         cross-validation judges it.
-    level, resamples, seed
+    resamples, seed
         As for :func:`bootstrap_intervals`.
 
     Raises
@@ -174,7 +167,7 @@ def compare_predictions(
     InvalidInputError
         When an argument is not allowed.
     """
-    _check(level, resamples)
+    whole_number(resamples, "resamples", least=1)
     true = np.asarray(labels, dtype=np.int64)
     ok = [np.asarray(values) == true for values in (before, after)]
     # Parts without rows have no figures.
@@ -201,19 +194,12 @@ def compare_predictions(
         change += float(differences[0])
     gain = second.accuracy - first.accuracy
     return PairedComparison(
-        accuracy=_interval(gain, accuracy, level),
-        cobias=_interval(change, bias, level),
-        score=_interval(gain - change, accuracy - bias, level),
+        accuracy=_interval(gain, accuracy),
+        cobias=_interval(change, bias),
+        score=_interval(gain - change, accuracy - bias),
         accuracy_p=_mcnemar(int(cells[1].sum()), int(cells[2].sum())),
         cobias_p=_two_sided(bias),
     )
-
-
-def _check(level: float, resamples: int) -> None:
-    if not 0.0 < level < 1.0:
-        raise InvalidInputError(f"level {level!r}: a number between 0 and 1 is needed")
-    if resamples < 1:
-        raise InvalidInputError(f"resamples {resamples!r}: 1 or more are needed")
 
 
 def _resample(cells: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.int64]:
@@ -230,22 +216,13 @@ def _figures(
     """Return class accuracies [R, N], accuracy [R] and COBias [R] of R tables of counts."""
     rates = np.full(rows.shape, np.nan)
     np.divide(right, rows, out=rates, where=rows > 0)
-    accuracy = right.sum(axis=1) / rows.sum(axis=1)
-    # NaN sorts last, so a class without rows falls behind those that count.
-    ordered = np.sort(rates, axis=1)
-    present = (rows > 0).sum(axis=1)[:, None]
-    ranks = np.arange(rows.shape[1])[None, :]
-    factors = np.where(ranks < present, 2.0 * ranks - (present - 1), 0.0)
-    pairs = np.maximum(present[:, 0] * (present[:, 0] - 1) / 2, 1)
-    bias = (factors * np.nan_to_num(ordered)).sum(axis=1) / pairs
-    return rates, accuracy, bias
+    return rates, right.sum(axis=1) / rows.sum(axis=1), mean_distance(rates)
 
 
 def _cobias_ends(
     right: NDArray[np.int64],
     rows: NDArray[np.int64],
     estimate: float,
-    level: float,
     resamples: int,
     seed: int,
 ) -> tuple[float, float]:
@@ -264,12 +241,11 @@ def _cobias_ends(
     likely = (right + 1) / (rows + 2)
     errors = np.sqrt(likely * (1.0 - likely) / rows)
     noise = np.random.default_rng(seed).standard_normal((resamples, n)) * errors
-    factors = (2.0 * np.arange(n) - (n - 1)) / (n * (n - 1) / 2)
 
     def observed(true: float, quantile: float) -> float:
-        return float(np.quantile(np.sort(true * shape + noise, axis=1) @ factors, quantile))
+        return float(np.quantile(mean_distance(true * shape + noise), quantile))
 
-    tail = (1.0 - level) / 2
+    tail = (1.0 - _LEVEL) / 2
     # Less than chance alone makes is luck, or rows that were tuned on.
     least = max(estimate, observed(0.0, 0.5))
     low = _crossing(lambda true: observed(true, 1.0 - tail), estimate, least)
@@ -291,7 +267,7 @@ def _crossing(rising: Callable[[float], float], value: float, high: float) -> fl
     return (low + high) / 2
 
 
-def _interval(estimate: float, drawn: NDArray[np.float64], level: float) -> Interval:
+def _interval(estimate: float, drawn: NDArray[np.float64]) -> Interval:
     known = drawn[~np.isnan(drawn)]
     if math.isnan(estimate) or known.size == 0:
         return Interval(estimate, math.nan, math.nan, math.nan)
@@ -300,7 +276,7 @@ def _interval(estimate: float, drawn: NDArray[np.float64], level: float) -> Inte
     below = ((known < estimate).sum() + 0.5 * (known == estimate).sum()) / known.size
     edge = 1.0 / (known.size + 1)
     shift = normal.inv_cdf(float(np.clip(below, edge, 1.0 - edge)))
-    reach = normal.inv_cdf((1.0 + level) / 2)
+    reach = normal.inv_cdf((1.0 + _LEVEL) / 2)
     low, high = np.quantile(
         known, [normal.cdf(2 * shift - reach), normal.cdf(2 * shift + reach)]
     ).tolist()
@@ -315,11 +291,4 @@ def _two_sided(differences: NDArray[np.float64]) -> float:
 
 def _mcnemar(gained: int, lost: int) -> float:
     """Two-sided sign test on the rows where the two predictions differ in being right."""
-    n, k = gained + lost, min(gained, lost)
-    if n == 0:
-        return 1.0
-    if n > 1000:
-        spread = math.sqrt(n) / 2
-        return min(1.0, 2.0 * NormalDist().cdf((k + 0.5 - n / 2) / spread))
-    tail = sum(math.comb(n, i) for i in range(k + 1))
-    return min(1.0, 2.0 * float(tail / 2**n))
+    return min(1.0, 2.0 * float(bdtr(min(gained, lost), gained + lost, 0.5)))

@@ -50,10 +50,7 @@ def test_classes_without_rows_are_left_out() -> None:
 @pytest.mark.parametrize("name", ["beta", "tau", "error_weight", "pseudo_count"])
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "1"])
 def test_bad_values_are_named(name: str, value: object) -> None:
-    with pytest.raises(InvalidInputError, match=f"objective {name}"):
+    with pytest.raises(InvalidInputError, match=name):
         Objective(**{name: value})  # type: ignore[arg-type]
-
-
-def test_pseudo_count_of_zero_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="greater than 0"):
+    with pytest.raises(InvalidInputError, match="pseudo_count"):
         Objective(pseudo_count=0)
