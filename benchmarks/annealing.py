@@ -26,11 +26,11 @@ from annealing_solvers import SOLVERS, Target
 from numba import njit
 
 from dcs import CorrectionSet, Objective, Schedule, anneal, exact_search
-from dcs.search.evaluation import SchemeEvaluator
 from dcs.search.kernels import candidates as _candidates
 from dcs.search.kernels import chains as _search
 from dcs.search.kernels import moves as _moves
 from dcs.search.kernels import table as _table
+from dcs.search.problem import SchemeEvaluator
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 OBJECTIVE = Objective()

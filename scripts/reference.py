@@ -13,7 +13,7 @@ MODULES = (
     "dcs.schemes.calibration",
     "dcs.schemes.corrections",
     "dcs.errors",
-    "dcs.search.evaluation",
+    "dcs.search.problem",
     "dcs.selection.front",
     "dcs.scoring.generation",
     "dcs.data.importers",

@@ -107,7 +107,7 @@ def mean_distance(rates: NDArray[np.float64]) -> NDArray[np.float64]:
     pairs = np.maximum(known * (known - 1) / 2, 1.0)[..., 0]
     distances = (factors * np.nan_to_num(ordered)).sum(axis=-1) / pairs
     # Equal values can leave a rounding residue of either sign; a mean distance has none.
-    return np.maximum(distances, 0.0)
+    return np.asarray(np.maximum(distances, 0.0), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

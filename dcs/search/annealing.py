@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -15,9 +15,15 @@ from dcs.data.checks import finite_number, whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.kernels import chains as _search
-from dcs.search.kernels import moves as _moves
-from dcs.search.kernels import table as _table
+from dcs.search.kernels.chains import (
+    TOLERANCE,
+    descend,
+    heat_bath_chain,
+    metropolis_chain,
+    randomise,
+)
+from dcs.search.kernels.moves import make_state
+from dcs.search.kernels.table import make_room
 from dcs.search.problem import (
     DEFAULT_CORRECTIONS,
     DEFAULT_OBJECTIVE,
@@ -83,15 +89,12 @@ class Schedule:
     budget: int = 850_000
 
     def __post_init__(self) -> None:
-        for name in (
-            "initial_temperature",
-            "final_temperature",
-            "cooling_rate",
-            "lambda1",
-            "lambda2",
-        ):
-            number = finite_number(getattr(self, name), f"schedule {name}", positive=True)
-            object.__setattr__(self, name, number)
+        for field in fields(self):
+            value, name = getattr(self, field.name), f"schedule {field.name}"
+            if field.name in ("restarts", "budget"):
+                whole_number(value, name, least=1)
+            elif isinstance(field.default, float):
+                object.__setattr__(self, field.name, finite_number(value, name, positive=True))
         if self.final_temperature > self.initial_temperature:
             raise InvalidInputError(
                 f"schedule final_temperature {self.final_temperature} is above "
@@ -102,8 +105,6 @@ class Schedule:
                 f"schedule cooling_rate {self.cooling_rate}: must be less than 1, or a search "
                 "never ends"
             )
-        for name in ("restarts", "budget"):
-            whole_number(getattr(self, name), f"schedule {name}", least=1)
         if self.moves not in get_args(Moves):
             raise InvalidInputError(
                 f"schedule moves {self.moves!r}: allowed are {', '.join(get_args(Moves))}"
@@ -231,7 +232,7 @@ def anneal(
         raise InvalidInputError(f"schedule is {schedule!r}; a Schedule is needed")
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
     table = problem.table
-    room, state = _table.make_room(table), _moves.make_state(table)
+    room, state = make_room(table), make_state(table)
     streams = _streams(seed, schedule.restarts)
     temperatures = schedule.temperatures()
     limits = schedule.limits(problem.n_classes)
@@ -248,26 +249,23 @@ def anneal(
         if reheating:
             choice[:] = best_choice
         elif r > 0:
-            _search.randomise(stream, choice, len(problem.corrections))
+            randomise(stream, choice, len(problem.corrections))
         cooling = temperatures[temperatures.size // 2 :] if reheating else temperatures
         curve = np.zeros((cooling.size, 3))
+        chain = (stream, cooling, limits, choice, found, curve)
         if schedule.moves == "metropolis":
-            z, judged, points = _search.metropolis_chain(
-                table, room, state, stream, cooling, limits, choice, found, curve
-            )
+            z, judged, points = metropolis_chain(table, room, state, *chain)
         else:
-            z, judged, points = _search.heat_bath_chain(
-                table, room, stream, cooling, limits, choice, found, curve
-            )
+            z, judged, points = heat_bath_chain(table, room, *chain)
         evaluations += judged
         trace.extend(
             TracePoint(float(t), float(current), min(best, float(low)), float(acceptance))
             for t, (current, low, acceptance) in zip(cooling[:points], curve[:points], strict=True)
         )
         if schedule.descend:
-            z, judged = _search.descend(table, room, found)
+            z, judged = descend(table, room, found)
             evaluations += judged
-        if z < best - _search.TOLERANCE:
+        if z < best - TOLERANCE:
             best = z
             best_choice[:] = found
     trace[-1] = replace(trace[-1], best=best)

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from dcs.errors import InvalidInputError
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.kernels import exhaustive as _exhaustive
-from dcs.search.kernels import table as _table
+from dcs.search.kernels.chains import exhaust
+from dcs.search.kernels.table import make_room
 from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 
 __all__ = ["MOST_SOLUTIONS", "exact_search"]
@@ -78,11 +78,11 @@ def exact_search(
             f"exhaustive search stops at {MOST_SOLUTIONS:.0e}: use anneal instead"
         )
     table = problem.table
-    room = _table.make_room(table)
+    room = make_room(table)
     best_choice = np.full(n_classes, problem.corrections.identity)
     best = math.inf
     for first in range(n_functions):
-        best = _exhaustive.exhaust(table, room, first, best_choice, best)
+        best = exhaust(table, room, first, best_choice, best)
         if progress is not None:
             progress((first + 1) / n_functions)
     return problem.result(

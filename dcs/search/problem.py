@@ -1,4 +1,4 @@
-"""What a search is given, checked, and what it gives back."""
+"""What a search is given, checked, what it gives back, and how any of its solutions is judged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from dcs.evaluation.metrics import confusion_matrix
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.kernels.table import MOST_CLASSES, Table, make_table
+from dcs.search.kernels.candidates import count_confusion
+from dcs.search.kernels.table import MOST_CLASSES, Table, make_room, make_table
 
 __all__ = [
     "DEFAULT_CORRECTIONS",
     "DEFAULT_OBJECTIVE",
     "AnnealingResult",
     "Problem",
+    "SchemeEvaluator",
     "TracePoint",
 ]
 
@@ -118,6 +120,10 @@ class Problem:
         """The number of classes N."""
         return len(self.classes)
 
+    def scheme(self, choice: NDArray[np.int64]) -> CorrectionScheme:
+        """Return the scheme of one correction index per class."""
+        return CorrectionScheme(self.classes, tuple(self.corrections[int(k)] for k in choice))
+
     def z_of(self, scheme: CorrectionScheme) -> float:
         """Return Z of a scheme, from its predictions and in NumPy."""
         predictions = scheme.predict(self.probs)
@@ -132,14 +138,86 @@ class Problem:
         trace: tuple[TracePoint, ...] = (),
     ) -> AnnealingResult:
         """Return the result for the chosen corrections, with Z judged anew."""
-        indices = tuple(int(k) for k in choice)
-        scheme = CorrectionScheme(self.classes, tuple(self.corrections[k] for k in indices))
+        scheme = self.scheme(choice)
         return AnnealingResult(
             z=self.z_of(scheme),
             scheme=scheme,
-            indices=indices,
+            indices=tuple(choice.tolist()),
             initial_z=self.z_of(CorrectionScheme.identity(self.classes)),
             evaluations=evaluations,
             seconds=seconds,
             trace=trace,
         )
+
+
+class SchemeEvaluator:
+    """Confusion matrices of many schemes on one table.
+
+    The table is checked and laid out once; every scheme then costs one compiled pass per class,
+    and its predictions are exactly those of `CorrectionScheme.predict`. One evaluator serves one
+    thread at a time.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities. Never written to; may be read-only.
+    labels : array of int, shape [M]
+        True class indices, ``0 .. N - 1``.
+    corrections : CorrectionSet, optional
+        What the indices stand for, by default ``CorrectionSet.dcs(weight_scale=30)``.
+    classes : sequence of str, optional
+        Class names, by default ``"0", "1", ...``.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed.
+
+    Warns
+    -----
+    UserWarning
+        When a class has no rows: it is left out of COBias and PMI.
+    """
+
+    def __init__(
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        corrections: CorrectionSet = DEFAULT_CORRECTIONS,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self._problem = Problem.from_arguments(
+            probs, labels, corrections, DEFAULT_OBJECTIVE, classes
+        )
+        self._room = make_room(self._problem.table)
+
+    def confusion(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Return the confusion matrix [N, N] of one correction index per class.
+
+        Raises
+        ------
+        InvalidInputError
+            When there are not N indices or one is out of range.
+        """
+        n_classes, n_functions = self._problem.n_classes, len(self._problem.corrections)
+        choice = np.array(indices)
+        if choice.shape != (n_classes,) or choice.dtype.kind not in "iu":
+            raise InvalidInputError(
+                f"indices has shape {choice.shape} and type {choice.dtype}; a whole number for "
+                f"each of {n_classes} classes is needed"
+            )
+        wrong = choice[(choice < 0) | (choice >= n_functions)]
+        if wrong.size:
+            raise InvalidInputError(f"indices holds {wrong[0]}; allowed are 0..{n_functions - 1}")
+        matrix = np.zeros((n_classes, n_classes), np.int64)
+        count_confusion(self._problem.table, self._room, choice.astype(np.int64), matrix)
+        return matrix
+
+    def value(self, indices: ArrayLike, objective: Objective = DEFAULT_OBJECTIVE) -> float:
+        """Return Z of one solution."""
+        return objective.value(self.confusion(indices))
+
+    def scheme(self, indices: ArrayLike) -> CorrectionScheme:
+        """Return the scheme that the indices stand for."""
+        return self._problem.scheme(np.asarray(indices))

@@ -1,11 +1,11 @@
-"""The confusion matrix of a solution."""
+"""The best of some classes row by row, and all corrections of one class judged at once."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, z_of
+from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, corrected, z_of
 
 __all__ = ["add_class", "clear", "count_confusion", "join", "judge_class"]
 
@@ -15,11 +15,10 @@ _BYTE = 255
 
 
 @compiled
-def clear(table: Table, best_value: NDArray[np.float64], best_class: NDArray[np.int16]) -> None:
-    """Start a best-of-no-class: nothing but uncorrected predictions."""
-    for m in range(best_value.size):
-        best_value[m] = 0.0
-        best_class[m] = table.fallback[m]
+def clear(table: Table, values: NDArray[np.float64], holders: NDArray[np.int16], at: int) -> None:
+    """Make line `at` a best-of-no-class: nothing but uncorrected predictions."""
+    values[at] = 0.0
+    holders[at] = table.fallback
 
 
 @compiled
@@ -27,23 +26,21 @@ def add_class(
     table: Table,
     j: int,
     k: int,
-    value: NDArray[np.float64],
-    holder: NDArray[np.int16],
-    new_value: NDArray[np.float64],
-    new_holder: NDArray[np.int16],
+    values: NDArray[np.float64],
+    holders: NDArray[np.int16],
+    at: int,
+    to: int,
 ) -> None:
-    """Add class j with correction k to a best-of-some-classes.
+    """Add class j with correction k to the best-of-some-classes of line `at`, into line `to`.
 
-    Input and output must be different arrays: where they overlap the loop is not vectorised.
+    The lines must differ: where input and output overlap the loop is not vectorised.
     """
     column = table.columns[j]
+    value, holder, new_value, new_holder = values[at], holders[at], values[to], holders[to]
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
     for m in range(column.size):
-        p = column[m]
-        up = (p - left) * rise
-        down = (right - p) * fall
-        v = up if up < down else down
+        v = corrected(column[m], left, rise, right, fall)
         old = value[m]
         wins = (v > old) | ((v == old) & (jj < holder[m]) & (v > 0.0))
         new_value[m] = v if wins else old
@@ -128,18 +125,13 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
     n_groups = room.packed.shape[1]
     threshold, wide = room.threshold, room.wide
     for group in range(n_groups):
-        left = table.lanes[0, LANES * group : LANES * group + LANES]
-        rise = table.lanes[1, LANES * group : LANES * group + LANES]
-        right = table.lanes[2, LANES * group : LANES * group + LANES]
-        fall = table.lanes[3, LANES * group : LANES * group + LANES]
+        left, rise, right, fall = table.lanes[:, LANES * group : LANES * group + LANES]
         # Bits are gathered in 64-bit lanes, as wide as the numbers compared, and packed after.
         for m in range(n_rows):
             p, t = column[m], threshold[m]
             bits = np.int64(0)
             for lane in range(LANES):
-                up = (p - left[lane]) * rise[lane]
-                down = (right[lane] - p) * fall[lane]
-                v = up if up < down else down
+                v = corrected(p, left[lane], rise[lane], right[lane], fall[lane])
                 bits |= (np.int64(1) << lane) if v > t else np.int64(0)
             wide[m] = bits
         masks = room.masks[group]
@@ -153,11 +145,7 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
         key = room.key[start:stop]
         if n_groups == 3:
             # The published set: worth a loop of its own.
-            masks_0, masks_1, masks_2 = (
-                masks[0, start:stop],
-                masks[1, start:stop],
-                masks[2, start:stop],
-            )
+            masks_0, masks_1, masks_2 = masks[:, start:stop]
             for m in range(key.size):
                 row = packed[key[m]]
                 row[0] += spread[masks_0[m]]
@@ -240,20 +228,11 @@ def count_confusion(
     table: Table, room: Room, choice: NDArray[np.int64], confusion: NDArray[np.int64]
 ) -> None:
     """Fill `confusion` [N, N] (row = true class) for one correction per class."""
-    clear(table, room.head_value[0], room.head_class[0])
-    turn = 0
+    values, holders = room.head_value, room.head_class
+    clear(table, values, holders, 0)
     for j in range(choice.size):
-        add_class(
-            table,
-            j,
-            choice[j],
-            room.head_value[turn],
-            room.head_class[turn],
-            room.head_value[1 - turn],
-            room.head_class[1 - turn],
-        )
-        turn = 1 - turn
-    holders, labels = room.head_class[turn], table.labels
+        add_class(table, j, choice[j], values, holders, j % 2, 1 - j % 2)
+    predictions, labels = holders[choice.size % 2], table.labels
     confusion[:] = 0
     for m in range(labels.size):
-        confusion[labels[m], holders[m]] += 1
+        confusion[labels[m], predictions[m]] += 1

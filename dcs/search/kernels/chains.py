@@ -1,4 +1,4 @@
-"""Annealing: chains of Metropolis and of heat-bath moves, and the descent that ends them."""
+"""Whole searches: annealing chains of both kinds of moves, the descent, all solutions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,19 @@ __all__ = [
     "TOLERANCE",
     "below",
     "descend",
+    "exhaust",
     "heat_bath_chain",
     "metropolis_chain",
     "randomise",
     "uniform",
 ]
 
-
+# The constants of SplitMix64.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
-
 _DROP = np.uint64(11)
-
 _UNIT = 2.0**-53
 
 
@@ -151,7 +147,7 @@ def heat_bath_chain(
                 j = order[at]
                 _judge_next(table, room, j, at)
                 k = _draw(stream, room.values, temperatures[i])
-                low = _lowest(room.values)
+                low = room.values.argmin()
                 if room.values[low] < best - TOLERANCE:
                     best = room.values[low]
                     best_choice[:] = choice
@@ -162,7 +158,7 @@ def heat_bath_chain(
                 idle = 0 if changed else idle + 1
                 choice[j] = k
                 z = room.values[k]
-                _end_step(table, room, j, k, at)
+                _visited(table, room, j, k, at)
         moves += generated
         trace[i, 0] = z
         trace[i, 1] = best
@@ -198,7 +194,7 @@ def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float,
             settled = settled + 1 if best == choice[j] else 1
             z = values[best]
             choice[j] = best
-            _end_step(table, room, j, best, j)
+            _visited(table, room, j, best, j)
         if z >= before - TOLERANCE:
             # Rows that tie but for the last digit can count for one class when this one is judged
             # and for another when that one is: two corrections that each seem to improve on the
@@ -224,19 +220,11 @@ def _start_sweep(
     the number of classes.
     """
     n = order.size
-    clear(table, room.tail_value[n], room.tail_class[n])
-    clear(table, room.head_value[0], room.head_class[0])
+    clear(table, room.tail_value, room.tail_class, n)
+    clear(table, room.head_value, room.head_class, 0)
     for at in range(n - 1, 0, -1):
         j = order[at]
-        add_class(
-            table,
-            j,
-            choice[j],
-            room.tail_value[at + 1],
-            room.tail_class[at + 1],
-            room.tail_value[at],
-            room.tail_class[at],
-        )
+        add_class(table, j, choice[j], room.tail_value, room.tail_class, at + 1, at)
 
 
 @compiled
@@ -255,34 +243,15 @@ def _judge_next(table: Table, room: Room, j: int, at: int) -> None:
 
 
 @compiled
-def _end_step(table: Table, room: Room, j: int, k: int, at: int) -> None:
+def _visited(table: Table, room: Room, j: int, k: int, at: int) -> None:
     """Count class j at position `at`, with correction k, among those visited."""
-    turn = at % 2
-    add_class(
-        table,
-        j,
-        k,
-        room.head_value[turn],
-        room.head_class[turn],
-        room.head_value[1 - turn],
-        room.head_class[1 - turn],
-    )
-
-
-@compiled
-def _lowest(values: NDArray[np.float64]) -> int:
-    """Return the index of the least value, the first of several."""
-    low = 0
-    for k in range(1, values.size):
-        if values[k] < values[low]:
-            low = k
-    return low
+    add_class(table, j, k, room.head_value, room.head_class, at % 2, 1 - at % 2)
 
 
 @compiled
 def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> int:
     """Draw an index with probability proportional to exp(-value / t)."""
-    low = values[_lowest(values)]
+    low = values.min()
     total = 0.0
     for k in range(values.size):
         total += math.exp((low - values[k]) / t)
@@ -296,3 +265,40 @@ def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> 
             if left < 0.0:
                 break
     return drawn
+
+
+@compiled
+def exhaust(
+    table: Table,
+    room: Room,
+    first: int,
+    best_choice: NDArray[np.int64],
+    best: float,
+) -> float:
+    """Judge every solution that gives class 0 the correction `first`.
+
+    Improves `best_choice` in place where Z is below `best`, and returns the best Z.
+    """
+    n_classes, n_functions = best_choice.size, table.functions.shape[0]
+    last = n_classes - 1
+    values, holders = room.tail_value, room.tail_class
+    clear(table, values, holders, 0)
+    choice = np.zeros(n_classes, np.int64)
+    choice[0] = first
+    changed = 0
+    while True:
+        for j in range(changed, last):
+            add_class(table, j, choice[j], values, holders, j, j + 1)
+        judge_class(table, room, last, values[last], holders[last])
+        for k in range(n_functions):
+            if room.values[k] < best - TOLERANCE:
+                best = room.values[k]
+                best_choice[:] = choice
+                best_choice[last] = k
+        changed = last - 1
+        while changed > 0 and choice[changed] == n_functions - 1:
+            choice[changed] = 0
+            changed -= 1
+        if changed <= 0:
+            return best
+        choice[changed] += 1

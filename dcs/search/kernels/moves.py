@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.search.kernels.table import Room, Table, compiled, z_of
+from dcs.search.kernels.table import Room, Table, compiled, corrected, z_of
 
 __all__ = ["State", "apply_move", "judge_move", "make_state", "set_choice"]
 
@@ -88,19 +88,11 @@ def _set_keys(table: Table, state: State, m: int) -> None:
 @compiled
 def _rank_row(table: Table, state: State, m: int) -> None:
     """Find best and runner-up of row m from scratch."""
-    row = state.rows[m]
-    left, rise, right, fall = (
-        state.current[0],
-        state.current[1],
-        state.current[2],
-        state.current[3],
-    )
+    row, current = state.rows[m], state.current
     first, second = 0.0, 0.0
     first_class = second_class = table.fallback[m]
     for j in range(row.size):
-        up = (row[j] - left[j]) * rise[j]
-        down = (right[j] - row[j]) * fall[j]
-        v = up if up < down else down
+        v = corrected(row[j], current[0, j], current[1, j], current[2, j], current[3, j])
         if v > second:
             if v > first:
                 second, second_class = first, first_class
@@ -157,10 +149,7 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
     for m in range(column.size):
-        p = column[m]
-        up = (p - left) * rise
-        down = (right - p) * fall
-        v = up if up < down else down
+        v = corrected(column[m], left, rise, right, fall)
         # Both are read whatever the row: a load that depends on a comparison is not vectorised.
         best, runner_up = first[m], second[m]
         own = first_class[m] == jj
@@ -205,10 +194,7 @@ def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
     for m in range(table.labels.size):
-        p = table.columns[j, m]
-        up = (p - left) * rise
-        down = (right - p) * fall
-        v = up if up < down else down
+        v = corrected(table.columns[j, m], left, rise, right, fall)
         own = state.first_class[m] == jj
         if v > 0.0 and v == (state.second[m] if own else state.first[m]):
             rival_class = state.second_class[m] if own else state.first_class[m]
@@ -230,18 +216,12 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> None:
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
     for m in range(column.size):
-        p = column[m]
-        up = (p - left) * rise
-        down = (right - p) * fall
-        v = up if up < down else down
+        v = corrected(column[m], left, rise, right, fall)
         flags[m] = (first_class[m] == jj) | (second_class[m] == jj) | (v >= second[m])
     n_touched, _ = _list_flagged(state)
     for t in range(n_touched):
         m = state.touched[t]
-        p = column[m]
-        up = (p - left) * rise
-        down = (right - p) * fall
-        v = up if up < down else down
+        v = corrected(column[m], left, rise, right, fall)
         if first_class[m] == jj:
             if v > second[m] or (v == second[m] and jj < second_class[m] and v > 0.0):
                 first[m] = v

@@ -23,6 +23,7 @@ __all__ = [
     "Room",
     "Table",
     "compiled",
+    "corrected",
     "make_room",
     "make_table",
     "z_of",
@@ -222,6 +223,14 @@ def make_room(table: Table) -> Room:
         rival_value=np.zeros(n_rows),
         rival_class=np.zeros(n_rows, np.int16),
     )
+
+
+@compiled
+def corrected(p: float, left: float, rise: float, right: float, fall: float) -> float:
+    """Return the corrected probability, by the common formula of all corrections."""
+    up = (p - left) * rise
+    down = (right - p) * fall
+    return up if up < down else down
 
 
 @compiled

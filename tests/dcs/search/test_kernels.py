@@ -6,12 +6,10 @@ from numpy.typing import NDArray
 
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet, Membership, Weight
-from dcs.search.kernels import candidates as _candidates
-from dcs.search.kernels import chains as _random
-from dcs.search.kernels import chains as _search
-from dcs.search.kernels import moves as _moves
-from dcs.search.kernels import table as _table
-from dcs.search.kernels.table import Room, Table
+from dcs.search.kernels.candidates import add_class, clear, join, judge_class
+from dcs.search.kernels.chains import below, descend, uniform
+from dcs.search.kernels.moves import apply_move, judge_move, make_state, set_choice
+from dcs.search.kernels.table import BLOCK, Room, Table, make_room, make_table, z_of
 from dcs.search.problem import Problem
 from tests.dcs.published import load_cases
 from tests.dcs.solutions import SETS, coarse_problem, judge
@@ -29,16 +27,16 @@ def _judge_class(table: Table, room: Room, choice: NDArray[np.int64], j: int) ->
     """Judge class j against the best of the others, these joined from two halves."""
     halves = []
     for half in (0, 1):
-        best = np.zeros(table.labels.size), np.zeros(table.labels.size, np.int16)
-        _candidates.clear(table, *best)
+        values, holders = room.tail_value, room.tail_class
+        clear(table, values, holders, 0)
+        at = 0
         for i, k in enumerate(choice):
             if i != j and i % 2 == half:
-                new = np.zeros_like(best[0]), np.zeros_like(best[1])
-                _candidates.add_class(table, i, k, *best, *new)
-                best = new
-        halves.extend(best)
-    _candidates.join(*halves, room.rival_value, room.rival_class)
-    _candidates.judge_class(table, room, j, room.rival_value, room.rival_class)
+                add_class(table, i, k, values, holders, at, 1 - at)
+                at = 1 - at
+        halves.extend((values[at].copy(), holders[at].copy()))
+    join(*halves, room.rival_value, room.rival_class)
+    judge_class(table, room, j, room.rival_value, room.rival_class)
 
 
 @pytest.mark.parametrize(
@@ -52,17 +50,15 @@ def test_kernels_agree_with_numpy_move_by_move(
 ) -> None:
     probs, labels = coarse_problem(n_rows, n_classes, seed=n_rows)
     rng = np.random.default_rng(n_classes)
-    table = _table.make_table(probs, labels, corrections, _OBJECTIVE)
-    state, room = _moves.make_state(table), _table.make_room(table)
-    _moves.set_choice(table, state, rng.integers(0, len(corrections), n_classes))
+    table = make_table(probs, labels, corrections, _OBJECTIVE)
+    state, room = make_state(table), make_room(table)
+    set_choice(table, state, rng.integers(0, len(corrections), n_classes))
     for step in range(60):
         j, k = int(rng.integers(n_classes)), int(rng.integers(len(corrections)))
         changed = state.choice.copy()
         changed[j] = k
         expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
-        assert _moves.judge_move(table, state, room, j, k) == pytest.approx(
-            expected, rel=0, abs=1e-12
-        )
+        assert judge_move(table, state, room, j, k) == pytest.approx(expected, rel=0, abs=1e-12)
         _judge_class(table, room, state.choice, j)
         values = room.values.copy()
         if step % 10 == 0:
@@ -70,12 +66,10 @@ def test_kernels_agree_with_numpy_move_by_move(
                 changed[j] = other
                 expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
                 assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
-        assert values[k] == pytest.approx(
-            _moves.judge_move(table, state, room, j, k), rel=0, abs=1e-12
-        )
-        _moves.apply_move(table, state, room, j, k)
-        afresh = _moves.make_state(table)
-        _moves.set_choice(table, afresh, state.choice)
+        assert values[k] == pytest.approx(judge_move(table, state, room, j, k), rel=0, abs=1e-12)
+        apply_move(table, state, room, j, k)
+        afresh = make_state(table)
+        set_choice(table, afresh, state.choice)
         for name in ("choice", "first", "second", "first_class", "second_class"):
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
         assert np.array_equal(state.correct, afresh.correct)
@@ -83,12 +77,12 @@ def test_kernels_agree_with_numpy_move_by_move(
 
 
 def test_blocks_join_without_a_seam() -> None:
-    n_rows = 2 * _table.BLOCK + 3
+    n_rows = 2 * BLOCK + 3
     probs, labels = coarse_problem(n_rows, 3, decimals=4)
     corrections = SETS["dcs"]
-    table = _table.make_table(probs, labels, corrections, _OBJECTIVE)
-    state, room = _moves.make_state(table), _table.make_room(table)
-    _moves.set_choice(table, state, np.array([17, 3, 25]))
+    table = make_table(probs, labels, corrections, _OBJECTIVE)
+    state, room = make_state(table), make_room(table)
+    set_choice(table, state, np.array([17, 3, 25]))
     _judge_class(table, room, state.choice, 1)
     for k, value in enumerate(room.values):
         expected = judge(probs, labels, corrections, _OBJECTIVE, [17, k, 25])
@@ -98,11 +92,11 @@ def test_blocks_join_without_a_seam() -> None:
 def test_published_objective_values() -> None:
     corrections = CorrectionSet.dcs(weight_scale=30)
     for case in load_cases():
-        table = _table.make_table(case.probs, case.labels, corrections, case.objective)
-        state, room = _moves.make_state(table), _table.make_room(table)
-        _moves.set_choice(table, state, case.choice)
+        table = make_table(case.probs, case.labels, corrections, case.objective)
+        state, room = make_state(table), make_room(table)
+        set_choice(table, state, case.choice)
         assert np.array_equal(state.first_class, case.predictions)
-        z = _table.z_of(table, room, state.correct, state.predicted)
+        z = z_of(table, room, state.correct, state.predicted)
         assert z == pytest.approx(case.z, rel=0, abs=1e-9)
 
 
@@ -110,12 +104,12 @@ def test_random_stream_is_splitmix() -> None:
     stream = np.array([1234567], np.uint64)
     # The first outputs of the reference implementation for this seed.
     for word in (6457827717110365317, 3203168211198807973, 9817491932198370423):
-        assert _random.uniform(stream) == (word >> 11) * 2.0**-53
+        assert uniform(stream) == (word >> 11) * 2.0**-53
 
 
 def test_random_indices_cover_their_range() -> None:
     stream = np.array([7], np.uint64)
-    assert {_random.below(stream, 5) for _ in range(200)} == set(range(5))
+    assert {below(stream, 5) for _ in range(200)} == set(range(5))
 
 
 def test_a_descent_ends_where_rounding_makes_two_corrections_better_than_each_other() -> None:
@@ -152,6 +146,6 @@ def test_a_descent_ends_where_rounding_makes_two_corrections_better_than_each_ot
     problem = Problem.from_arguments(probs, labels, corrections, objective, None)
     choice = np.array([1, 4, 5, 0])
     before = problem.result(choice, evaluations=0, seconds=0.0).z
-    _, judged = _search.descend(problem.table, _table.make_room(problem.table), choice)
+    _, judged = descend(problem.table, make_room(problem.table), choice)
     assert judged < 1000
     assert problem.result(choice, evaluations=0, seconds=0.0).z <= before

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from dcs import AnnealingResult, CorrectionSet, Objective
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.evaluation import SchemeEvaluator
+from dcs.search.problem import SchemeEvaluator
 from dcs.selection.methods import Method
 
 
@@ -41,7 +41,7 @@ def tabu_search(
         for j in (int(j) for j in order if j not in recent):
             neighbours = np.tile(choice, (n_functions, 1))
             neighbours[:, j] = np.arange(n_functions)
-            values = [objective.value(c) for c in judge.confusions(neighbours)]
+            values = [judge.value(indices, objective) for indices in neighbours]
             values[choice[j]] = np.inf
             moves.append((min(values), j, int(np.argmin(values))))
             evaluations += n_functions

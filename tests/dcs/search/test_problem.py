@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import confusion_matrix
+from dcs.evaluation.objective import Objective
+from dcs.search.problem import SchemeEvaluator
+from tests.dcs.solutions import SETS, coarse_problem, judge
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_solutions_are_judged_as_their_schemes(name: str, n_classes: int) -> None:
+    probs, labels = coarse_problem(70, n_classes, seed=8)
+    evaluator = SchemeEvaluator(probs, labels, corrections=SETS[name])
+    objective = Objective(beta=2.0, pseudo_count=9.0)
+    for indices in np.random.default_rng(0).integers(0, len(SETS[name]), (12, n_classes)):
+        predictions = evaluator.scheme(indices).predict(probs)
+        expected = confusion_matrix(labels, predictions, n_classes)
+        assert np.array_equal(evaluator.confusion(indices), expected)
+        value = judge(probs, labels, SETS[name], objective, indices)
+        assert evaluator.value(indices, objective) == value
+
+
+@pytest.mark.parametrize("indices", [[0], [0, 99], [-1, 0], [0.5, 0]])
+def test_bad_indices_are_named(indices: Any) -> None:
+    probs, labels = coarse_problem(20, 2)
+    with pytest.raises(InvalidInputError, match="indices"):
+        SchemeEvaluator(probs, labels, corrections=SETS["dcs"]).confusion(indices)
