@@ -18,9 +18,16 @@ from typing import Literal
 import numpy as np
 
 from dcs.prompting import SPLITS, Task, get_task, task_names
-from dcs.prompting._helpdesk import COMPLAINTS, write_ticket
-from dcs.prompting._reviews import REMARKS, write_review
-from dcs.prompting._texts import chance, draw_index, finish, pick
+from dcs.prompting.generated import (
+    Phrases,
+    chance,
+    draw_index,
+    finish,
+    load_phrases,
+    pick,
+    write_review,
+    write_ticket,
+)
 
 Mode = Literal["usual", "permuted", "replaced"]
 
@@ -33,9 +40,15 @@ TRAINING_WEIGHTS = {
 CONCENTRATION = 3.0  # of the Dirichlet draw of an episode's own label frequencies
 REPEATED = 0.25  # labels that are that of the text before: what is written together is alike
 
+
+def _every_second(name: str) -> Phrases:
+    phrases = load_phrases(name)
+    return phrases.model_copy(update={"by_class": tuple(own[::2] for own in phrases.by_class)})
+
+
 _WRITERS: dict[str, Callable[[np.random.Generator, int], str]] = {
-    "helpdesk": partial(write_ticket, complaints=[phrases[::2] for phrases in COMPLAINTS]),
-    "reviews": partial(write_review, bank=[phrases[::2] for phrases in REMARKS]),
+    "helpdesk": partial(write_ticket, phrases=_every_second("helpdesk")),
+    "reviews": partial(write_review, phrases=_every_second("reviews")),
 }
 
 _TOPICS = {

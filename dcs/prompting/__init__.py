@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dcs.prompting.task_files import described_task_names
-from dcs.prompting.tasks import SPLITS, Example, Split, Task, get_task, register_task, task_names
+from dcs.prompting.registry import described_task_names, get_task, register_task, task_names
+from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.prompting.templates import (
     Demonstrations,
     Shots,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 
 from dcs.errors import ConfigError
-from dcs.io import existing_file, hub_advice, memory_bound, parse_json
+from dcs.io import existing_file, hub_advice, parse_json
 from dcs.messages import escaped, named, reason, show
-from dcs.prompting.task_files import TaskFile, TextLocation
-from dcs.prompting.tasks import Example, Split
+from dcs.prompting.task_files import FileLocation, HubLocation, TaskFile, TextLocation
+from dcs.prompting.tasks import SPLITS, Example, Split
 from dcs.seeds import derive_generator
 
 __all__ = ["read_examples"]
 
-#: Replacements that feed each other double a text each time.
-_LONGEST = 10_000_000
 _KEY = "@key"  # a JSON object's own name for a row
 
 
@@ -35,39 +33,48 @@ def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> t
     split : {"optimization", "test"}
         The split.
     data : str, optional
-        Folder that holds the files, or a folder of the task's name with them.
+        Folder that holds the files, or a folder of the task's name with them; without it, the
+        texts come from the hub.
 
     Raises
     ------
     ConfigError
         If the texts are not there, or a row is malformed; names file, row, key and value.
     """
-    place = file.files if data is not None else file.hub
-    if place is None or (data is None and not _has_datasets()):
-        raise ConfigError(_how_to_get(file, data))
-    stamp: object = None
-    if data is not None:
-        stamp = tuple(_stamp(_path(file, place, name, data)) for name in ("optimization", "test"))
-    return _read(file, place, split, data, stamp)
+    if data is None:
+        return _read(file, split, None, None)
+    stamps = [_path(file, name, data).stat() for name in SPLITS]
+    # Files that have changed since are read again.
+    return _read(file, split, data, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
 
 
 @lru_cache(maxsize=32)
-def _read(
-    file: TaskFile, place: TextLocation, split: Split, data: str | None, stamp: object
-) -> tuple[Example, ...]:
-    name = getattr(place, split)
-    if data is None:
-        where, rows = f"{place.dataset} ({name})", _hub_rows(file, place, name)
+def _read(file: TaskFile, split: Split, data: str | None, stamp: object) -> tuple[Example, ...]:
+    place: TextLocation
+    if data is not None and file.files is not None:
+        path = _path(file, split, data)
+        where, place, rows = escaped(path), file.files, _file_rows(file.files, path)
+    elif data is None and file.hub is not None:
+        where, place = f"{file.hub.dataset} ({getattr(file.hub, split)})", file.hub
+        rows = _hub_rows(file, file.hub, split)
     else:
-        path = _path(file, place, split, data)
-        where, rows = str(path), _file_rows(place, path)
-    examples = [_example(file, place, split, where, row, values) for row, values in rows]
+        raise ConfigError(_how_to_get(file, data))
+    examples = []
+    for row, values in enumerate(rows):
+        try:
+            examples.append(_example(file, place, f"{file.name}-{split}", row, values))
+        except ValueError as error:
+            raise ConfigError(f"{where}: row {row}: {error}") from None
     if not examples:
         raise ConfigError(f"{where}: holds no texts")
     if file.disjoint and split == "optimization":
-        shown = {example.text for example in read_examples(file, "test", data=data)}
+        shown = {example.text for example in _read(file, "test", data, stamp)}
         examples = [example for example in examples if example.text not in shown]
-    examples = _sample(file, split, examples)
+    size = file.sizes.get(split, len(examples))
+    if size < len(examples):
+        rng = derive_generator(file.seed, "texts", file.name, split)
+        kept = np.sort(rng.permutation(len(examples))[:size])
+        examples = [examples[int(row)] for row in kept]
     seen: set[str] = set()
     for example in examples:
         if example.id in seen:
@@ -76,177 +83,118 @@ def _read(
     return tuple(examples)
 
 
-def _sample(file: TaskFile, split: Split, examples: list[Example]) -> list[Example]:
-    size = dict(file.sizes).get(split, len(examples))
-    if len(examples) <= size:
-        return examples
-    rng = derive_generator(file.seed, "texts", file.name, split)
-    kept = np.sort(rng.permutation(len(examples))[:size])
-    return [examples[int(row)] for row in kept]
-
-
-def _example(
-    file: TaskFile,
-    place: TextLocation,
-    split: Split,
-    where: str,
-    row: int,
-    values: Mapping[str, Any],
-) -> Example:
-    def fail(message: str) -> ConfigError:
-        return ConfigError(f"{where}: row {row}: {message}")
-
-    def get(key: str) -> Any:
-        found: Any = values
-        for part in key.split("."):
-            if not isinstance(found, Mapping) or part not in found:
-                raise fail(f"has no key {key!r}; it has {', '.join(map(str, values))}")
-            found = found[part]
-        return found
-
+def _example(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
+    """Make an example of a row; a ValueError says what is wrong with it."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"is {show(values)}, not an object")
     fields = {}
-    for name, key in place.fields:
-        value = get(key)
+    for name, key in place.fields.items():
+        value = _value(values, key)
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             value = " ".join(value)
         if not isinstance(value, str) or not value.strip():
-            raise fail(f"key {key!r} is {show(value)}; a text is needed")
+            raise ValueError(f"key {key!r} is {show(value)}; a text is needed")
         for old, new in file.replace:
-            if len(value) + value.count(old) * (len(new) - len(old)) > _LONGEST:
-                raise fail(f"key {key!r} is longer than {_LONGEST} characters after {old!r}")
             value = value.replace(old, new)
         fields[name] = value.strip()
-    raw = get(place.label)
-    label = _label(file, place, raw)
-    if label is None:
-        names = [entry[0] for entry in place.labels] or list(file.classes)
-        raise fail(f"label {show(raw)} is none of {', '.join(map(str, names))}")
-    text = (
-        next(iter(fields.values()))
-        if file.input_prefix
-        else file.input_template.format_map(fields)
-    )
-    name = str(get(place.id)) if place.id else str(values.get(_KEY, f"{row:05d}"))
-    return Example(id=f"{file.name}-{split}-{name}", text=text, label=label)
+    plain = file.input_prefix  # which stands before the text, so that the text is the field alone
+    text = next(iter(fields.values())) if plain else file.input_template.format_map(fields)
+    own = _value(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
+    return Example(f"{prefix}-{own}", text, _label(file, place, _value(values, place.label)))
 
 
-def _label(file: TaskFile, place: TextLocation, raw: Any) -> int | None:
-    if isinstance(raw, bool):
-        return None
-    for index, names in enumerate(place.labels):
-        if raw in names or str(raw) in map(str, names):
-            return index
-    if place.labels:
-        return None
-    if raw in file.classes:
-        return file.classes.index(raw)
-    text = str(raw)
-    if text.isascii() and text.isdigit() and int(text) < len(file.classes):
-        return int(text)
-    return None
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    found: Any = values
+    for part in key.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            raise ValueError(f"has no key {key!r}; it has {', '.join(map(str, values))}")
+        found = found[part]
+    return found
 
 
-def _path(file: TaskFile, place: TextLocation, split: str, data: str) -> Path:
-    name = str(getattr(place, split))
-    for folder in (Path(data) / file.name, Path(data)):
-        if (folder / name).is_file():
-            return folder / name
+def _label(file: TaskFile, place: TextLocation, raw: Any) -> int:
+    """Return the class that a label stands for: by `labels`, or by its name or number."""
+    labels = place.labels or file.labels
+    names = labels or tuple((name,) for name in file.classes)
+    numbers = () if labels else tuple((index,) for index in range(len(file.classes)))
+    for allowed in (names, numbers):
+        for index, entry in enumerate(allowed):
+            if not isinstance(raw, bool) and str(raw) in map(str, entry):
+                return index
+    raise ValueError(f"label {show(raw)} is none of {', '.join(str(e[0]) for e in names)}")
+
+
+def _path(file: TaskFile, split: Split, data: str) -> Path:
+    if file.files is not None:
+        for folder in (Path(data) / file.name, Path(data)):
+            path = folder / str(getattr(file.files, split))
+            if path.is_file():
+                return path
     raise ConfigError(_how_to_get(file, data))
-
-
-def _stamp(path: Path) -> tuple[str, int, int]:
-    state = path.stat()
-    return str(path), state.st_mtime_ns, state.st_size
 
 
 def _how_to_get(file: TaskFile, data: str | None) -> str:
     ways = []
     if file.files is not None:
-        folder = Path(data) / file.name if data is not None else Path("DIR") / file.name
+        folder = Path(data or "DIR") / file.name
         names = f"{folder / file.files.optimization} and {folder / file.files.test}"
-        ways.append(
-            (f"there are no {names}" if data is not None else f"give --data DIR with {names}")
-            + (f": {file.obtain}" if file.obtain else "")
-        )
+        told = f"there are no {names}" if data else f"give --data DIR with {names}"
+        ways.append(f"{told}: {file.obtain}" if file.obtain else told)
     if file.hub is not None and data is None:
         ways.append(f"pip install datasets, to fetch {file.hub.dataset} from the hub")
-    elif data is not None and file.files is None:
-        ways.append(f"its texts come from the hub ({getattr(file.hub, 'dataset', '')}): no --data")
+    elif file.hub is not None and file.files is None:
+        ways.append(f"they come from the hub ({file.hub.dataset}): no --data")
     return f"task {file.name!r} comes without its texts: {'; or '.join(ways)}"
 
 
-def _file_rows(place: TextLocation, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    text = _text(path, place.encoding)
-    if place.format == "csv":
-        try:
-            yield from enumerate(csv.DictReader(text.splitlines(keepends=True), strict=True))
-        except csv.Error as error:
-            raise ConfigError(f"{escaped(path)}: cannot be read as CSV: {error}") from None
-        return
+def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
+    source = existing_file(path, error=ConfigError)
+    try:
+        text = source.read_bytes().decode(place.encoding).removeprefix("\ufeff")
+        if place.format == "csv":
+            return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    except (OSError, UnicodeError, LookupError, csv.Error) as error:
+        raise ConfigError(
+            f"{escaped(path)}: cannot be read as {place.format} in {show(place.encoding)}: "
+            f"{reason(error)}; the task's keys files.format and files.encoding name others"
+        ) from None
     if place.format == "json":
-        content = _json(text, path, None)
+        content = parse_json(text, source=escaped(path), error=ConfigError, finite=False)
         if isinstance(content, dict):
             content = [
                 {_KEY: key, **value} if isinstance(value, dict) else value
                 for key, value in content.items()
             ]
         if not isinstance(content, list):
-            raise ConfigError(f"{path}: holds neither a list nor an object of rows")
-        rows = content
-    else:
-        # Only line feeds end a row: a text may hold other separators that splitlines() heeds.
-        lines = [line.rstrip("\r") for line in text.split("\n")]
-        numbered = [(number, line) for number, line in enumerate(lines) if line.strip()]
-        if place.format == "lines":
-            for row, (_, line) in enumerate(numbered):
-                label, _, rest = line.partition(" ")
-                yield row, {"label": label.partition(":")[0], "text": rest}
-            return
-        rows = [_json(line, path, number) for number, line in numbered]
-    for row, values in enumerate(rows):
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path}: row {row}: is {show(values)}, not an object")
-        yield row, values
+            raise ConfigError(f"{escaped(path)}: holds neither a list nor an object of rows")
+        return content
+    # Only line feeds end a row: a text may hold other separators that splitlines() heeds.
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if place.format == "lines":
+        parts = [line.partition(" ") for _, line in numbered]
+        return [{"label": head.partition(":")[0], "text": rest} for head, _, rest in parts]
+    return [
+        parse_json(line, source=f"{escaped(path)}: line {number}", error=ConfigError, finite=False)
+        for number, line in numbered
+    ]
 
 
-def _text(path: Path, encoding: str) -> str:
-    source = existing_file(path, error=ConfigError)
-    size, bound = source.stat().st_size, memory_bound() // 4
-    if size > bound:
-        raise ConfigError(
-            f"{escaped(path)}: {size / 2**30:.1f} GiB of text; at most {bound / 2**30:.1f} GiB "
-            "are read on this machine; keep to a sample of it"
-        )
+def _hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable[Any]:
     try:
-        return source.read_bytes().decode(encoding).removeprefix("\ufeff")
-    except (OSError, UnicodeError, LookupError) as error:
-        raise ConfigError(
-            f"{escaped(path)}: cannot be read as {show(encoding)}: {reason(error)}; the task's "
-            "key files.encoding names another"
-        ) from None
-
-
-def _json(text: str, path: Path, line: int | None) -> Any:
-    source = escaped(path) if line is None else f"{escaped(path)}: line {line + 1}"
-    return parse_json(text, source=source, error=ConfigError, finite=False)
-
-
-def _has_datasets() -> bool:
-    return importlib.util.find_spec("datasets") is not None
-
-
-def _hub_rows(
-    file: TaskFile, place: TextLocation, split: str
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    datasets = importlib.import_module("datasets")
+        import datasets
+    except ImportError:
+        raise ConfigError(_how_to_get(file, None)) from None
+    name, revision = getattr(place, split), place.revision or None
     try:
         table = datasets.load_dataset(
-            place.dataset, place.config or None, split=split, revision=place.revision or None
+            place.dataset, place.config or None, split=name, revision=revision
         )
     except Exception as error:
         # The library and the network below it raise errors of many unrelated classes.
         raise ConfigError(
-            f"task {file.name!r}: dataset {place.dataset!r} ({split}) cannot be loaded "
+            f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
             f"({named(error)}); {hub_advice(error)}, or give --data DIR"
         ) from error
-    yield from enumerate(table)
+    rows: Iterable[Any] = table
+    return rows

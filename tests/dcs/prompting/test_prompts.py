@@ -42,7 +42,7 @@ def test_shots(value: str | int, shots: Shots) -> None:
 
 @pytest.mark.parametrize("value", ["-1", "", "1.5", "all", "²", True])
 def test_other_shots_are_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match="allowed are") as caught:
+    with pytest.raises(ConfigError, match="shots") as caught:
         parse_shots(value)
     assert repr(value) in str(caught.value)
 
@@ -81,11 +81,11 @@ class TestSelection:
         assert shown.texts <= {e.text for e in task.examples("optimization")}
 
     def test_more_shots_than_texts(self) -> None:
-        with pytest.raises(ConfigError, match="has 4 optimization texts"):
+        with pytest.raises(ConfigError, match="shots 5"):
             select_demonstrations(TASK, 5, seed=0)
 
     def test_a_class_without_text(self) -> None:
-        with pytest.raises(ConfigError, match="class 'Tails'"):
+        with pytest.raises(ConfigError, match="Tails"):
             select_demonstrations(TASK, "N", seed=0)
 
 

@@ -1,0 +1,253 @@
+"""The tasks whose texts are written by a program, from the phrases in ``assets/generated``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from dcs.errors import ConfigError
+from dcs.io import read_yaml
+from dcs.prompting.tasks import Example, Split, Task
+from dcs.seeds import derive_generator
+
+__all__ = [
+    "GENERATED",
+    "Phrases",
+    "chance",
+    "draw_index",
+    "finish",
+    "generated_task",
+    "load_phrases",
+    "pick",
+    "write_review",
+    "write_split",
+    "write_ticket",
+]
+
+_FOLDER = Path(__file__).parents[1] / "assets" / "generated"
+
+# Changing it changes every generated text, and with them every result.
+_TEXT_SEED = 20240607
+
+_SIZES: dict[Split, int] = {"optimization": 2200, "test": 1000}
+
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+class SharedPhrases(BaseModel):
+    """Phrases that either of two classes may use."""
+
+    classes: tuple[int, int]
+    phrases: tuple[str, ...]
+
+
+class Phrases(BaseModel):
+    """A generated task, and what its texts are made of.
+
+    Attributes
+    ----------
+    weights : tuple of float
+        Class frequencies.
+    by_class : tuple of tuples of str
+        The phrases that tell each class.
+    shared, neutral : tuple
+        Phrases of two classes, and of none.
+    openings, joints, closings : tuple of str
+        What stands around two phrases.
+    things : tuple of str
+        What a text may be about.
+    slots : dict
+        Words for each ``{name}`` in the phrases.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: str
+    classes: tuple[str, ...]
+    label_words: tuple[str, ...]
+    instruction: str
+    input_prefix: str
+    answer_prefix: str
+    weights: tuple[float, ...]
+    by_class: tuple[tuple[str, ...], ...]
+    shared: tuple[SharedPhrases, ...] = ()
+    neutral: tuple[str, ...]
+    openings: tuple[str, ...]
+    joints: tuple[str, ...]
+    closings: tuple[str, ...] = ()
+    things: tuple[str, ...] = ()
+    slots: dict[str, tuple[str, ...]]
+
+
+def pick(rng: np.random.Generator, options: Sequence[str]) -> str:
+    """Draw one of `options`, each equally likely."""
+    # Only rng.random() is used here: its stream is the same in every NumPy release, which is
+    # not promised of choice() and shuffle().
+    return options[int(rng.random() * len(options))]
+
+
+def chance(rng: np.random.Generator, probability: float) -> bool:
+    """Return True with the given probability."""
+    return bool(rng.random() < probability)
+
+
+def draw_index(rng: np.random.Generator, weights: Sequence[float]) -> int:
+    """Draw an index with probability proportional to its weight."""
+    edges = np.cumsum(weights)
+    index = int(np.searchsorted(edges, rng.random() * edges[-1], side="right"))
+    return min(index, len(edges) - 1)
+
+
+def finish(text: str) -> str:
+    """Capitalise sentences."""
+    return re.sub(
+        r"(^|[.!?] )([a-z])", lambda match: match.group(1) + match.group(2).upper(), text
+    )
+
+
+def _filled(rng: np.random.Generator, text: str, phrases: Phrases) -> str:
+    return finish(_SLOT.sub(lambda match: pick(rng, phrases.slots[match.group(1)]), text))
+
+
+def write_ticket(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
+    """Write one support ticket that is recorded under class `label`."""
+    # Some tickets are recorded under another team than they describe.
+    topic = int(rng.random() * len(phrases.classes)) if chance(rng, 0.04) else label
+    clauses = [_complaint(rng, topic, phrases), _second_clause(rng, topic, phrases)]
+    if chance(rng, 0.3):
+        clauses.reverse()
+    if clauses[0] == clauses[1]:
+        clauses[1] = pick(rng, phrases.neutral)
+    text = f"{pick(rng, phrases.openings)} {clauses[0]}{pick(rng, phrases.joints)} {clauses[1]}."
+    if chance(rng, 0.6):
+        text += f" {pick(rng, phrases.closings)}"
+    return _filled(rng, text, phrases)
+
+
+def _complaint(rng: np.random.Generator, topic: int, phrases: Phrases) -> str:
+    kind = draw_index(rng, (0.64, 0.30, 1.0 - 0.64 - 0.30))
+    if kind == 0:
+        return pick(rng, phrases.by_class[topic])
+    if kind == 1:
+        return pick(rng, [p for s in phrases.shared if topic in s.classes for p in s.phrases])
+    return pick(rng, phrases.neutral)
+
+
+def _second_clause(rng: np.random.Generator, topic: int, phrases: Phrases) -> str:
+    kind = draw_index(rng, (0.24, 0.26, 1.0 - 0.24 - 0.26))
+    if kind == 0:
+        return pick(rng, phrases.by_class[int(rng.random() * len(phrases.classes))])
+    if kind == 1:
+        return pick(rng, phrases.by_class[topic])
+    return pick(rng, phrases.neutral)
+
+
+def write_review(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
+    """Write one customer review of grade `label` (0 is the worst)."""
+    remarks = [_remark(rng, label, phrases), _remark(rng, label, phrases)]
+    if chance(rng, 0.45):
+        remarks[1] = pick(rng, phrases.neutral)
+    if chance(rng, 0.04):
+        # Irony: a remark from the opposite end.
+        remarks[0] = pick(rng, phrases.by_class[len(phrases.classes) - 1 - label])
+    if chance(rng, 0.5):
+        remarks.reverse()
+    if remarks[0] == remarks[1]:
+        remarks[1] = pick(rng, phrases.neutral)
+    text = f"{pick(rng, phrases.openings)} {remarks[0]}{pick(rng, phrases.joints)} {remarks[1]}."
+    if chance(rng, 0.35):
+        text += f" {_remark(rng, label, phrases)}."
+    # One review is about one thing, whatever its parts.
+    text = text.replace("{item}", pick(rng, phrases.things))
+    return _filled(rng, text, phrases)
+
+
+def _remark(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
+    # A sum of three uniforms is near enough to a bell curve, and needs rng.random() alone.
+    bell = 2.0 * (rng.random() + rng.random() + rng.random() - 1.5)
+    grade = round(label + 0.62 * bell)
+    return pick(rng, phrases.by_class[min(max(grade, 0), len(phrases.classes) - 1)])
+
+
+_WRITERS = {"helpdesk": write_ticket, "reviews": write_review}
+
+GENERATED = tuple(_WRITERS)
+"""Names of the generated tasks."""
+
+
+def write_split(
+    name: str,
+    split: Split,
+    *,
+    weights: Sequence[float],
+    write: Callable[[np.random.Generator, int], str],
+    sizes: Mapping[Split, int] = _SIZES,
+) -> tuple[Example, ...]:
+    """Write one split of a task.
+
+    Parameters
+    ----------
+    name : str
+        The task, part of the ids and of the random stream.
+    split : {"optimization", "test"}
+        Which split. The test split avoids every text of the optimization split.
+    weights : sequence of float
+        Class frequencies.
+    write : callable
+        Writes a text of a class: ``write(rng, label)``.
+    sizes : mapping
+        Number of texts of each split.
+
+    Returns
+    -------
+    tuple of Example
+        Distinct texts of 12 to 25 words, the same on every call.
+    """
+    taken: set[str] = set()
+    if split == "test":
+        others = write_split(name, "optimization", weights=weights, write=write, sizes=sizes)
+        taken.update(example.text for example in others)
+    rng = derive_generator(_TEXT_SEED, name, split)
+    examples: list[Example] = []
+    while len(examples) < sizes[split]:
+        label = draw_index(rng, weights)
+        text = write(rng, label)
+        if text not in taken and 12 <= len(text.split()) <= 25:
+            taken.add(text)
+            examples.append(Example(f"{name}-{split}-{len(examples):04d}", text, label))
+    return tuple(examples)
+
+
+@lru_cache(maxsize=4)
+def load_phrases(name: str) -> Phrases:
+    """Return what the texts of a generated task are made of."""
+    return Phrases.model_validate(read_yaml(_FOLDER / f"{name}.yaml", error=ConfigError))
+
+
+@lru_cache(maxsize=4)
+def _examples(name: str, split: Split) -> tuple[Example, ...]:
+    # Texts take a fraction of a second to write: only when asked for, and once.
+    phrases = load_phrases(name)
+    write = partial(_WRITERS[name], phrases=phrases)
+    return write_split(name, split, weights=phrases.weights, write=write)
+
+
+def generated_task(name: str) -> Task:
+    """Return the generated task of that name, one of `GENERATED`."""
+    phrases = load_phrases(name)
+    return Task(
+        name=name,
+        title=phrases.title,
+        classes=phrases.classes,
+        label_words=phrases.label_words,
+        instruction=phrases.instruction,
+        input_prefix=phrases.input_prefix,
+        answer_prefix=phrases.answer_prefix,
+        source=partial(_examples, name),
+    )
