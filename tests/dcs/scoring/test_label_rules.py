@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, ScoringError
+from dcs.errors import ScoringError
 from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer, resolve_model
 from dcs.scoring.label_words import LabelRule, label_token_ids, read_label_words
@@ -111,14 +111,6 @@ class TestChoice:
     def test_a_word_that_begins_another_is_refused(self, rule: LabelRule) -> None:
         with pytest.raises(ScoringError, match="'ab' .* and 'abc' "):
             self.read(("ab", "abc"), rule)
-
-    def test_unknown_rule_and_option(self) -> None:
-        with pytest.raises(ConfigError, match="'jiont'.*did you mean 'joint'"):
-            load_scorer("tiny_lm", label_rule="jiont")
-        with pytest.raises(ConfigError, match="no option 'lable_rule'.*did you mean 'label_rule'"):
-            load_scorer("tiny_lm", lable_rule="joint")
-        with pytest.raises(ConfigError, match="dtype 'float13'"):
-            load_scorer("tiny_lm", dtype="float13")
 
 
 class TestOutOfMemory:

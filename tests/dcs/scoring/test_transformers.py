@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, MissingDependencyError, ScoringError
+from dcs.errors import ScoringError
 from dcs.prompting import Shots, get_task, render_prefix, render_query, select_demonstrations
-from dcs.scoring import engine_names, load_scorer, resolve_model
+from dcs.scoring import resolve_model
 from dcs.scoring.label_words import class_probabilities, label_token_ids
 from dcs.scoring.transformers import TransformersScorer
 
@@ -142,87 +140,3 @@ class TestClassProbabilities:
         logits[1, 0] = value
         with pytest.raises(ScoringError, match="query 1: the model gives"):
             class_probabilities(logits, ((3,), (5,)))
-
-
-def one_line(error: pytest.ExceptionInfo[BaseException], *parts: str) -> None:
-    message = str(error.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message
-
-
-class TestLoading:
-    def test_revision_is_that_of_the_content(self, tmp_path: Path) -> None:
-        folder = tmp_path / "copy"
-        shutil.copytree(resolve_model("tiny_lm").location, folder)
-        found = resolve_model(folder)
-        assert found.revision == resolve_model("tiny_lm").revision
-        assert found.is_local
-        (folder / "notes.md").write_text("no matter")
-        assert resolve_model(folder).revision == found.revision
-        weights = folder / "model.safetensors"
-        data = bytearray(weights.read_bytes())
-        data[-1] ^= 1
-        weights.write_bytes(data)
-        assert resolve_model(folder).revision != found.revision
-
-    def test_hub_ids_are_not_looked_at_before_loading(self) -> None:
-        found = resolve_model("some-owner/some-model")
-        assert (found.location, found.revision) == ("some-owner/some-model", None)
-
-    def test_unknown_name(self) -> None:
-        with pytest.raises(ScoringError) as caught:
-            load_scorer("tiny_ml")
-        one_line(caught, "'tiny_ml'", "did you mean 'tiny_lm'", "owner/name")
-
-    def test_missing_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(ScoringError) as caught:
-            load_scorer(tmp_path / "nowhere")
-        one_line(caught, "nowhere", "not found")
-
-    def test_not_a_model_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(ScoringError) as caught:
-            load_scorer(tmp_path)
-        one_line(caught, str(tmp_path), "config.json")
-
-    @pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
-    def test_incomplete_model_folder(self, tmp_path: Path, missing: str) -> None:
-        folder = tmp_path / "copy"
-        shutil.copytree(resolve_model("tiny_lm").location, folder)
-        (folder / missing).unlink()
-        with pytest.raises(ScoringError) as caught:
-            load_scorer(folder)
-        one_line(caught, str(folder), "save_pretrained")
-
-    def test_damaged_weights(self, tmp_path: Path) -> None:
-        folder = tmp_path / "copy"
-        shutil.copytree(resolve_model("tiny_lm").location, folder)
-        (folder / "model.safetensors").write_bytes(b"not tensors")
-        with pytest.raises(ScoringError) as caught:
-            load_scorer(folder)
-        one_line(caught, str(folder), "cannot be loaded")
-
-    def test_hub_out_of_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import huggingface_hub.constants
-
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-        with pytest.raises(ScoringError) as caught:
-            load_scorer("some-owner/no-such-model")
-        one_line(caught, "'some-owner/no-such-model'", "network")
-
-    def test_missing_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "torch", None)
-        with pytest.raises(MissingDependencyError) as caught:
-            load_scorer("tiny_lm")
-        one_line(caught, "torch is not installed", "pip install torch")
-
-    def test_unknown_engine(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            load_scorer("tiny_lm", engine="transformer")
-        one_line(caught, "'transformer'", "did you mean 'transformers'", *engine_names())
-
-    def test_device_that_is_not_there(self) -> None:
-        for device in ("cuda:97", "abacus"):
-            with pytest.raises(ScoringError) as caught:
-                load_scorer("tiny_lm", device=device)
-            one_line(caught, repr(device))
