@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+# Brings a library of its own, which can only be held to one thread once it is loaded.
+import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
 
 __all__ = ["Mapper", "in_process", "one_thread"]

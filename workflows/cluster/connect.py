@@ -42,10 +42,13 @@ class Software:
 
     Attributes
     ----------
-    python, ray, dcs : str
+    python : str
+        Version without the patch level.
+    ray, dcs : str
         Versions.
     sources : str
-        Hash of the installed source files, for versions that are being worked on.
+        Hash of the installed source files. It decides, and not the version `dcs`: installed from
+        a checkout, equal sources may carry the versions of different commits.
     """
 
     python: str
@@ -55,17 +58,11 @@ class Software:
 
 
 def software() -> Software:
-    """Return what this process runs.
-
-    Returns
-    -------
-    Software
-        Versions, and a hash of the sources.
-    """
+    """Return what this process runs."""
     import ray
 
     return Software(
-        python=platform.python_version(),
+        python=".".join(platform.python_version_tuple()[:2]),
         ray=ray.__version__,
         dcs=installed_version(),
         sources=source_digest(),
@@ -73,7 +70,7 @@ def software() -> Software:
 
 
 def software_mismatch(here: Software, nodes: Mapping[str, Software]) -> str | None:
-    """Say on one line what differs between this process and the nodes, and what mends it.
+    """Say on one line what differs between this process and the nodes, and what to do.
 
     Parameters
     ----------
@@ -88,27 +85,21 @@ def software_mismatch(here: Software, nodes: Mapping[str, Software]) -> str | No
         None if all agree.
     """
     for node, there in nodes.items():
-        if there.python.split(".")[:2] != here.python.split(".")[:2]:
+        if there.python != here.python:
             return (
                 f"node {node} runs Python {there.python}, the driver {here.python}; make the "
-                f"environment there with python{'.'.join(here.python.split('.')[:2])}"
+                f"environment there with python{here.python}"
             )
         if there.ray != here.ray:
             return (
                 f"node {node} runs ray {there.ray}, the driver {here.ray}; on the node run: "
                 f"pip install 'ray[default]=={here.ray}'"
             )
-        # Installed from a checkout, equal sources may carry the versions of different commits.
-        if there.dcs != here.dcs and there.sources != here.sources:
-            return (
-                f"node {node} has {DISTRIBUTION} {there.dcs}, the driver {here.dcs}; on the node "
-                f"run: pip install '{DISTRIBUTION}=={here.dcs}'"
-            )
         if there.sources != here.sources:
             return (
-                f"node {node} has other source files of {DISTRIBUTION} {there.dcs} "
-                f"({there.sources}) than the driver ({here.sources}); bring both to the same "
-                "commit: git pull && pip install --constraint constraints.txt ."
+                f"node {node} has {DISTRIBUTION} {there.dcs} (sources {there.sources}), the "
+                f"driver {here.dcs} (sources {here.sources}); install the same version or commit "
+                "on both"
             )
     return None
 

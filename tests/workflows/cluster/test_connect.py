@@ -21,7 +21,7 @@ from workflows.cluster.jobs import open_jobs
 from workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, place
 
 ROOT = Path(__file__).parents[3]
-HERE = Software(python="3.11.2", ray="2.60.0", dcs="0.1.0", sources="aaaa")
+HERE = Software(python="3.11", ray="2.60.0", dcs="0.1.0", sources="aaaa")
 
 
 def _node(name: str, *, alive: bool = True, **resources: float) -> dict:
@@ -61,29 +61,29 @@ def test_a_declared_cluster_asks_for_nodes_that_are_not_there_yet():
     assert no_gpus.actors == {"num_cpus": 1, "num_gpus": 0, "resources": {CELLS: 0.001}}
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"python": "3.12.1"}, ["Python 3.12.1", "python3.11"]),
-        ({"ray": "2.59.0"}, ["ray 2.59.0", "pip install 'ray[default]==2.60.0'"]),
-        ({"dcs": "0.2.0", "sources": "bbbb"}, ["0.2.0", "pip install 'dcs-debias==0.1.0'"]),
-        ({"sources": "bbbb"}, ["bbbb", "aaaa", "git pull"]),
-    ],
-)
-def test_what_differs_is_named_with_the_command_that_mends_it(change, words):
+@pytest.mark.parametrize("change", [{"python": "3.12"}, {"ray": "2.59.0"}, {"sources": "bbbb"}])
+def test_what_differs_is_named_with_its_node(change):
     message = software_mismatch(HERE, {"n1": HERE, "n2": dataclasses.replace(HERE, **change)})
     assert message is not None
     assert "\n" not in message
-    for word in ["n2", *words]:
+    for word in ("node n2", *change.values()):
         assert word in message
 
 
-def test_equal_software_fits():
-    patch = dataclasses.replace(HERE, python="3.11.9")
-    assert software_mismatch(HERE, {"n1": HERE, "n2": patch}) is None
+def test_equal_sources_fit_whatever_their_version():
     commit = dataclasses.replace(HERE, dcs="0.1.1.dev3+gabc")
     assert software_mismatch(HERE, {"n1": HERE, "n2": commit}) is None
     assert software() == software()
+
+
+def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):
+    def slow(**options: object) -> None:
+        raise Exception("The current node timed out during startup.\nSome of it failed.")
+
+    monkeypatch.setattr("ray.init", slow)
+    with pytest.raises(ClusterError, match="timed out") as caught, connected():
+        pass
+    assert "\n" not in str(caught.value)
 
 
 def test_no_cluster_is_said_on_one_line(monkeypatch):

@@ -10,8 +10,7 @@ from workflows.cells import TableRequest
 from workflows.cluster.workers import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import one_thread
-from workflows.tuning import cell as compute
-from workflows.tuning.cell import table_cells
+from workflows.tuning.cell import compute_cell, table_cells
 from workflows.tuning.study import run_trials
 
 
@@ -44,18 +43,12 @@ def test_it_ends_with_its_block_however_that_ends():
     assert threads() == {3}
 
 
-def test_cells_have_one(monkeypatch):
+def test_cells_have_one():
     table = biased_table(60)
-    (cell,) = table_cells(table, table, name="x", methods=["icl"], tuner=TunerSettings(), seed=0)
+    tuner = TunerSettings(trials=1, budget=1000)
+    (cell,) = table_cells(table, table, name="x", methods=["dcs"], tuner=tuner, seed=0)
     seen = []
-    real = compute._fit
-
-    def fit(*arguments, **options):
-        seen.append(threads())
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(compute, "_fit", fit)
-    compute.compute_cell(cell, table, table, sweep="x")
+    compute_cell(cell, table, table, sweep="x", progress=lambda share: seen.append(threads()))
     assert seen == [{1}]
 
 
@@ -74,15 +67,10 @@ def test_trials_have_one_wherever_they_are_judged():
     assert seen == [{1}, {1}]
 
 
-def test_scoring_has_one(monkeypatch, tmp_path):
+def test_scoring_has_one(tmp_path):
     seen = []
-
-    def generate(*arguments, **options):
-        seen.append(threads())
-        table = biased_table(30)
-        return {"optimization": table, "test": table}
-
-    monkeypatch.setattr("workflows.cluster.workers.generate_tables", generate)
-    request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=None)
-    ScoringActor("tiny_lm", tmp_path / "probabilities", 0.0).generate(request, "k")
-    assert seen == [{1}]
+    request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=20)
+    actor = ScoringActor("tiny_lm", tmp_path / "probabilities", 0.0)
+    actor.generate(request, "k", progress=lambda count: seen.append(threads()))
+    assert {1} in seen
+    assert {3} not in seen
