@@ -163,7 +163,7 @@ def _sleeping(seconds: float):
     def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, *more: object):
         started = time.time_ns() // 1_000_000
         time.sleep(seconds)
-        return CellRecord(
+        record = CellRecord(
             key=cell.key,
             sweep=sweep,
             identity=cell.identity,
@@ -174,6 +174,7 @@ def _sleeping(seconds: float):
             started_ms=started,
             finished_ms=time.time_ns() // 1_000_000,
         )
+        return record, {}
 
     return run
 
@@ -201,7 +202,8 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     spans: list[tuple[int, int]] = []
     with local_ray(cpus):
         clock = time.perf_counter()
-        for number, record in enumerate(workflows.cluster.driver.Driver(plan, Silent()).run()):
+        driver = workflows.cluster.driver.Driver(plan, Silent())
+        for number, (record, _) in enumerate(driver.run()):
             spans.append((record.started_ms, record.finished_ms))
             if number % max(1, cells // 10) == 0:
                 memory.append(resident())

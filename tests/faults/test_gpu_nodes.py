@@ -51,12 +51,12 @@ def _noting_cell(notes: Path):
 
         from workflows.cluster.workers import run_cell
 
-        record = run_cell(cell, *more)
+        done = run_cell(cell, *more)
         (notes / f"cell-{cell.key}-{_node_id()}").touch()
         if cell.seed == CONFIG.seeds[-1]:
             wait_for(lambda: ray.available_resources().get("GPU", 0) == 1, "the GPU to be free")
             (notes / f"free-{cell.key}").touch()
-        return record
+        return done
 
     return run
 

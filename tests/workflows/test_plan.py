@@ -111,7 +111,7 @@ def test_finished_cells_come_in_the_order_of_the_configuration(tmp_path):
 
 
 class _Nowhere:
-    def record(self, record: CellRecord) -> None: ...
+    def record(self, record: CellRecord, figures: object = None) -> None: ...
 
 
 class _Silent:

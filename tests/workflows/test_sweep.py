@@ -184,9 +184,9 @@ def test_a_cell_that_raises_stops_no_other(cluster, tmp_path):
     assert [c.method for cells in plan.missing_cells.values() for c in cells] == ["dcs"]
 
 
-def _note_width(cell, tables, sweep, mapper, storage) -> CellRecord:
+def _note_width(cell, tables, sweep, mapper, *more) -> tuple[CellRecord, dict]:
     record = failed_record(cell, ValueError("not computed"), sweep=sweep, started_ms=0)
-    return replace(record, params={"width": getattr(mapper, "width", 1)})
+    return replace(record, params={"width": getattr(mapper, "width", 1)}), {}
 
 
 def test_the_last_cells_share_all_cpus(finished, tmp_path, monkeypatch):

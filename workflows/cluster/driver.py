@@ -19,7 +19,7 @@ from tracking import Archive, CellRecord, Recorder
 from workflows.cells import Cell, TableRequest, Variant, variants_of
 from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import Placement, actor_pool, check_gpus, place
-from workflows.cluster.workers import ScoringActor, run_cell, warm_up
+from workflows.cluster.workers import Figures, ScoringActor, run_cell, warm_up
 from workflows.config.storage import StudyStorage
 from workflows.config.sweep import SweepConfig
 from workflows.plan import SweepPlan
@@ -139,8 +139,8 @@ class Driver:
         self._cells_ended = len(plan.ended)
         self._cells_failed = plan.n_failed
 
-    def run(self) -> Iterator[CellRecord]:
-        """Yield the record of every missing cell as it ends.
+    def run(self) -> Iterator[tuple[CellRecord, Figures]]:
+        """Yield the record and the figures of every missing cell as it ends.
 
         Raises
         ------
@@ -208,7 +208,7 @@ class Driver:
             model, self._store.root, options["num_gpus"], scoring
         )
 
-    def _end_scoring(self, done: Any) -> Iterator[CellRecord]:
+    def _end_scoring(self, done: Any) -> Iterator[tuple[CellRecord, Figures]]:
         scoring = self._scoring.pop(done)
         request = scoring.request
         try:
@@ -237,7 +237,7 @@ class Driver:
         self._enqueue(scoring.key, [cell for cell in cells if cell.key not in finished])
         for record in finished.values():
             self._cells_ended += 1
-            yield record
+            yield record, {}
 
     def _score_again(self, scoring: _Scoring, error: RayError) -> None:
         """Put a request back whose node went away; Ray has tried the actor's own restarts."""
@@ -283,6 +283,7 @@ class Driver:
                 self._plan.config.name,
                 ray_mapper(width=width, options=self._placement.cells),
                 self._storage,
+                self._plan.config.tracking.figures == "all",
             )
             self._tuning[running] = _Tuning(cell, key, time.time_ns() // 1_000_000, width)
             self._cells_left[key] -= 1
@@ -314,10 +315,12 @@ class Driver:
             self._tables[key] = ray.put(self._store.read(key))
         return self._tables[key]
 
-    def _end_tuning(self, done: Any) -> Iterator[CellRecord]:
+    def _end_tuning(self, done: Any) -> Iterator[tuple[CellRecord, Figures]]:
         tuning = self._tuning.pop(done)
+        record: CellRecord
+        figures: Figures = {}
         try:
-            record: CellRecord = ray.get(done)
+            record, figures = ray.get(done)
         except RayError as error:
             if _input_lost(error) and self._attempts[tuning.cell.key] < _RETRIES:
                 self._attempts[tuning.cell.key] += 1
@@ -330,7 +333,7 @@ class Driver:
         self._cells_ended += 1
         self._cells_failed += not record.finished
         self._progress.computed(record)
-        yield record
+        yield record, figures
 
     def _report(self) -> None:
         missing = len(self._requests) + len(self._scoring) + len(self._unscored)
@@ -400,8 +403,8 @@ def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> l
     progress.tables(len(plan.cells), plan.n_tables)
     progress.cells(len(records), plan.n_cells, plan.n_failed)
     if plan.has_work:
-        for record in Driver(plan, progress).run():
-            recorder.record(record)
+        for record, figures in Driver(plan, progress).run():
+            recorder.record(record, figures)
             records[record.key] = record
     return sorted(records.values(), key=_position(plan.config))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from dcs.scoring.cache import ShardStore
 from dcs.scoring.generation import generate_tables
 from dcs.search.annealing import Schedule, anneal
 from tracking import CellRecord
+from tracking.results.figures import cell_figures
 from workflows.cells import Cell, TableRequest, texts_key
 from workflows.config.scoring import ScoringSettings
 from workflows.config.storage import StudyStorage
@@ -24,7 +26,10 @@ from workflows.tables import ProbabilityStore, Scoring
 from workflows.tuning.cell import compute_cell, failed_record
 from workflows.tuning.study import StudyStorageError
 
-__all__ = ["ScoringActor", "run_cell", "scorer_facts", "warm_up"]
+__all__ = ["Figures", "ScoringActor", "run_cell", "scorer_facts", "warm_up"]
+
+#: Files of figures, by artifact path.
+Figures: TypeAlias = dict[str, bytes]
 
 #: A storage that fails is given so long to come back before the cell is tried again.
 _STORAGE_SECONDS = 10.0
@@ -152,7 +157,8 @@ def run_cell(
     sweep: str,
     mapper: Mapper,
     storage: StudyStorage | None,
-) -> CellRecord:
+    drawn: bool,
+) -> tuple[CellRecord, Figures]:
     """Compute a cell; an error becomes a record, so that it stops no other cell.
 
     Parameters
@@ -167,11 +173,15 @@ def run_cell(
         Where trials are computed.
     storage : StudyStorage or None
         Where the cell's study is kept.
+    drawn : bool
+        Whether its figures are drawn.
 
     Returns
     -------
-    CellRecord
+    record : CellRecord
         Finished or failed.
+    figures : dict of str to bytes
+        Files by artifact path.
 
     Raises
     ------
@@ -180,7 +190,7 @@ def run_cell(
     """
     started_ms = time.time_ns() // 1_000_000
     try:
-        return compute_cell(
+        record = compute_cell(
             cell,
             tables["optimization"],
             tables["test"],
@@ -192,7 +202,8 @@ def run_cell(
         time.sleep(_STORAGE_SECONDS)
         raise
     except Exception as error:
-        return failed_record(cell, error, sweep=sweep, started_ms=started_ms)
+        return failed_record(cell, error, sweep=sweep, started_ms=started_ms), {}
+    return record, cell_figures(record) if drawn else {}
 
 
 def warm_up() -> None:
