@@ -14,7 +14,7 @@ from tracking.store import queries
 from workflows.cells import request_key, table_requests
 from workflows.cluster.driver import run_sweep
 from workflows.cluster.placement import place
-from workflows.config.sweep import SweepConfig, TunerSettings
+from workflows.config.sweep import SweepConfig, TrackingSettings, TunerSettings
 from workflows.estimate import estimate
 from workflows.plan import plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore
@@ -28,6 +28,7 @@ CONFIG = SweepConfig(
     methods=("icl", "dcs"),
     limit=60,
     tuner=TunerSettings(trials=2),
+    tracking={"figures": "none"},
 )
 
 
@@ -64,7 +65,10 @@ def _sweep(config: SweepConfig, output) -> tuple[list[CellRecord], Steps]:
     steps = Steps()
     plan = plan_sweep(config, output)
     recorder = Recorder(
-        output=output, experiment=config.name, sweep_key=sweep_key(config), trials="all"
+        output=output,
+        experiment=config.name,
+        sweep_key=sweep_key(config),
+        figures=config.tracking.figures,
     )
     with recorder:
         records = run_sweep(plan, recorder, steps)
@@ -204,6 +208,15 @@ def test_the_last_cells_share_all_cpus(finished, tmp_path, monkeypatch):
         widths[record.identity["method"]].append(record.params["width"])
     # Handed out when 7, 5, 3 and 1 cells waited; each has two trials.
     assert widths == {"icl": [1] * 4, "dcs": [1, 1, 2, 2]}
+
+
+def test_cells_come_with_their_figures(finished, tmp_path):
+    output, *_ = finished
+    shutil.copytree(output / "probabilities", tmp_path / "probabilities")
+    part = {"tasks": ("reviews",), "shots": (1,), "tracking": TrackingSettings()}
+    _sweep(CONFIG.model_copy(update=part), tmp_path)
+    for name in ("scheme.png", "annealing.svg"):
+        assert len([*tmp_path.glob(f"mlartifacts/**/figures/{name}")]) == 1
 
 
 def test_a_table_replaced_by_another_is_not_taken_for_it(finished, tmp_path):
