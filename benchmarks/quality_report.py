@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dcs.selection.front import cobias_at
+from dcs.selection.front import pareto_front
 
 OURS = "dcs"
 FRONT = "front"
@@ -79,6 +79,19 @@ def print_table(records: Sequence[dict[str, Any]], out: Any) -> dict[str, tuple[
             line += f"{at:14.1f}  {verdict}"
         print(line, file=out)
     return means
+
+
+def cobias_at(points: Sequence[Point], accuracy: float) -> float:
+    """Return the lowest COBias that the points reach at an accuracy.
+
+    Between neighbouring points of the front it is interpolated; NaN when none is that accurate.
+    """
+    front = pareto_front(points)
+    if not front or front[0].accuracy < accuracy - 1e-12:
+        return math.nan
+    accuracies = np.array([p.accuracy for p in front[::-1]])
+    biases = np.array([p.cobias for p in front[::-1]])
+    return float(np.interp(accuracy, accuracies, biases))
 
 
 def verdict_at(

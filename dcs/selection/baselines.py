@@ -92,55 +92,35 @@ def _contextual(rows: _Rows) -> Calibration:
     return contextual_calibration(rows.content_free)
 
 
-def _vector(rows: _Rows) -> Calibration | None:
-    # A ridge of one row or so only keeps classes without rows finite.
-    return fit_calibration(rows.probs, rows.labels, kind="vector", ridge=1.0)
-
-
 def _regression(rows: _Rows, *, balanced: bool) -> Calibration:
     """Fit scikit-learn's logistic regression, as anybody would, on log-probabilities."""
     from sklearn.linear_model import LogisticRegression
 
-    n_classes = len(rows.classes)
-    name = "logistic-balanced" if balanced else "logistic"
-    present = np.unique(rows.labels)
+    n_classes, present = len(rows.classes), np.unique(rows.labels)
     # What is never seen is never predicted.
     matrix, offset = np.zeros((n_classes, n_classes)), np.full(n_classes, -100.0)
-    if present.size == 1:
-        offset[present] = 0.0
-        return from_arrays(name, matrix, offset)
-    model = LogisticRegression(max_iter=5000, class_weight="balanced" if balanced else None)
-    model.fit(np.log(np.maximum(rows.probs, DEFAULT_FLOOR)), rows.labels)
-    if present.size == 2:
-        matrix[present[1]], matrix[present[0]] = model.coef_[0], 0.0
-        offset[present[1]], offset[present[0]] = model.intercept_[0], 0.0
-    else:
-        matrix[present], offset[present] = model.coef_, model.intercept_
-    return from_arrays(name, matrix, offset)
+    offset[present] = 0.0
+    if present.size > 1:
+        model = LogisticRegression(max_iter=5000, class_weight="balanced" if balanced else None)
+        model.fit(np.log(np.maximum(rows.probs, DEFAULT_FLOOR)), rows.labels)
+        # Of two classes only the logit of the second is fitted.
+        fitted = present[-len(model.coef_) :]
+        matrix[fitted], offset[fitted] = model.coef_, model.intercept_
+    return from_arrays("logistic-balanced" if balanced else "logistic", matrix, offset)
 
 
 def _thresholds(rows: _Rows) -> Calibration:
-    """One threshold per class, all at the same true positive rate, the most accurate such set.
-
-    In the manner of Fairlearn's threshold optimiser: a grid of target rates, for every class the
-    threshold that meets it, and the target that serves accuracy best. A row goes to the class
-    that exceeds its threshold by the largest factor.
-    """
-    n_classes = len(rows.classes)
-    best: tuple[float, NDArray[np.float64]] | None = None
-    for i in range(1, _TARGETS + 1):
-        cut = np.array(
-            [
-                np.quantile(own, 1.0 - i / (_TARGETS + 1)) if own.size else 1.0
-                for own in (rows.probs[rows.labels == j, j] for j in range(n_classes))
-            ]
-        )
-        cut = np.maximum(cut, DEFAULT_FLOOR)
-        hits = float(((rows.probs / cut).argmax(axis=1) == rows.labels).mean())
-        if best is None or hits > best[0]:
-            best = (hits, cut)
-    cuts = np.ones(n_classes) if best is None else best[1]
-    return from_offset("thresholds", -np.log(cuts))
+    """One threshold per class, all at the same true positive rate, the most accurate such set."""
+    # In the manner of Fairlearn's threshold optimiser: a grid of target rates, for every class the
+    # threshold that meets it, and the target that serves accuracy best. A row goes to the class
+    # that exceeds its threshold by the largest factor.
+    levels = 1.0 - np.arange(1, _TARGETS + 1) / (_TARGETS + 1)
+    cuts = np.ones((_TARGETS, len(rows.classes)))
+    for j in np.unique(rows.labels):
+        cuts[:, j] = np.quantile(rows.probs[rows.labels == j, j], levels)
+    cuts = np.maximum(cuts, DEFAULT_FLOOR)
+    hits = [((rows.probs / cut).argmax(axis=1) == rows.labels).mean() for cut in cuts]
+    return from_offset("thresholds", -np.log(cuts[np.argmax(hits)]))
 
 
 def paper_settings(corrections: CorrectionFamily) -> SelectionSettings:
@@ -156,20 +136,10 @@ def paper_settings(corrections: CorrectionFamily) -> SelectionSettings:
     return SelectionSettings(candidates=(setting,), betas=_PAPER_BETAS)
 
 
-def _paper_set(corrections: CorrectionFamily) -> Callable[[_Rows], CorrectionScheme]:
-    """Return a fit over the corrections of the paper with the search and selection used here."""
-
-    def fit(rows: _Rows) -> CorrectionScheme:
-        settings = paper_settings(corrections)
-        return fit_scheme(
-            rows.probs, rows.labels, settings=settings, seed=rows.seed, classes=rows.classes
-        ).scheme
-
-    return fit
-
-
-def _dcs(rows: _Rows) -> CorrectionScheme:
-    return fit_scheme(rows.probs, rows.labels, seed=rows.seed, classes=rows.classes).scheme
+def _selected(rows: _Rows, settings: SelectionSettings | None = None) -> CorrectionScheme:
+    return fit_scheme(
+        rows.probs, rows.labels, settings=settings, seed=rows.seed, classes=rows.classes
+    ).scheme
 
 
 def _published(rows: _Rows) -> CorrectionScheme:
@@ -180,9 +150,9 @@ def _published(rows: _Rows) -> CorrectionScheme:
         seed=derive_seed(rows.seed, "split"),
     )
     inside, outside = parts["optimization"], parts["development"]
-    best: tuple[float, CorrectionScheme] | None = None
-    for trial, (weight_scale, beta, tau) in enumerate(_PUBLISHED_GRID):
-        scheme = anneal(
+
+    def fit(trial: int, weight_scale: int, beta: float, tau: float) -> CorrectionScheme:
+        return anneal(
             rows.probs[inside],
             rows.labels[inside],
             corrections=CorrectionSet.dcs(weight_scale=weight_scale),
@@ -191,15 +161,16 @@ def _published(rows: _Rows) -> CorrectionScheme:
             seed=derive_seed(rows.seed, "anneal", trial),
             classes=rows.classes,
         ).scheme
+
+    def score(scheme: CorrectionScheme) -> float:
+        predictions = scheme.predict(rows.probs[outside])
         judged = ClassificationMetrics.from_predictions(
-            rows.labels[outside], scheme.predict(rows.probs[outside]), len(rows.classes)
+            rows.labels[outside], predictions, len(rows.classes)
         )
-        score = judged.accuracy - judged.cobias
-        if best is None or score > best[0]:
-            best = (score, scheme)
-    if best is None:
-        raise InvalidInputError("the published grid is empty")
-    return CorrectionScheme(rows.classes, best[1].corrections, {"method": "published"})
+        return judged.accuracy - judged.cobias
+
+    best = max((fit(i, *values) for i, values in enumerate(_PUBLISHED_GRID)), key=score)
+    return CorrectionScheme(rows.classes, best.corrections, {"method": "published"})
 
 
 #: What is a calibration and nothing else.
@@ -209,15 +180,16 @@ _CALIBRATIONS: Final[dict[str, Callable[[_Rows], Calibration | None]]] = {
     "contextual": _contextual,
     "prior": lambda rows: prior_reweighting(rows.probs, rows.labels),
     "temperature": lambda rows: fit_calibration(rows.probs, rows.labels, kind="temperature"),
-    "vector": _vector,
+    # A ridge of one row or so only keeps classes without rows finite.
+    "vector": lambda rows: fit_calibration(rows.probs, rows.labels, kind="vector", ridge=1.0),
     "logistic": lambda rows: _regression(rows, balanced=False),
     "logistic-balanced": lambda rows: _regression(rows, balanced=True),
     "thresholds": _thresholds,
 }
 
 _SEARCHES: Final[dict[str, Callable[[_Rows], CorrectionScheme]]] = {
-    "dnip": _paper_set("weights"),
-    "furud": _paper_set("memberships"),
-    "dcs": _dcs,
+    "dnip": lambda rows: _selected(rows, paper_settings("weights")),
+    "furud": lambda rows: _selected(rows, paper_settings("memberships")),
+    "dcs": _selected,
     "published": _published,
 }

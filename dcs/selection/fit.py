@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -218,18 +219,14 @@ def fit_scheme(
         zip(grid, folds.predictions(grid, mapper=mapper, progress=progress), strict=True)
     )
     judged = {setting: folds.metrics(p, setting) for setting, p in predictions.items()}
-    prepared: dict[tuple[Any, float], Prepared] = {}
+    prepare = lru_cache(None)(partial(Prepared.from_arguments, values, indices, classes=names))
     points: list[FrontPoint] = []
     kept: list[NDArray[np.int64]] = []
     for beta in settings.betas:
         among = (*(_at(c, beta) for c in candidates), *settings.fixed)
         setting = min(among, key=lambda s: _loss(judged[s], beta))
-        key = setting.calibration, setting.ridge
-        if key not in prepared:
-            prepared[key] = Prepared.from_arguments(
-                values, indices, kind=key[0], ridge=key[1], classes=names
-            )
-        scheme = prepared[key].fit(setting, seed=derive_seed(seed, "anneal"))
+        prepared = prepare(kind=setting.calibration, ridge=setting.ridge)
+        scheme = prepared.fit(setting, seed=derive_seed(seed, "anneal"))
         own = ClassificationMetrics.from_predictions(indices, scheme.predict(values), n_classes)
         estimate = _no_better(judged[setting], own)
         points.append(FrontPoint(setting, estimate, scheme, beta, folds.noise(estimate)))
@@ -297,29 +294,22 @@ def _loss(metrics: ClassificationMetrics, beta: float) -> float:
 
 
 def _provenance(chosen: FrontPoint, settings: SelectionSettings, seed: int) -> dict[str, Any]:
-    preference = settings.preference
-    rule: dict[str, Any] = {"prefer": preference.prefer}
-    for name in ("max_accuracy_loss", "max_cobias"):
-        if getattr(preference, name) is not None:
-            rule[name] = getattr(preference, name)
-    figures = {
-        "accuracy": chosen.accuracy,
-        "cobias": chosen.cobias,
-        "rows": chosen.estimate.n_rows,
-        "folds": settings.folds,
+    origin: dict[str, Any] = {
+        "method": "dcs",
+        "seed": seed,
+        "rule": _given(settings.preference),
+        "estimate": {
+            "accuracy": chosen.accuracy,
+            "cobias": chosen.cobias,
+            "rows": chosen.estimate.n_rows,
+            "folds": settings.folds,
+        },
     }
-    origin: dict[str, Any] = {"method": "dcs", "seed": seed, "rule": rule, "estimate": figures}
     if chosen.setting is not None:
-        s = chosen.setting
-        origin["setting"] = {
-            "calibration": s.calibration,
-            "ridge": s.ridge,
-            "corrections": s.corrections,
-            "weight_scale": int(s.weight_scale),
-            "spacing": s.spacing,
-            "beta": s.beta,
-            "tau": s.tau,
-            "prior_rows": s.prior_rows,
-            "averages": int(s.averages),
-        }
+        origin["setting"] = _given(chosen.setting)
+        del origin["setting"]["schedule"]
     return origin
+
+
+def _given(values: Preference | Hyperparameters) -> dict[str, Any]:
+    return {name: value for name, value in asdict(values).items() if value is not None}

@@ -22,10 +22,8 @@ __all__ = [
     "Preference",
     "choose",
     "choose_point",
-    "cobias_at",
     "pareto_front",
 ]
-
 
 Prefer: TypeAlias = Literal["accuracy", "balance", "knee"]
 
@@ -123,19 +121,6 @@ def choose(points: Sequence[_P], preference: Preference) -> _P:
     if preference.prefer == "balance":
         return max(front, key=lambda p: p.accuracy - p.cobias)
     return _knee(front)
-
-
-def cobias_at(points: Sequence[_P], accuracy: float) -> float:
-    """Return the lowest COBias that the points reach at an accuracy.
-
-    Between neighbouring points of the front it is interpolated; NaN when none is that accurate.
-    """
-    front = pareto_front(points)
-    if not front or front[0].accuracy < accuracy - _TIE:
-        return math.nan
-    accuracies = np.array([p.accuracy for p in front[::-1]])
-    biases = np.array([p.cobias for p in front[::-1]])
-    return float(np.interp(accuracy, accuracies, biases))
 
 
 def _knee(front: list[_P]) -> _P:

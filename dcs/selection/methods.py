@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from numpy.typing import ArrayLike
 
@@ -143,85 +143,77 @@ def _both(weight_scale: int) -> CorrectionSet:
     return CorrectionSet.dcs(weight_scale=weight_scale)
 
 
-METHODS: tuple[Method, ...] = (
+#: The methods of the paper, in the order in which tables list them.
+METHODS: Final = (
+    Method("icl", "ICL", "In-context learning as it is: the probabilities are not corrected."),
     Method(
-        name="icl",
-        title="ICL",
-        summary="In-context learning as it is: the probabilities are not corrected.",
-    ),
-    Method(
-        name="dnip",
-        title="DNIP",
-        summary="One weight per class, a correction at the class level.",
+        "dnip",
+        "DNIP",
+        "One weight per class, a correction at the class level.",
         build=_weights,
         uses_weight_scale=True,
     ),
     Method(
-        name="furud",
-        title="FuRud",
-        summary="One membership function per class, a correction at the sample level.",
+        "furud",
+        "FuRud",
+        "One membership function per class, a correction at the sample level.",
         build=_memberships,
         uses_memberships=True,
     ),
     Method(
-        name="dcs",
-        title="DCS",
-        summary="A weight or a membership function for each class, whichever serves it.",
+        "dcs",
+        "DCS",
+        "A weight or a membership function for each class, whichever serves it.",
         build=_both,
         uses_weight_scale=True,
         uses_memberships=True,
     ),
 )
-"""The methods of the paper, in the order in which tables list them."""
 
-BASELINES: tuple[Method, ...] = (
+#: What else people use, for comparison.
+BASELINES: Final = (
     Method(
-        name="batch",
-        title="Batch calibration",
-        summary="Divides by the mean probability of every class; needs no labels.",
+        "batch",
+        "Batch calibration",
+        "Divides by the mean probability of every class; needs no labels.",
     ),
     Method(
-        name="contextual",
-        title="Contextual calibration",
-        summary="Divides by the probabilities that inputs without content get.",
+        "contextual",
+        "Contextual calibration",
+        "Divides by the probabilities that inputs without content get.",
     ),
     Method(
-        name="prior",
-        title="Prior reweighting",
-        summary="Moves the mean prediction of every class to its share of the labels.",
+        "prior",
+        "Prior reweighting",
+        "Moves the mean prediction of every class to its share of the labels.",
     ),
     Method(
-        name="temperature",
-        title="Temperature scaling",
-        summary="One temperature for all classes; predictions stay as they are.",
+        "temperature",
+        "Temperature scaling",
+        "One temperature for all classes; predictions stay as they are.",
     ),
     Method(
-        name="vector",
-        title="Vector scaling",
-        summary="A scale and an offset of every log-probability, by maximum likelihood.",
+        "vector",
+        "Vector scaling",
+        "A scale and an offset of every log-probability, by maximum likelihood.",
+    ),
+    Method("logistic", "Logistic regression", "Logistic regression on log-probabilities."),
+    Method(
+        "logistic-balanced",
+        "Balanced logistic regression",
+        "The same with every class weighing alike.",
     ),
     Method(
-        name="logistic",
-        title="Logistic regression",
-        summary="Logistic regression on log-probabilities.",
+        "thresholds",
+        "Thresholds",
+        "A threshold per class such that all classes have one true positive rate.",
     ),
     Method(
-        name="logistic-balanced",
-        title="Balanced logistic regression",
-        summary="The same with every class weighing alike.",
-    ),
-    Method(
-        name="thresholds",
-        title="Thresholds",
-        summary="A threshold per class such that all classes have one true positive rate.",
-    ),
-    Method(
-        name="published",
-        title="Published DCS",
-        summary="The paper's schedule, with a grid and one development split of 5 %.",
+        "published",
+        "Published DCS",
+        "The paper's schedule, with a grid and one development split of 5 %.",
     ),
 )
-"""What else people use, for comparison."""
 
 
 def method_names(*, baselines: bool = False) -> tuple[str, ...]:

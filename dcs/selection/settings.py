@@ -120,8 +120,7 @@ class Hyperparameters:
     calibration : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced"}
         What happens to the probabilities before corrections are searched.
     ridge : float
-        How strongly the calibration is held back towards changing nothing; above 500 rows it
-        falls as 1 / rows.
+        L2 penalty of the calibration towards the identity; above 500 rows it falls as 1 / rows.
     corrections : {"none", "weights", "memberships", "both"}
         What the search chooses from; with ``"none"`` the calibration is all there is.
     weight_scale : int
@@ -175,10 +174,16 @@ class Hyperparameters:
                 raise InvalidInputError(f"{name} {value!r}: allowed are {', '.join(allowed)}")
         for name in ("ridge", "prior_rows"):
             finite_number(getattr(self, name), name, least=0.0)
-        whole_number(self.weight_scale, "weight_scale", least=2)
+        scale = whole_number(self.weight_scale, "weight_scale", least=2)
+        object.__setattr__(self, "weight_scale", scale)
         CorrectionSet.dcs().limited(self.memberships)
-        whole_number(self.averages, "averages", least=0, most=_MOST_AVERAGES)
+        averages = whole_number(self.averages, "averages", least=0, most=_MOST_AVERAGES)
+        object.__setattr__(self, "averages", averages)
         Objective(beta=self.beta, tau=self.tau)
+
+    def smoothing(self, n_rows: int) -> float:
+        """Return the share of the evidence that comes from the calibrated probabilities."""
+        return self.prior_rows / (self.prior_rows + n_rows)
 
     def follows(self, n_rows: int) -> float:
         """Return how far the corrections follow the labels of so many rows, 0..1.
@@ -198,8 +203,7 @@ class Hyperparameters:
         """
         if self.corrections == "none":
             return 0.0
-        share = self.prior_rows / (self.prior_rows + n_rows)
-        return (1.0 - share) ** (2 if self.corrections == "weights" else 1)
+        return (1.0 - self.smoothing(n_rows)) ** (2 if self.corrections == "weights" else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,7 @@ class Prepared:
 
     def _searched(self, setting: Hyperparameters, seed: int) -> tuple[Correction, ...]:
         n_rows = self.labels.size
-        share = setting.prior_rows / (setting.prior_rows + n_rows)
+        share = setting.smoothing(n_rows)
         corrections = _correction_set(self.probs, setting)
         chosen: tuple[Correction, ...]
         averages = 0
@@ -354,27 +358,20 @@ def fit_setting(
 
 
 def _correction_set(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionSet:
-    if setting.corrections == "weights":
-        return _family(probs, setting)
-    return _family(probs, setting).limited(setting.memberships)
-
-
-def _family(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionSet:
     if setting.corrections == "memberships":
-        return CorrectionSet.furud()
+        return CorrectionSet.furud().limited(setting.memberships)
     both = setting.corrections == "both"
     if setting.spacing == "linear":
-        scale = int(setting.weight_scale)
         build = CorrectionSet.dcs if both else CorrectionSet.dnip
-        return build(weight_scale=scale)
+        return build(weight_scale=setting.weight_scale).limited(setting.memberships)
     # Weights act through ratios: the useful range is that of the log-odds between a row's best
     # class and the others.
     logs = np.log(np.maximum(probs, 1e-12))
     reach = 1.5 * float(np.quantile(logs.max(axis=1, keepdims=True) - logs, 0.9))
-    reach = min(max(reach, 0.1), 6.0)
-    return CorrectionSet.logarithmic(
-        count=int(setting.weight_scale),
-        smallest=float(np.exp(-reach)),
+    corrections = CorrectionSet.logarithmic(
+        count=setting.weight_scale,
+        smallest=float(np.exp(-min(max(reach, 0.1), 6.0))),
         largest=2.0 if both else 1.0,
         memberships=both,
     )
+    return corrections.limited(setting.memberships)
