@@ -10,65 +10,45 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dcs.data.table import ProbabilityTable, Provenance
-    from dcs.errors import DCSError
-    from dcs.evaluation.metrics import ClassificationMetrics
-    from dcs.evaluation.objective import Objective
-    from dcs.schemes.corrections import CorrectionSet, Membership, Weight
-    from dcs.schemes.scheme import CorrectionScheme
-    from dcs.search.annealing import AnnealingResult, Schedule, anneal
-    from dcs.search.exact import exact_search
-    from dcs.selection.estimator import DCSClassifier
-    from dcs.selection.fit import FittedScheme, SelectionSettings, fit_scheme
-    from dcs.selection.front import Preference
-    from dcs.selection.methods import get_method
-    from dcs.selection.settings import Hyperparameters
+    from dcs.data.table import ProbabilityTable as ProbabilityTable
+    from dcs.data.table import Provenance as Provenance
+    from dcs.errors import DCSError as DCSError
+    from dcs.evaluation.metrics import ClassificationMetrics as ClassificationMetrics
+    from dcs.evaluation.objective import Objective as Objective
+    from dcs.schemes.corrections import CorrectionSet as CorrectionSet
+    from dcs.schemes.corrections import Membership as Membership
+    from dcs.schemes.corrections import Weight as Weight
+    from dcs.schemes.scheme import CorrectionScheme as CorrectionScheme
+    from dcs.search.annealing import AnnealingResult as AnnealingResult
+    from dcs.search.annealing import Schedule as Schedule
+    from dcs.search.annealing import anneal as anneal
+    from dcs.search.exact import exact_search as exact_search
+    from dcs.selection.estimator import DCSClassifier as DCSClassifier
+    from dcs.selection.fit import FittedScheme as FittedScheme
+    from dcs.selection.fit import SelectionSettings as SelectionSettings
+    from dcs.selection.fit import fit_scheme as fit_scheme
+    from dcs.selection.front import Preference as Preference
+    from dcs.selection.methods import get_method as get_method
+    from dcs.selection.settings import Hyperparameters as Hyperparameters
 
-__all__ = [
-    "AnnealingResult",
-    "ClassificationMetrics",
-    "CorrectionScheme",
-    "CorrectionSet",
-    "DCSClassifier",
-    "DCSError",
-    "FittedScheme",
-    "Hyperparameters",
-    "Membership",
-    "Objective",
-    "Preference",
-    "ProbabilityTable",
-    "Provenance",
-    "Schedule",
-    "SelectionSettings",
-    "Weight",
-    "anneal",
-    "exact_search",
-    "fit_scheme",
-    "get_method",
-]
-
-_HOME = {
-    "AnnealingResult": "dcs.search.annealing",
-    "ClassificationMetrics": "dcs.evaluation.metrics",
-    "CorrectionScheme": "dcs.schemes.scheme",
-    "CorrectionSet": "dcs.schemes.corrections",
-    "DCSClassifier": "dcs.selection.estimator",
-    "DCSError": "dcs.errors",
-    "FittedScheme": "dcs.selection.fit",
-    "Hyperparameters": "dcs.selection.settings",
-    "Membership": "dcs.schemes.corrections",
-    "Objective": "dcs.evaluation.objective",
-    "Preference": "dcs.selection.front",
-    "ProbabilityTable": "dcs.data.table",
-    "Provenance": "dcs.data.table",
-    "Schedule": "dcs.search.annealing",
-    "SelectionSettings": "dcs.selection.fit",
-    "Weight": "dcs.schemes.corrections",
-    "anneal": "dcs.search.annealing",
-    "exact_search": "dcs.search.exact",
-    "fit_scheme": "dcs.selection.fit",
-    "get_method": "dcs.selection.methods",
+_HOMES = {
+    "dcs.data.table": ("ProbabilityTable", "Provenance"),
+    "dcs.errors": ("DCSError",),
+    "dcs.evaluation.metrics": ("ClassificationMetrics",),
+    "dcs.evaluation.objective": ("Objective",),
+    "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
+    "dcs.schemes.scheme": ("CorrectionScheme",),
+    "dcs.search.annealing": ("AnnealingResult", "Schedule", "anneal"),
+    "dcs.search.exact": ("exact_search",),
+    "dcs.selection.estimator": ("DCSClassifier",),
+    "dcs.selection.fit": ("FittedScheme", "SelectionSettings", "fit_scheme"),
+    "dcs.selection.front": ("Preference",),
+    "dcs.selection.methods": ("get_method",),
+    "dcs.selection.settings": ("Hyperparameters",),
 }
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
@@ -80,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOME)

@@ -1,4 +1,4 @@
-"""Errors that a user can mend. Everything else is a bug and shows its traceback."""
+"""User-correctable errors. Everything else is a bug and shows its traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class InvalidInputError(DCSError, ValueError):
 
 
 class TableError(InvalidInputError):
-    """A probability table is malformed; names file, row, class and value."""
+    """A probability table or an array of one is malformed; names file, row, class and value."""
 
 
 class ConfigError(InvalidInputError):

@@ -1,16 +1,22 @@
-"""Putting values, names and errors into messages of one line."""
+"""Values, names and errors in messages of one line, without secrets."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 __all__ = [
     "escaped",
-    "first_line",
+    "first_fault",
+    "hub_advice",
     "last_line",
+    "listing",
     "named",
     "one_line",
     "reason",
@@ -19,35 +25,22 @@ __all__ = [
     "suggest",
 ]
 
-
 _HIDDEN = "***"
+_LONGEST = 300
 
-#: ``scheme://user:password@host``; a password may hold slashes, a port and a path are none.
-_USER_INFO = re.compile(
-    r"(?P<head>\b(?:https?://[^/?#\s:@'\"]*:(?!\d{1,5}[/?#])|"
-    r"(?!https?:)[a-z][a-z0-9+.-]*://[^/?#\s:@'\"]*:))[^?#\s'\"]+(?=@)",
-    re.IGNORECASE,
-)
-
-#: A token in place of the user: ``https://TOKEN@host``. Names of people are shorter.
-_TOKEN_USER = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s:@'\"]{20,}(?=@)")
-
-#: ``password=...`` in the query of an address or in the words of a database driver.
-_NAMED = re.compile(
-    r"(?P<head>\b(?:password|passwd|pwd|passfile|sslpassword|token|access_token|api_key|apikey|"
+#: What stands before a secret; the secret itself is outside of the group.
+_SECRETS = (
+    # scheme://user:password@host; a password may hold slashes, but a port and a path are none.
+    r"(?i)(\b[a-z][a-z0-9+.-]*://[^/?#\s:@'\"]*:(?!\d{1,5}[/?#]))[^?#\s'\"]+(?=@)",
+    # https://TOKEN@host: names of people are shorter.
+    r"(?i)([a-z][a-z0-9+.-]*://)[^/?#\s:@'\"]{20,}(?=@)",
+    r"(?i)(\b(?:password|passwd|pwd|passfile|sslpassword|token|access_token|api_key|apikey|"
     r"secret|sig|signature|aws_secret_access_key)=)[^&\s'\",;)]+",
-    re.IGNORECASE,
+    r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}",
+    r"(\b(?:sk-|hf_|ghp_|xox[bp]-|AKIA))[A-Za-z0-9_-]{16,}",
 )
-
-#: ``Authorization: Bearer ...`` and the keys of well-known services.
-_BEARER = re.compile(r"(?P<head>\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
-
-_KEYS = re.compile(r"\b(?P<head>sk-|hf_|ghp_|xox[bp]-|AKIA)[A-Za-z0-9_-]{16,}")
-
-#: Variables whose values are secrets. Short values would hide words of ordinary text.
 _SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
-
-_SHORTEST = 8
+_SHORTEST_SECRET = 8
 
 
 def redact(text: str, *, environment: bool = True) -> str:
@@ -64,34 +57,35 @@ def redact(text: str, *, environment: bool = True) -> str:
         Also replace the values of environment variables that are named as secrets.
     """
     for name, value in os.environ.items() if environment else ():
-        if len(value) >= _SHORTEST and _SECRET_VARIABLE.search(name):
+        # Short values would hide words of ordinary text.
+        if len(value) >= _SHORTEST_SECRET and _SECRET_VARIABLE.search(name):
             text = text.replace(value, _HIDDEN)
-    for pattern in (_USER_INFO, _TOKEN_USER, _NAMED, _BEARER, _KEYS):
-        text = pattern.sub(lambda match: f"{match['head']}{_HIDDEN}", text)
+    for pattern in _SECRETS:
+        text = re.sub(pattern, rf"\1{_HIDDEN}", text)
     return text
 
 
-_LONGEST = 300
-
-
-def show(value: object, limit: int = 80) -> str:
+def show(value: Any, limit: int = 80) -> str:
     """Quote a value for a one-line message: escaped, and cut when long."""
-    item = getattr(value, "item", None)
+    if getattr(value, "shape", None) == ():
+        value = value.item()  # NumPy's own text names the type, too.
     try:
-        # The scalars of NumPy say what they are; what they hold is wanted.
-        text = repr(item() if callable(item) and getattr(value, "shape", None) == () else value)
+        text = escaped(repr(value))
     except (RecursionError, ValueError):
         # Too deep, or an integer of thousands of digits.
         text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
+def listing(names: Sequence[str], limit: int = 8) -> str:
+    """Quote some names for a message."""
+    quoted = ", ".join(show(name, 30) for name in names[:limit]) or "none"
+    return f"{quoted} and {len(names) - limit} more" if len(names) > limit else quoted
+
+
 def escaped(text: object) -> str:
     """Escape what would break a message into several lines or hide part of it."""
-    plain = str(text)
-    if plain.isprintable():
-        return plain
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in plain)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
 def suggest(name: object, allowed: Iterable[str]) -> str:
@@ -104,7 +98,7 @@ def reason(error: BaseException) -> str:
     """Say in one short line why the system or a library refused."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return escaped(first_line(error))[:160]
+    return escaped(_lines(error)[0])[:160]
 
 
 def one_line(error: BaseException) -> str:
@@ -119,17 +113,38 @@ def named(error: BaseException) -> str:
     return f"{kind}: {one_line(error)}" if str(error).strip() else kind
 
 
-def first_line(said: BaseException | str) -> str:
-    """Return the first line that says something; for an error without words, its class."""
-    return _lines(said)[0]
-
-
 def last_line(said: BaseException | str) -> str:
     """Return the last line that says something; for an error without words, its class."""
     return _lines(said)[-1]
 
 
 def _lines(said: BaseException | str) -> list[str]:
+    """Return the lines that say something, at least one."""
     silent = type(said).__name__ if isinstance(said, BaseException) else ""
-    lines = [line.strip()[:_LONGEST] for line in str(said).splitlines() if line.strip()]
-    return lines or [silent]
+    return [line.strip()[:_LONGEST] for line in str(said).splitlines() if line.strip()] or [silent]
+
+
+def first_fault(error: ValidationError) -> str:
+    """Say where content does not fit its pydantic model, what is allowed, and what is there."""
+    faults = error.errors(include_url=False)
+    place = ".".join(map(str, faults[0]["loc"]))
+    said = escaped(faults[0]["msg"].removeprefix("Value error, "))
+    others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{f'key {place!r}: ' if place else ''}{said}, got {show(faults[0]['input'])}{others}"
+
+
+def hub_advice(error: BaseException) -> str:
+    """Return what to do about a model or dataset that cannot be had from the hub."""
+    said = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        said += f"{type(cause).__name__} {cause} ".lower()
+        cause = cause.__cause__ or cause.__context__
+    if "offline" in said:
+        return (
+            "HF_HUB_OFFLINE is set and it has not been fetched before: unset it for one run where "
+            "there is a network"
+        )
+    if any(sign in said for sign in ("gated", "401", "403")):
+        return "accept its licence on its page of the hub and set HF_TOKEN"
+    return "check the name, the revision after the @ and the network; a private one needs HF_TOKEN"

@@ -20,9 +20,9 @@ Group: TypeAlias = Literal["dcs.importers", "dcs.engines", "dcs.methods"]
 
 #: What an entry point of each group has to be.
 GROUPS: Final[dict[Group, str]] = {
-    "dcs.importers": "a dcs.importers.Importer",
-    "dcs.engines": "a class that fulfils dcs.scorers.Scorer",
-    "dcs.methods": "a dcs.methods.Method",
+    "dcs.importers": "a dcs.data.importers.Importer",
+    "dcs.engines": "a class that fulfils dcs.scoring.Scorer",
+    "dcs.methods": "a dcs.selection.methods.Method",
 }
 
 _T = TypeVar("_T")
@@ -81,7 +81,7 @@ def find_plugin(group: Group, name: str, kind: type[_T]) -> _T | None:
         # Somebody else's code, which may fail in any way.
         raise ConfigError(
             f"{name!r} of {_origin(point)} cannot be imported ({named(error)}); "
-            "mend or uninstall that package"
+            "repair or uninstall that package"
         ) from error
     if not isinstance(found, kind):
         raise ConfigError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import whole_number
+from dcs.data.checks import checked_labels, finite_number, whole_number
 from dcs.errors import InvalidInputError
 from dcs.messages import show
 from dcs.seeds import derive_generator
@@ -50,7 +50,7 @@ def stratified_split(
       taken from the part that is most above its share.
     - A class with fewer rows than parts gives one row each to the parts of largest share.
     """
-    classes = _checked_labels(labels)
+    classes = checked_labels(labels)
     names, shares = _checked_fractions(fractions)
     generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_split")
     parts: list[list[NDArray[np.int64]]] = [[] for _ in names]
@@ -106,7 +106,7 @@ def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.
     The first rows are one of each class, the most frequent class first; from then on a class gets
     its next row when it is the furthest behind its share.
     """
-    classes = _checked_labels(labels)
+    classes = checked_labels(labels)
     size = whole_number(size, "size", least=1, most=classes.size)
     generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_choice")
     names, counts = np.unique(classes, return_counts=True)
@@ -140,16 +140,6 @@ def _allocate(
     return counts
 
 
-def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:
-    array = np.asarray(labels)
-    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
-        raise InvalidInputError(
-            f"labels have shape {array.shape} and type {array.dtype}; a non-empty list of "
-            "integers, one per row, is needed"
-        )
-    return array.astype(np.int64)
-
-
 def _checked_fractions(
     fractions: Mapping[str, float],
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
@@ -157,14 +147,11 @@ def _checked_fractions(
         raise InvalidInputError(
             f"split fractions are {show(fractions)}; a mapping of part names to shares is needed"
         )
-    for name, share in fractions.items():
-        number = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if not number or not 0 < share <= 1:
-            raise InvalidInputError(
-                f"split fraction of {show(name)} is {show(share)}; "
-                "a number above 0 and at most 1 is needed"
-            )
-    total = math.fsum(fractions.values())
+    shares = [
+        finite_number(share, f"split fraction of {show(name)}", positive=True)
+        for name, share in fractions.items()
+    ]
+    total = math.fsum(shares)
     if abs(total - 1) > 1e-9:
         raise InvalidInputError(f"split fractions {show(dict(fractions))} sum to {total:g}, not 1")
-    return tuple(fractions), np.array(list(fractions.values()), dtype=np.float64) / total
+    return tuple(fractions), np.array(shares) / total

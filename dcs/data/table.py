@@ -6,19 +6,26 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data import checks
-from dcs.data.checks import SUM_TOLERANCE
+from dcs.data.checks import (
+    SUM_TOLERANCE,
+    Named,
+    checked_classes,
+    checked_ids,
+    checked_labels,
+    checked_shape,
+    normalised_rows,
+)
 from dcs.errors import TableError
 from dcs.messages import escaped, show
 
-__all__ = ["ProbabilityTable", "Provenance", "SUM_TOLERANCE"]
+__all__ = ["SUM_TOLERANCE", "ProbabilityTable", "Provenance"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,6 @@ class Provenance:
         The engine that read the probabilities off the model.
     source : str, optional
         The file the numbers were imported from.
-
-    Raises
-    ------
-    TableError
-        If a field is neither None, text nor an integer.
     """
 
     model: str | None = None
@@ -61,16 +63,6 @@ class Provenance:
     scorer_version: str | None = None
     source: str | None = None
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            allowed = {"shots": (int, str), "demonstration_seed": (int,)}.get(field.name, (str,))
-            if value is not None and (isinstance(value, bool) or not isinstance(value, allowed)):
-                words = " or ".join("an integer" if kind is int else "a text" for kind in allowed)
-                raise TableError(
-                    f"provenance field {field.name} is {show(value)}; {words} or nothing is needed"
-                )
-
     def to_dict(self) -> dict[str, int | str]:
         """Return the known fields, ready for JSON.
 
@@ -80,36 +72,6 @@ class Provenance:
             Field names and values.
         """
         return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Provenance:
-        """Rebuild what :meth:`to_dict` gave.
-
-        Parameters
-        ----------
-        fields : mapping
-            Field names and values.
-
-        Returns
-        -------
-        Provenance
-            The provenance.
-
-        Raises
-        ------
-        TableError
-            If a field is unknown or has a value that is not allowed.
-        """
-        known = {field.name for field in dataclasses.fields(cls)}
-        for key in fields:
-            if key not in known:
-                raise TableError(
-                    f"unknown provenance field {show(key)}; allowed: {', '.join(sorted(known))}"
-                )
-        return cls(**fields)
-
-
-_TABLE = "probability table"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +93,10 @@ class ProbabilityTable:
         M different row names.
     provenance : Provenance
         Where the numbers came from.
+    normalise : bool
+        Divide each row by its sum instead of refusing rows that do not sum to 1.
+    source : str
+        The name error messages begin with.
 
     Raises
     ------
@@ -143,17 +109,22 @@ class ProbabilityTable:
     classes: tuple[str, ...]
     ids: tuple[str, ...]
     provenance: Provenance = Provenance()
+    normalise: InitVar[bool] = False
+    source: InitVar[str] = "probability table"
 
-    def __post_init__(self) -> None:
-        self._fill(
-            self.probs,
-            self.labels,
-            classes=self.classes,
-            ids=self.ids,
-            provenance=self.provenance,
-            normalise=False,
-            source=_TABLE,
-        )
+    def __post_init__(self, normalise: bool, source: str) -> None:
+        values = checked_shape(self.probs, source=source)
+        n_rows, n_classes = values.shape
+        classes = checked_classes(self.classes, n_classes=n_classes, source=source)
+        ids = checked_ids(self.ids, n_rows=n_rows, source=source)
+        names = Named(source, classes, ids)
+        labels = checked_labels(self.labels, n_rows=n_rows, n_classes=n_classes, names=names)
+        probs = normalised_rows(values, names, normalise=normalise)
+        for array in (probs, labels):
+            array.flags.writeable = False
+        checked = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
+        for field, value in checked.items():
+            object.__setattr__(self, field, value)
 
     @classmethod
     def from_arrays(
@@ -191,17 +162,13 @@ class ProbabilityTable:
         TableError
             If the content is not a table; names source, row, class and value.
         """
-        table = cls.__new__(cls)
-        table._fill(
-            probs,
-            labels,
-            classes=classes,
-            ids=ids,
+        given: dict[str, Any] = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
+        return cls(
+            **given,
             provenance=provenance or Provenance(),
             normalise=normalise,
-            source=_TABLE if source is None else escaped(os.fspath(source)),
+            source="probability table" if source is None else escaped(os.fspath(source)),
         )
-        return table
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ProbabilityTable:
@@ -228,19 +195,10 @@ class ProbabilityTable:
         """
         from dcs.data.parquet import read_parquet
 
-        raw = read_parquet(path)
-        try:
-            provenance = Provenance.from_dict(raw.provenance)
-        except TableError as error:
-            raise TableError(f"{escaped(path)}: {error}") from None
-        return cls.from_arrays(
-            raw.probs,
-            raw.labels,
-            classes=raw.classes,
-            ids=raw.ids,
-            provenance=provenance,
-            source=path,
-        )
+        content = read_parquet(path)
+        known = {field.name for field in dataclasses.fields(Provenance)}
+        told = {key: value for key, value in content.pop("provenance").items() if key in known}
+        return cls.from_arrays(**content, provenance=Provenance(**told), source=path)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a Parquet file, all or nothing.
@@ -291,25 +249,20 @@ class ProbabilityTable:
         index = np.asarray(rows)
         if index.dtype == np.bool_ and index.shape == (self.n_rows,):
             index = np.flatnonzero(index)
-        if index.ndim != 1 or not index.size or index.dtype.kind not in "iu":
+        is_rows = index.ndim == 1 and index.size and index.dtype.kind in "iu"
+        if not is_rows or index.min() < 0 or index.max() >= self.n_rows:
             raise TableError(
-                f"{_TABLE}: rows of a subset have shape {index.shape} and type {index.dtype}; "
-                "a non-empty list of row numbers is needed"
-            )
-        wrong = index[(index < 0) | (index >= self.n_rows)]
-        if wrong.size:
-            raise TableError(
-                f"{_TABLE}: row {wrong[0]} of a subset is out of range; "
-                f"{self.n_rows} rows allow 0..{self.n_rows - 1}"
+                f"rows of a subset are {show(index.tolist())}; a list of row numbers "
+                f"0..{self.n_rows - 1} or of {self.n_rows} true/false values is needed"
             )
         provenance = self.provenance
         if split is not None:
             provenance = dataclasses.replace(provenance, split=split)
-        return type(self).from_arrays(
-            self.probs[index],
-            self.labels[index],
-            classes=self.classes,
-            ids=[self.ids[row] for row in index.tolist()],
+        return dataclasses.replace(
+            self,
+            probs=self.probs[index],
+            labels=self.labels[index],
+            ids=tuple(self.ids[row] for row in index.tolist()),
             provenance=provenance,
         )
 
@@ -331,13 +284,7 @@ class ProbabilityTable:
         TableError
             If they are not M rows of N probabilities.
         """
-        return type(self).from_arrays(
-            probs,
-            self.labels,
-            classes=self.classes,
-            ids=self.ids,
-            provenance=self.provenance,
-        )
+        return dataclasses.replace(self, probs=np.asarray(probs))
 
     @property
     def n_rows(self) -> int:
@@ -369,30 +316,3 @@ class ProbabilityTable:
             f"ProbabilityTable({self.n_rows} rows, classes={show(list(self.classes))}, "
             f"provenance={self.provenance.to_dict()!r})"
         )
-
-    def _fill(
-        self,
-        probs: ArrayLike,
-        labels: ArrayLike,
-        *,
-        classes: Iterable[Any] | None,
-        ids: Iterable[Any] | None,
-        provenance: Provenance,
-        normalise: bool,
-        source: str,
-    ) -> None:
-        if not isinstance(provenance, Provenance):
-            raise TableError(f"{source}: provenance is {show(provenance)}; a Provenance is needed")
-        array = checks.check_shape(probs, source=source)
-        n_rows, n_classes = array.shape
-        names = checks.check_classes(classes, n_classes, source=source)
-        row_ids = checks.check_ids(ids, n_rows, source=source)
-        targets = checks.check_labels(labels, n_classes, row_ids, source=source)
-        values = checks.check_probabilities(
-            array, classes=names, ids=row_ids, normalise=normalise, source=source
-        )
-        values.flags.writeable = False
-        targets.flags.writeable = False
-        checked = (values, targets, names, row_ids, provenance)
-        for field, value in zip(dataclasses.fields(self), checked, strict=True):
-            object.__setattr__(self, field.name, value)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from dcs.errors import ConfigError
-from dcs.io import existing_file, hub_advice, parse_json
-from dcs.messages import escaped, named, reason, show
+from dcs.io import existing_file, parse_json
+from dcs.messages import escaped, hub_advice, named, reason, show
 from dcs.prompting.task_files import FileLocation, HubLocation, TaskFile, TextLocation
 from dcs.prompting.tasks import SPLITS, Example, Split
 from dcs.seeds import derive_generator

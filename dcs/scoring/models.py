@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dcs.errors import MissingDependencyError, ScoringError
-from dcs.io import hub_advice
-from dcs.messages import named, suggest
+from dcs.messages import hub_advice, named, suggest
 
 __all__ = [
     "LightTokenizer",

@@ -1,37 +1,115 @@
-"""A file is there whole or not at all."""
+"""A file is there whole or not at all, and read with a word on what is wrong."""
 
 from __future__ import annotations
 
 import os
-import stat
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from dcs.io import atomic_path, atomic_write_bytes, atomic_write_text
+from dcs.errors import ConfigError
+from dcs.io import atomic_path, atomic_write_bytes, atomic_write_text, read_json, read_yaml
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     atomic_write_bytes(tmp_path / "new" / "a.bin", b"\x00\xff")
-    atomic_write_text(tmp_path / "new" / "b.txt", "é\n")
+    atomic_write_text(tmp_path / "new" / ("é" * 127), "é\n")
     assert (tmp_path / "new" / "a.bin").read_bytes() == b"\x00\xff"
-    assert (tmp_path / "new" / "b.txt").read_text(encoding="utf-8") == "é\n"
-    assert sorted(os.listdir(tmp_path / "new")) == ["a.bin", "b.txt"]
+    assert (tmp_path / "new" / ("é" * 127)).read_text(encoding="utf-8") == "é\n"
+    assert len(os.listdir(tmp_path / "new")) == 2
 
 
-def test_an_error_leaves_the_old_content_and_nothing_else(tmp_path):
+def test_an_error_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     atomic_write_text(path, "old")
-    with pytest.raises(RuntimeError, match="half way"), atomic_path(path) as temporary:
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
         temporary.write_text("new", encoding="utf-8")
-        raise RuntimeError("half way")
+        raise RuntimeError
+    with largest_file(1), pytest.raises(OSError, match="large"):
+        atomic_write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_a_written_file_is_as_readable_as_any_other(tmp_path):
-    ordinary = tmp_path / "ordinary"
-    ordinary.touch()
-    atomic_write_text(tmp_path / "ours", "x")
-    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == stat.S_IMODE(
-        ordinary.stat().st_mode
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes, as on a disk that is nearly full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_killed_writer_leaves_one_whole_version(tmp_path: Path) -> None:
+    code = (
+        "import sys, itertools\n"
+        "from dcs.io import atomic_write_text\n"
+        "print('ready', flush=True)\n"
+        "for n in itertools.cycle('ab'):\n"
+        "    atomic_write_text(sys.argv[1], n * 200_000)\n"
     )
+    path = tmp_path / "t.txt"
+    for attempt in range(4):
+        command = [sys.executable, "-c", code, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.01 + 0.01 * attempt)
+            process.send_signal(signal.SIGKILL)
+        if path.exists():
+            assert path.read_text() in ("a" * 200_000, "b" * 200_000)
+
+
+def test_no_file_takes_the_place_of_a_device() -> None:
+    with pytest.raises(OSError, match="/dev/null"):
+        atomic_write_text("/dev/null", "x")
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("read", [read_json, read_yaml])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"\xff\xfe{\x00",
+        b"[" * 100_000,
+        b'{"a": NaN}{',
+        pytest.param(b'{"a": ' * 30_000, id="deep"),
+    ],
+)
+def test_files_that_are_refused_by_name(read, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read(path, error=ConfigError)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [read_json, read_yaml])
+def test_a_huge_file_is_not_read(read, tmp_path: Path) -> None:
+    with (tmp_path / "f").open("wb") as file:
+        file.truncate(200 * 2**30)  # Takes no room on the disk.
+    with pytest.raises(ConfigError, match="f: is larger"):
+        read(tmp_path / "f", error=ConfigError)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1\nb: 2\na: 3\n", "a: !!python/name:os.system\n", "a: 2026-13-41\n", "a: !x y\n"]
+)
+def test_yaml_holds_plain_values_each_once(text: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("a: [1, 2.5, ä]\nb: {c: null}\n", encoding="utf-8-sig")
+    content = read_yaml(tmp_path / "f", error=ConfigError)
+    assert content == {"a": [1, 2.5, "ä"], "b": {"c": None}}
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(ConfigError):
+        read_yaml(tmp_path / "f", error=ConfigError)

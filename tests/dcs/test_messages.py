@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.messages import escaped, first_line, last_line, named, one_line, reason, show, suggest
+from dcs.messages import escaped, hub_advice, last_line, named, one_line, reason, show, suggest
 
 
 @pytest.mark.parametrize(
@@ -21,25 +21,47 @@ def test_every_text_makes_one_line(text):
     error = RuntimeError(text)
     for said in (show(text), escaped(text), reason(error), one_line(error), named(error)):
         assert len(said.splitlines()) <= 1
-    for said in (one_line(error), first_line(error), last_line(error)):
+    for said in (one_line(error), last_line(error)):
         assert 0 < len(said) <= 300
 
 
 def test_the_lines_of_an_error():
     error = ValueError("\n  the first\nthe  second\n\n")
-    assert first_line(error) == "the first"
+    assert reason(error) == "the first"
     assert last_line(error) == "the  second"
-    assert one_line(error) == "the first the second"
-    assert named(error) == "ValueError: the first the second"
-    assert reason(FileNotFoundError(2, "No such file", "a")) == "No such file"
-
-
-def test_an_error_without_words_is_named():
-    for say in (first_line, last_line, one_line, named, reason):
+    assert named(error) == f"ValueError: {one_line(error)}" == "ValueError: the first the second"
+    for say in (last_line, one_line, named, reason):
         assert say(TimeoutError()) == "TimeoutError"
-    assert last_line("") == ""
 
 
-def test_secrets_are_hidden():
-    error = ConnectionError("https://user:a-long-password@host is away")
-    assert one_line(error) == "https://user:***@host is away"
+@pytest.mark.parametrize(
+    ("secret", "left"),
+    [
+        ("https://user:a-long/password@host is away", "https://user:***@host is away"),
+        ("http://host:8000/path@x", "http://host:8000/path@x"),
+        (
+            "postgresql://me:pass@db/name?password=x&a=b",
+            "postgresql://me:***@db/name?password=***&a=b",
+        ),
+        ("https://0123456789abcdef0123@host", "https://***@host"),
+        ("Authorization: Bearer abcdefgh123", "Authorization: Bearer ***"),
+        ("key sk-0123456789abcdef0 refused", "key sk-*** refused"),
+    ],
+)
+def test_secrets_are_hidden(secret, left):
+    assert one_line(ConnectionError(secret)) == left
+
+
+def test_the_environments_secrets_are_hidden(monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "planted-value")
+    assert one_line(ValueError("it was planted-value")) == "it was ***"
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [("GatedRepo", "HF_TOKEN"), ("OfflineModeIsEnabled", "HF_HUB_OFFLINE"), ("404", "revision")],
+)
+def test_advice_on_the_hub_follows_the_causes(said, word):
+    wrapped = RuntimeError("cannot load")
+    wrapped.__cause__ = OSError(said)
+    assert word in hub_advice(wrapped)

@@ -1,32 +1,31 @@
-"""What the importers share: options, lines of text, labels by name, logits."""
+"""What the importers share: options, text in columns, labels by name, logits."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
-import re
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import at, check_classes, check_ids, check_shape, more, refuse_cells
+from dcs.data.checks import Named, checked_classes, checked_ids, checked_shape
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import TableError
-from dcs.io import text_file
-from dcs.messages import escaped, reason, show
+from dcs.errors import ConfigError, TableError
+from dcs.io import memory_bound, read_text
+from dcs.messages import escaped, listing, reason, show
 from dcs.numerics import softmax
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
 
 COMMON_OPTIONS = frozenset({"model", "task"})
-
-PARTS = {"opt": "optimization", "dev": "development", "test": "test"}
-"""The part that a file's stem stands for."""
-
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,11 @@ class ImportOptions:
         Divide each row by its sum instead of refusing rows that do not sum to 1.
     logits : bool
         The values are logits or log-probabilities: apply a softmax to each row.
-    classes : tuple of str, optional
+    classes : sequence of str, optional
         Class names in the order of the columns; they replace those the file gives.
     id_column, label_column : str, optional
         Column by name, or by number from 0. ``id`` (if there) and ``label`` when not given.
-    class_columns : tuple of str, optional
+    class_columns : sequence of str, optional
         Columns of the classes by name or number, in class order; ``p:<class>`` when not given.
     filter : str, optional
         Which filter's responses to take where the log holds several.
@@ -52,18 +51,35 @@ class ImportOptions:
         only one reading fits the log.
     model, task : str, optional
         Provenance that the file does not tell.
+
+    Raises
+    ------
+    ConfigError
+        If `targets` is something else, or names are not in a list.
     """
 
     normalise: bool = False
     logits: bool = False
-    classes: tuple[str, ...] | None = None
+    classes: Sequence[str] | None = None
     id_column: str | None = None
     label_column: str | None = None
-    class_columns: tuple[str, ...] | None = None
+    class_columns: Sequence[str] | None = None
     filter: str | None = None
     targets: TargetKind = "auto"
     model: str | None = None
     task: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "class_columns"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigError(
+                    f"option {name} is the text {show(getattr(self, name))}; a list is needed"
+                )
+        if self.targets not in get_args(TargetKind):
+            raise ConfigError(
+                f"option targets is {show(self.targets)}; "
+                f"allowed: {', '.join(get_args(TargetKind))}"
+            )
 
     def given(self) -> list[str]:
         """Return the names of the options that are not at their default."""
@@ -75,10 +91,10 @@ class ImportOptions:
 
 
 def build_table(
-    values: Any,
-    labels: Any,
+    values: ArrayLike,
+    labels: Sequence[Any],
     *,
-    classes: Sequence[str] | None,
+    classes: Sequence[Any] | None,
     ids: Sequence[Any] | None,
     provenance: Provenance,
     options: ImportOptions,
@@ -86,96 +102,98 @@ def build_table(
     logits: bool = False,
 ) -> ProbabilityTable:
     """Make a table from what a file holds: labels may be names, values may be logits."""
-    array = check_shape(values, source=source)
+    array = checked_shape(values, source=source)
     n_rows, n_classes = array.shape
-    names = check_classes(options.classes or classes, n_classes, source=source)
-    row_ids = check_ids(ids, n_rows, source=source)
-    if logits or options.logits:
-        array = probabilities_of(array, classes=names, ids=row_ids, source=source)
+    given = options.classes or classes
+    names = Named(
+        source,
+        checked_classes(given, n_classes=n_classes, source=source),
+        checked_ids(ids, n_rows=n_rows, source=source),
+    )
     return ProbabilityTable.from_arrays(
-        array,
-        label_numbers(
-            labels,
-            classes=names,
-            named=options.classes is not None or classes is not None,
-            ids=row_ids,
-            source=source,
-        ),
-        classes=names,
-        ids=row_ids,
+        probabilities_of(array, names) if logits or options.logits else array,
+        label_numbers(labels, names, named=given is not None),
+        classes=names.classes,
+        ids=names.ids,
         provenance=provenance,
         normalise=options.normalise,
         source=source,
     )
 
 
-def label_numbers(
-    labels: Any, *, classes: Sequence[str], named: bool, ids: Sequence[str], source: str
-) -> Any:
+def label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Sequence[Any]:
     """Return labels that are texts as class numbers; leave others as they are.
 
-    If every text is a class name, the texts are names. If none of that holds, every text must be
-    an integer ``0 .. N-1``.
+    If every text is a class name, the texts are names. If not, every text must be an integer
+    ``0 .. N-1``.
     """
-    texts = labels.tolist() if isinstance(labels, np.ndarray) else labels
-    if not (isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)):
+    if len(labels) != len(names.ids) or not all(isinstance(text, str) for text in labels):
         return labels
-    if len(texts) != len(ids):
-        raise TableError(f"{source}: {len(texts)} labels for {len(ids)} rows; give one per row")
-    stripped = [text.strip() for text in texts]
-    numbers = {name.strip(): k for k, name in enumerate(classes)} if named else {}
-    if len(numbers) == len(classes) and all(text in numbers for text in stripped):
-        return [numbers[text] for text in stripped]
-    wrong = [
-        row
-        for row, text in enumerate(stripped)
-        if not _INTEGER.fullmatch(text) or not 0 <= int(text) < len(classes)
-    ]
-    if wrong:
-        # A row that is neither is the fault, even if rows before it are only one of the two.
-        row = next((row for row in wrong if stripped[row] not in numbers), wrong[0])
-        if numbers:
-            allowed = f"one of {show(list(classes))} or 0..{len(classes) - 1}"
-        else:
-            allowed = f"0..{len(classes) - 1}, or a class name if --classes names the columns"
-        raise TableError(
-            f"{source}: {at(row, ids)}: label {show(texts[row])} is not {allowed}"
-            f"{more(len(wrong))}"
-        )
-    return [int(text) for text in stripped]
-
-
-def probabilities_of(
-    logits: NDArray[Any], *, classes: Sequence[str], ids: Sequence[str], source: str
-) -> NDArray[np.float64]:
-    """Return probabilities ``[M, N]`` of logits or log-probabilities; ``-inf`` becomes 0."""
-    values = np.array(logits, dtype=np.float64)
-    refuse_cells(
-        np.isnan(values) | (values == np.inf),
-        values,
-        classes=classes,
-        ids=ids,
-        source=source,
-        rule="a logit must be a finite number or -inf",
+    stripped = [text.strip() for text in labels]
+    numbers = {str(k): k for k in range(len(names.classes))}
+    known = {name.strip(): k for k, name in enumerate(names.classes)} if named else numbers
+    for reading in (known, numbers):
+        if all(text in reading for text in stripped):
+            return [reading[text] for text in stripped]
+    # A row that is neither is the fault, even if rows before it are only one of the two.
+    neither = [text not in known and text not in numbers for text in stripped]
+    mixed = [text not in numbers for text in stripped]
+    names.refuse(
+        np.array(neither if any(neither) else mixed),
+        labels,
+        f"allowed are 0..{len(names.classes) - 1} or "
+        + (listing(names.classes) if named else "class names if --classes names the columns"),
+        what="label",
     )
-    empty = np.flatnonzero(np.isneginf(values.max(axis=1)))
-    if empty.size:
-        raise TableError(
-            f"{source}: {at(int(empty[0]), ids)}: all {len(classes)} logits are -inf; "
-            f"at least one must be finite{more(empty.size)}"
-        )
-    return softmax(values)
+    return labels
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file that are not blank, with their numbers from 1."""
-    source = escaped(path)
+def probabilities_of(logits: NDArray[np.float64], names: Named) -> NDArray[np.float64]:
+    """Return probabilities ``[M, N]`` of logits or log-probabilities; ``-inf`` becomes 0."""
+    names.refuse(
+        np.isnan(logits) | (logits == np.inf), logits, "a finite number or -inf is needed"
+    )
+    largest = logits.max(axis=1)
+    names.refuse(
+        np.isneginf(largest), largest, "at least one must be finite", what="the largest logit"
+    )
+    return softmax(logits)
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file; numbers read from it take several times its size."""
+    return read_text(path, error=TableError, limit=memory_bound() // 4)
+
+
+def text_columns(path: Path, *, separators: str) -> pd.DataFrame:
+    """Return fields of text, without a header, by the separator the first line holds most of."""
+    import pandas as pd
+
+    text = text_of(path).lstrip("\r\n")
+    separator = max(separators, key=text.partition("\n")[0].count)
     try:
-        with text_file(path, error=TableError).open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line
-    except UnicodeDecodeError as error:
-        raise TableError(f"{source}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except OSError as error:
-        raise TableError(f"{source}: cannot be read: {reason(error)}") from error
+        # Fields that a line lacks become empty texts, which no number or label is.
+        return pd.read_csv(
+            io.StringIO(text),
+            sep=r"\s+" if separator == " " else separator,
+            quoting=csv.QUOTE_NONE if separator == " " else csv.QUOTE_MINIMAL,
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+        )
+    except ValueError as error:
+        raise TableError(f"{escaped(path)}: cannot be read as columns: {reason(error)}") from None
+
+
+def numbers_of(column: Sequence[Any], name: str, names: Named) -> NDArray[np.float64]:
+    """Return a column of numbers or their texts as float64 [M]."""
+    values = np.empty(len(column))
+    for row, value in enumerate(column):
+        try:
+            values[row] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise TableError(
+                f"{names.row(row)}, column {show(name)}: value is {show(value)}; "
+                "a number is needed"
+            ) from None
+    return values

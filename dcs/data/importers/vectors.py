@@ -6,17 +6,18 @@ provenance, where the task is what stands before the first underscore.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import numpy as np
 
-from dcs.data.importers.common import PARTS, ImportOptions, build_table, text_lines
+from dcs.data.checks import Named
+from dcs.data.importers.common import ImportOptions, build_table, numbers_of, text_columns
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
-from dcs.messages import escaped, show
+from dcs.messages import escaped
 
+_PARTS = {"opt": "optimization", "dev": "development", "test": "test"}
 _FOLDER = re.compile(
     r"(?P<task>[^_]+)_(?P<model>.+)_shot(?P<shots>[0-9]{1,6}|N)_seed(?P<seed>[0-9]{1,18})"
 )
@@ -25,49 +26,33 @@ _BEFORE = 3  # id, label, prediction
 
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read one file, or the files of a folder that are named after parts."""
-    if not os.path.isdir(path):
-        return {PARTS.get(path.stem, "all"): _read_file(path, options)}
-    found = {part: path / f"{stem}.txt" for stem, part in PARTS.items()}
-    found = {part: file for part, file in found.items() if os.path.exists(file)}
-    if not found:
+    if not path.is_dir():
+        return {_PARTS.get(path.stem, "all"): _read_file(path, options)}
+    files = {part: path / f"{stem}.txt" for stem, part in _PARTS.items()}
+    tables = {part: _read_file(file, options) for part, file in files.items() if file.exists()}
+    if not tables:
         raise TableError(f"{escaped(path)}: holds neither opt.txt nor test.txt; one is needed")
-    tables = {part: _read_file(file, options) for part, file in found.items()}
-    counts = {part: table.n_classes for part, table in tables.items()}
-    if len(set(counts.values())) > 1:
-        raise TableError(
-            f"{escaped(path)}: the files have different numbers of classes: "
-            f"{', '.join(f'{found[part].name} {count}' for part, count in counts.items())}"
-        )
+    if len({table.n_classes for table in tables.values()}) > 1:
+        counts = ", ".join(f"{part} {table.n_classes}" for part, table in tables.items())
+        raise TableError(f"{escaped(path)}: the files have different numbers of classes: {counts}")
     return tables
 
 
 def _read_file(path: Path, options: ImportOptions) -> ProbabilityTable:
-    source = escaped(path)
-    ids: list[str] = []
-    labels: list[str] = []
-    rows: list[list[float]] = []
-    for number, line in text_lines(path):
-        fields = line.split()
-        if len(fields) < _BEFORE + 2:
-            raise TableError(
-                f"{source}: line {number} has {len(fields)} fields; "
-                "id, label, prediction and at least 2 probabilities are needed"
-            )
-        if rows and len(fields) - _BEFORE != len(rows[0]):
-            raise TableError(
-                f"{source}: line {number} has {len(fields) - _BEFORE} probabilities, the lines "
-                f"before it have {len(rows[0])}; every line needs as many"
-            )
-        ids.append(fields[0])
-        labels.append(fields[1])
-        rows.append(
-            [_number(field, k, number, source) for k, field in enumerate(fields[_BEFORE:])]
+    frame = text_columns(path, separators=" ")
+    source, ids = escaped(path), frame[0].tolist()
+    probs = [
+        numbers_of(frame[k].tolist(), f"p_{k - _BEFORE}", Named(source, ids=ids))
+        for k in range(_BEFORE, frame.shape[1])
+    ]
+    if len(probs) < 2:
+        raise TableError(
+            f"{source}: {frame.shape[1]} fields per line; id, label, prediction and at least 2 "
+            "probabilities are needed"
         )
-    if not rows:
-        raise TableError(f"{source}: no lines; `id label prediction p_0 p_1 ...` are needed")
     return build_table(
-        np.array(rows),
-        labels,
+        np.stack(probs, axis=1),
+        frame[1].tolist(),
         classes=None,
         ids=ids,
         provenance=_provenance(path),
@@ -76,17 +61,8 @@ def _read_file(path: Path, options: ImportOptions) -> ProbabilityTable:
     )
 
 
-def _number(field: str, k: int, line: int, source: str) -> float:
-    try:
-        return float(field)
-    except ValueError:
-        raise TableError(
-            f"{source}: line {line}: p_{k} is {show(field)}; a number is needed"
-        ) from None
-
-
 def _provenance(path: Path) -> Provenance:
-    split = PARTS.get(path.stem)
+    split = _PARTS.get(path.stem)
     # An absolute path, so that a file given from inside its folder is told the same way.
     folder = path.absolute().parent.name
     match = _FOLDER.fullmatch(folder)

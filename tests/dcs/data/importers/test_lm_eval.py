@@ -103,17 +103,14 @@ class TestFilters:
             sample(0, "1", [HALF, HALF], filter="loose"),
         ]
 
-    def test_one_must_be_chosen(self, tmp_path: Path) -> None:
-        with pytest.raises(TableError, match="2 filters .*--filter .*'strict', 'loose'"):
-            import_file("lm-eval", log(tmp_path, *self.lines()))
-
     def test_the_chosen_one_is_read(self, tmp_path: Path) -> None:
         table = import_file("lm-eval", log(tmp_path, *self.lines()), filter="loose")
         assert table.probs.tolist() == [[0.5, 0.5]]
 
-    def test_unknown(self, tmp_path: Path) -> None:
-        with pytest.raises(TableError, match="no filter 'x'; filters here: 'strict', 'loose'"):
-            import_file("lm-eval", log(tmp_path, *self.lines()), filter="x")
+    @pytest.mark.parametrize("filter", [None, "x"])
+    def test_one_must_be_chosen(self, filter: str | None, tmp_path: Path) -> None:
+        with pytest.raises(TableError, match="--filter .*'strict', 'loose'"):
+            import_file("lm-eval", log(tmp_path, *self.lines()), filter=filter)
 
 
 class TestMutualInformation:
@@ -125,17 +122,6 @@ class TestMutualInformation:
         np.testing.assert_allclose(table.probs, [[0.75, 0.25]])
         assert table.classes == ("no", "yes")
         assert table.labels.tolist() == [1]
-
-    @pytest.mark.parametrize(
-        "line",
-        [
-            sample(7, "0", [-1, -2, -3], acc_mutual_info=1.0),
-            sample(7, "0", [-1] * 4, acc_mutual_info=1.0, **asked("a", "a", "b", "b")),
-        ],
-    )
-    def test_halves_that_do_not_match(self, line: dict[str, Any], tmp_path: Path) -> None:
-        with pytest.raises(TableError, match="doc_id 7.* responses with acc_mutual_info"):
-            import_file("lm-eval", log(tmp_path, line))
 
 
 class TestTargets:
@@ -166,7 +152,7 @@ class TestTargets:
         assert self.labels(tmp_path, *self.stars(), targets="index") == [1, 1, 1]
 
     def test_nothing_tells_which(self, tmp_path: Path) -> None:
-        with pytest.raises(TableError, match="'1' may be .* --targets index or --targets text"):
+        with pytest.raises(TableError, match="--targets index"):
             self.labels(tmp_path, *self.stars())
 
     def test_a_reading_must_fit_every_document(self, tmp_path: Path) -> None:
@@ -180,46 +166,36 @@ class TestTargets:
     def test_fits_no_choice(self, target: Any, tmp_path: Path) -> None:
         lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(2)]
         lines[1]["target"] = target
-        with pytest.raises(
-            TableError, match=r"line 2 \(doc_id '1'\): target .* 0\.\.1 nor one of"
-        ):
+        with pytest.raises(TableError, match="doc_id 1: "):
             self.labels(tmp_path, *lines)
 
     def test_mixed_readings(self, tmp_path: Path) -> None:
         lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(2)]
         lines[1]["target"] = "yes"
-        with pytest.raises(TableError, match="line 2 .*as the other targets are"):
+        with pytest.raises(TableError, match="doc_id 1: "):
             self.labels(tmp_path, *lines)
 
 
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("lines", "words"),
-        [
-            (
-                [sample(0, "0", [-1, -2]), sample(5, "0", [-1, -2, -3])],
-                r"line 2 \(doc_id '5'\) has 3",
-            ),
-            ([sample(3, "0", [-1, -2]), sample(3, "0", [-1, -2])], "rows 0 and 1 .* id '3'"),
-            ([sample(0, "0", [-1])], r"1 choice\(s\); at least 2"),
-            ([sample(0, "0", ["low", -1])], "log-likelihood is 'low'"),
-            ([{**sample(0, "0", []), "filtered_resps": [[10**400, 0]] * 2}], "log-likelihood is"),
-            ([sample(0, "0", ["nan", -1])], r"row 0 \(id '0'\), class 'choice_0': value is nan"),
-            ([sample(0, "0", ["-inf", "-inf"])], "all 2 logits are -inf"),
-            ([{**sample(0, "0", []), "filtered_resps": ["some answer"]}], "multiple-choice"),
-            ([{**sample(0, "0", []), "filtered_resps": "text"}], "multiple-choice"),
-            ([{"doc_id": 0, "target": "0"}], "line 1 has no key 'filtered_resps'.*--log_samples"),
-            ([[1, 2]], r"line 1 is \[1, 2\]; an object"),
-            ([], "no samples"),
-        ],
-    )
-    def test_named(self, lines: list[Any], words: str, tmp_path: Path) -> None:
-        with pytest.raises(TableError, match=words) as caught:
-            import_file("lm-eval", log(tmp_path, *lines))
-        assert str(caught.value).startswith(str(tmp_path / NAME))
-
-    @pytest.mark.parametrize("text", ["{", "\n\n{} {}", "[" * 100_000, "1" * 5000])
-    def test_not_json(self, text: str, tmp_path: Path) -> None:
-        (tmp_path / NAME).write_text(text)
-        with pytest.raises(TableError, match="line . is not JSON"):
-            import_file("lm-eval", tmp_path / NAME)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [sample(0, "0", [-1, -2]), sample(5, "0", [-1, -2, -3])],
+        [sample(3, "0", [-1, -2]), sample(3, "0", [-1, -2])],
+        [sample(0, "0", [-1])],
+        [sample(7, "0", [-1, -2, -3], acc_mutual_info=1.0)],
+        [sample(0, "0", ["low", -1])],
+        [{**sample(0, "0", []), "filtered_resps": [[10**400, 0]] * 2}],
+        [sample(0, "0", ["nan", -1])],
+        [sample(0, "0", ["-inf", "-inf"])],
+        [{**sample(0, "0", []), "filtered_resps": ["some answer"]}],
+        [{"doc_id": 0, "target": "0"}],
+        [[1, 2]],
+        [],
+        ["[" * 100_000],
+    ],
+)
+def test_refused(lines: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(TableError) as caught:
+        import_file("lm-eval", log(tmp_path, *lines))
+    assert str(caught.value).startswith(str(tmp_path / NAME))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,167 @@
+"""The formats that can be imported: ours, and the entry points ``dcs.importers`` of others."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcs.data.importers.common import COMMON_OPTIONS, ImportOptions
+from dcs.data.table import ProbabilityTable
+from dcs.errors import ConfigError
+from dcs.messages import escaped, listing, show, suggest
+from dcs.plugins import find_plugin, plugin_names
+
+__all__ = ["IMPORTERS", "Importer", "format_names", "import_file", "import_tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Importer:
+    """A format that can be imported.
+
+    Parameters
+    ----------
+    name : str
+        What is typed.
+    summary : str
+        What the files look like, in one line.
+    module : str
+        The module that reads them, imported when first used; its function is ``read`` unless
+        another follows after a colon.
+    options : frozenset of str
+        The fields of :class:`ImportOptions` it heeds besides those that every format heeds.
+    """
+
+    name: str
+    summary: str
+    module: str
+    options: frozenset[str] = frozenset()
+
+
+_VALUES = frozenset({"normalise", "logits", "classes"})
+_COLUMNS = _VALUES | {"id_column", "label_column", "class_columns"}
+
+IMPORTERS: tuple[Importer, ...] = (
+    Importer(
+        "npz",
+        "NumPy archive with probs (or logits) [M, N] and labels [M]; optionally classes and ids",
+        "dcs.data.importers.npz",
+        _VALUES,
+    ),
+    Importer(
+        "csv",
+        "text columns under a header line: label, one p:<class> per class, optionally id",
+        "dcs.data.importers.columns:read_csv",
+        _COLUMNS,
+    ),
+    Importer(
+        "parquet",
+        "Parquet columns of any names: label, one p:<class> per class, optionally id",
+        "dcs.data.importers.columns:read_parquet",
+        _COLUMNS,
+    ),
+    Importer(
+        "vectors",
+        "text lines `id label prediction p_0 ... p_{N-1}`: one file, or a folder with opt.txt "
+        "and test.txt",
+        "dcs.data.importers.vectors",
+        _VALUES,
+    ),
+    Importer(
+        "lm-eval",
+        "lm-evaluation-harness sample log of a multiple-choice task (samples_<task>_<date>.jsonl)",
+        "dcs.data.importers.lm_eval",
+        frozenset({"classes", "filter", "targets"}),
+    ),
+)
+"""Our own formats, in the order in which help lists them."""
+
+
+def format_names() -> tuple[str, ...]:
+    """Return the names of all formats, ours first."""
+    own = tuple(importer.name for importer in IMPORTERS)
+    return own + tuple(name for name in plugin_names("dcs.importers") if name not in own)
+
+
+def import_file(
+    format: str, path: str | os.PathLike[str], *, part: str | None = None, **options: Any
+) -> ProbabilityTable:
+    """Read one probability table from a file of another format.
+
+    Parameters
+    ----------
+    format : str
+        One of :func:`format_names`.
+    path : path-like
+        A file, or a folder where the format allows one.
+    part : str, optional
+        Which table, if the path holds several: ``"optimization"`` or ``"test"``.
+    **options
+        The fields of :class:`ImportOptions`. One that the format does not heed is refused.
+
+    Raises
+    ------
+    ConfigError
+        If format, part or an option is not allowed.
+    TableError
+        If the content cannot become a table; names file, row, class and value.
+    """
+    tables = import_tables(format, path, ImportOptions(**options))
+    if part is None and len(tables) == 1:
+        return next(iter(tables.values()))
+    if part in tables:
+        return tables[part]
+    raise ConfigError(
+        f"{escaped(path)}: part is {show(part)}; choose one of {listing(list(tables))} with "
+        "--part (part=...)"
+    )
+
+
+def import_tables(
+    format: str, path: str | os.PathLike[str], options: ImportOptions | None = None
+) -> dict[str, ProbabilityTable]:
+    """Read all tables that a path holds.
+
+    Returns
+    -------
+    dict of str to ProbabilityTable
+        By part: ``"optimization"``, ``"test"``, or ``"all"`` if the format knows no parts.
+
+    Raises
+    ------
+    ConfigError, TableError
+        As in :func:`import_file`.
+    """
+    options = options or ImportOptions()
+    importer = _find(format)
+    heeded = importer.options | COMMON_OPTIONS
+    for name in options.given():
+        if name not in heeded:
+            raise ConfigError(
+                f"format {importer.name} has no option {name}; "
+                f"its options: {', '.join(sorted(heeded))}"
+            )
+    module, _, function = importer.module.partition(":")
+    read = getattr(importlib.import_module(module), function or "read")
+    tables: dict[str, ProbabilityTable] = read(Path(path), options)
+    told = {name: getattr(options, name) for name in COMMON_OPTIONS & set(options.given())}
+    return {
+        part: dataclasses.replace(table, provenance=dataclasses.replace(table.provenance, **told))
+        for part, table in tables.items()
+    }
+
+
+def _find(format: str) -> Importer:
+    for importer in IMPORTERS:
+        if importer.name == format:
+            return importer
+    plugin = find_plugin("dcs.importers", format, Importer)
+    if plugin is None:
+        names = format_names()
+        raise ConfigError(
+            f"unknown format {show(format)}{suggest(format, names)}; allowed: {', '.join(names)}"
+        )
+    return plugin
