@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.messages import escaped, hub_advice, last_line, named, one_line, reason, show, suggest
+from dcs.messages import (
+    escaped,
+    hub_advice,
+    last_line,
+    named,
+    one_line,
+    reason,
+    redact,
+    show,
+    suggest,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,26 +45,23 @@ def test_the_lines_of_an_error():
 
 
 @pytest.mark.parametrize(
-    ("secret", "left"),
+    ("text", "shown"),
     [
         ("https://user:a-long/password@host is away", "https://user:***@host is away"),
-        ("http://host:8000/path@x", "http://host:8000/path@x"),
-        (
-            "postgresql://me:pass@db/name?password=x&a=b",
-            "postgresql://me:***@db/name?password=***&a=b",
-        ),
-        ("https://0123456789abcdef0123@host", "https://***@host"),
-        ("Authorization: Bearer abcdefgh123", "Authorization: Bearer ***"),
+        ("postgresql+psycopg://u:p@ss@h:5/db?x=1", "postgresql+psycopg://u:***@h:5/db?x=1"),
+        ("mysql://h/db?user=a&password=x&x=1", "mysql://h/db?user=a&password=***&x=1"),
+        ("https://abcdefghijklmnopqrstuvwxyz@h/v1", "https://***@h/v1"),
+        ("Authorization: Bearer abcdefghij", "Authorization: Bearer ***"),
         ("key sk-0123456789abcdef0 refused", "key sk-*** refused"),
+        ("http://127.0.0.1:5000/x@y", "http://127.0.0.1:5000/x@y"),
+        ("sqlite:////a/b:c@d.db", "sqlite:////a/b:c@d.db"),
+        ("key 'beta': 0.5", "key 'beta': 0.5"),
+        ("it said planted-0123", "it said ***"),
     ],
 )
-def test_secrets_are_hidden(secret, left):
-    assert one_line(ConnectionError(secret)) == left
-
-
-def test_the_environments_secrets_are_hidden(monkeypatch):
-    monkeypatch.setenv("SOME_TOKEN", "planted-value")
-    assert one_line(ValueError("it was planted-value")) == "it was ***"
+def test_secrets_are_hidden(text, shown, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "planted-0123")
+    assert one_line(ValueError(text)) == redact(text) == redact(shown) == shown
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dcs.errors import DCSError, MissingDependencyError
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.messages import first_line
+from dcs.messages import reason
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import AnnealingResult
 from dcs.seeds import derive_seed
@@ -435,6 +435,6 @@ def _failure(storage: StudyStorage, error: BaseException) -> StudyStorageError:
     while error.__cause__ is not None:
         error = error.__cause__  # The innermost one names the host and what it said.
     return StudyStorageError(
-        f"optuna_storage: {storage.label} cannot be used: {storage.hide(first_line(error))}; "
+        f"optuna_storage: {storage.label} cannot be used: {storage.hide(reason(error))}; "
         "see that it is reachable from every node, or leave optuna_storage out"
     )

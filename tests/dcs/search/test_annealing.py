@@ -284,7 +284,7 @@ def test_class_without_rows_is_left_out_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="no rows are labelled 'b'"):
         result = anneal(probs, labels, classes=["a", "b", "c"], schedule=_SHORT)
     assert math.isfinite(result.z)
-    with pytest.warns(UserWarning, match="no rows are labelled '1'"):
+    with pytest.warns(UserWarning, match="no rows are labelled 'class_1'"):
         exact = exact_search(probs, labels, corrections=SETS["dnip"])
     assert exact.z == judge(probs, labels, SETS["dnip"], Objective(), exact.indices)
 

@@ -256,7 +256,7 @@ def test_limits_are_kept_where_they_can_be() -> None:
 def test_missing_class_warns_and_default_fits_two_rows() -> None:
     probs, labels = biased_table(60, 3)
     keep = labels < 2
-    with pytest.warns(UserWarning, match="no rows are labelled '2'"):
+    with pytest.warns(UserWarning, match="no rows are labelled 'class_2'"):
         fit_scheme(probs[keep], labels[keep], settings=_QUICK)
     with pytest.warns(UserWarning):
         found = fit_scheme(probs[:2], labels[:2])
