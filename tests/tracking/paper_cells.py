@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,7 +47,7 @@ def _cells(
                     }
                     yield make_cell(
                         number,
-                        key=f"{number:04d}{len(identity)}",
+                        key=f"{number:04d}{zlib.crc32(repr(identity).encode()):08x}",
                         identity=who | identity,
                         metrics={
                             "test/accuracy": 0.7 + seed / 10,

@@ -1,54 +1,325 @@
-"""In which settings the cells of a sweep differ: the axes of its ablations.
-
-A cell's settings are what makes it besides model, task, shots, seed and method: the terms of its
-objective, its optimization rows, and how it was tuned. Records of earlier versions lack some; what
-a record does not say is not compared.
-"""
+"""The cells of a sweep as tidy pandas frames, which every table and figure is made of."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dcs.errors import ConfigError
 from dcs.evaluation.formatting import percent
-from dcs.schemes.corrections import CorrectionSet
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
-from tracking.schema import OBJECTIVE, OPTIMIZATION_SIZE
+from tracking.results.settings import axes_of, objective_label, setting
+from tracking.schema import IDENTITY_TAGS, flatten
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pandas.core.groupby import DataFrameGroupBy
 
 __all__ = [
-    "Axis",
+    "MEASURES",
+    "MEASURE_COLUMNS",
     "Estimate",
-    "OBJECTIVE",
-    "P_VALUES",
-    "STARS",
     "annealing_seconds",
-    "axes_of",
-    "best_trial",
-    "class_intervals",
+    "cells_frame",
+    "classes_frame",
+    "corrections_frame",
+    "estimates",
     "finished_cells",
-    "main_cells",
-    "mean_and_deviation",
+    "fullest",
+    "grouped",
+    "has_chosen",
+    "is_missing",
     "method_title",
+    "name_of",
     "notes_of",
-    "objective_label",
-    "objective_terms",
-    "objective_title",
-    "optimization_rows",
     "ordered",
-    "own_setting",
-    "place",
-    "search_space",
-    "setting",
+    "shots_rank",
     "shots_text",
-    "weakest_class",
+    "trial_columns",
+    "trial_score",
+    "trials_frame",
 ]
+
+MEASURES: Final = ("accuracy", "cobias")
+_FIGURES: Final = ("mean", "std", "low", "high", "p")
+MEASURE_COLUMNS: Final = tuple(f"{m}_{figure}" for m in MEASURES for figure in _FIGURES)
+"""Columns of `estimates`."""
+
+#: Columns of numbers that every frame of cells has.
+_NUMBERS: Final = (
+    *(f"test/{m}{more}" for m in MEASURES for more in ("", "_low", "_high", "_p")),
+    *(f"uncorrected/test/{m}" for m in MEASURES),
+    *("dev/score", "opt/evaluations", "annealing_seconds", "tuning_seconds"),
+    *("classes", "rows", "search_space"),
+)
+_CELL: Final = ("key", *IDENTITY_TAGS, "setting")
+_ACCURACIES: Final = ("before", "after", "after_low", "after_high", "change")
+CLASS_COLUMNS: Final = (*_CELL, "class", *_ACCURACIES)
+CORRECTION_NUMBERS: Final = ("value", "a", "b", "c")
+CORRECTION_COLUMNS: Final = ("class", "kind", *CORRECTION_NUMBERS, "name")
+
+
+def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return the finished cells, one row each, in the order of tables.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells; failed ones are left out.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, in words what
+        sets the cell apart from the main ones, and each setting in which cells differ under its
+        own name; ``objective``, its label; the metrics under their names, with the ends of 95 %
+        intervals and the p-value of the test against ICL (NaN for ICL itself); ``classes``,
+        ``rows`` and ``search_space``, the size of the search; ``annealing_seconds`` and
+        ``tuning_seconds``. Fractions, not percent; NaN where a record does not say.
+    """
+    cells = finished_cells(records)
+    axes = axes_of(cells)
+    rows = [
+        {
+            **_about(cell, setting(cell, axes)),
+            **{axis.name: axis.value(cell) for axis in axes},
+            "objective": objective_label(cell),
+            **cell.metrics,
+            "annealing_seconds": annealing_seconds(cell),
+            "tuning_seconds": tuning_seconds(cell),
+            "classes": len((cell.scheme or {}).get("corrections", [])),
+            "rows": optimization_rows(cell),
+            "search_space": search_space(cell),
+        }
+        for cell in cells
+    ]
+    frame = _frame(rows, (*_CELL, "objective"), _NUMBERS)
+    for measure in MEASURES:
+        # ICL is what the others are compared with.
+        frame.loc[frame["method"] == "icl", f"test/{measure}_p"] = math.nan
+    return frame
+
+
+def classes_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return the class accuracies of finished cells, one row per cell and class.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
+        ``before``, ``after``, ``after_low``, ``after_high`` (95 % interval), ``change``; NaN for
+        a class without rows.
+    """
+    cells = finished_cells(records)
+    axes = axes_of(cells)
+    rows = [
+        {**_about(cell, setting(cell, axes)), **dict(zip(cell.class_accuracies, row, strict=True))}
+        for cell in cells
+        for row in zip(*cell.class_accuracies.values(), strict=True)
+    ]
+    frame = _frame(rows, (*_CELL, "class"), _ACCURACIES)
+    frame["change"] = frame["after"] - frame["before"]
+    return frame[list(CLASS_COLUMNS)]
+
+
+def corrections_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return the chosen corrections of finished cells, one row per cell and class.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
+        ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
+        ``name`` (of a membership function).
+    """
+    cells = finished_cells(records)
+    axes = axes_of(cells)
+    rows = [
+        {**_about(cell, setting(cell, axes)), **correction}
+        for cell in cells
+        for correction in (cell.scheme or {}).get("corrections", [])
+    ]
+    frame = _frame(rows, (*_CELL, "class", "kind", "name"), CORRECTION_NUMBERS)
+    return frame[[*_CELL, *CORRECTION_COLUMNS]]
+
+
+def trials_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return the completed trials of finished cells that have a score, one row each.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``trial``,
+        ``score``, and the suggested hyperparameters under their names.
+    """
+    rows = [
+        {**_about(cell, ""), "trial": trial.number, "score": trial_score(trial), **trial.params}
+        for cell in finished_cells(records)
+        for trial in cell.trials
+        if trial.state == "COMPLETE" and trial_score(trial) is not None
+    ]
+    return _frame(rows, _CELL, ("trial", "score"))
+
+
+def trial_columns(trials: Sequence[TrialRecord]) -> dict[str, list[Any]]:
+    """Return the trials of a cell as columns: ``params.<name>`` and ``metrics.<name>`` too."""
+    rows = [
+        {
+            "trial": trial.number,
+            "state": trial.state,
+            "value": trial.value,
+            "seconds": trial.seconds,
+            **flatten({"params": trial.params, "metrics": trial.metrics}),
+        }
+        for trial in trials
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _about(cell: CellRecord, words: str) -> dict[str, Any]:
+    who = {name: cell.identity.get(name) for name in IDENTITY_TAGS}
+    return {"key": cell.key, **who, "setting": words}
+
+
+def _frame(
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], numbers: Sequence[str]
+) -> pd.DataFrame:
+    """Return rows as a frame with at least these columns; values that are no numbers stay."""
+    import pandas as pd
+
+    known = dict.fromkeys((*texts, *numbers))
+    others = dict.fromkeys(name for row in rows for name in row if name not in known)
+    frame = pd.DataFrame(rows, columns=[*known, *others], dtype=object)
+    figures = [*numbers, *(name for name in others if "/" in name)]
+    return frame.astype(dict.fromkeys(figures, float))
+
+
+#: A change of which chance is less likely than this is marked.
+_SIGNIFICANT: Final = 0.05
+
+P_VALUES: Final = "p: paired test against ICL on the same rows."
+STARS: Final = f"* differs from ICL on the same rows (paired test, p < {_SIGNIFICANT})."
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure of cells that differ in their seed alone.
+
+    Attributes
+    ----------
+    mean, std : float
+        Over seeds, the deviation that of a sample; it is NaN for a single seed.
+    low, high : float
+        95 % interval of a single seed; NaN for several.
+    p : float
+        How likely chance makes such a change from ICL on the same rows, of a single seed; NaN for
+        several. Not known of what earlier versions recorded, as the interval is not.
+    """
+
+    mean: float
+    std: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
+
+    @classmethod
+    def of(cls, row: Mapping[Any, Any], measure: str) -> Estimate:
+        """Return accuracy or COBias of a row of `estimates`."""
+        return cls(*(row[f"{measure}_{figure}"] for figure in _FIGURES))
+
+    @classmethod
+    def of_class(cls, row: Mapping[Any, Any]) -> Estimate:
+        """Return the class accuracy after correction of a row of `classes_frame`."""
+        return cls(row["after"], low=row["after_low"], high=row["after_high"])
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has an interval instead of a deviation."""
+        return not math.isnan(self.low)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """How far the figure may be off, downwards and upwards: what error bars show."""
+        if self.is_single:
+            return self.mean - self.low, self.high - self.mean
+        return self.std, self.std
+
+    def marked(self) -> str:
+        """Return it in percent, with a star if chance hardly makes such a change from ICL."""
+        return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
+
+    def percent(self, *, digits: int = 1, coarse: bool = False, padded: bool = False) -> str:
+        """Return it for people, as `dcs.evaluation.formatting.percent` writes it."""
+        return percent(
+            self.mean,
+            self.std,
+            interval=(self.low, self.high),
+            digits=digits,
+            coarse=coarse,
+            padded=padded,
+        )
+
+
+def estimates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return accuracy and COBias of groups of cells that differ in their seed alone.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `cells_frame`.
+    by : sequence of str
+        What makes a group.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns `by`, ``seeds`` (number of cells), then `MEASURE_COLUMNS`: of several seeds
+        mean and sample standard deviation, of one seed its 95 % interval and p-value.
+    """
+    result, groups = grouped(frame, by)
+    result["seeds"] = groups.size()
+    for measure in MEASURES:
+        result[f"{measure}_mean"] = groups[f"test/{measure}"].mean()
+        result[f"{measure}_std"] = groups[f"test/{measure}"].std()
+        for more in ("low", "high", "p"):
+            figures = groups[f"test/{measure}_{more}"].first()
+            result[f"{measure}_{more}"] = figures.where(result["seeds"] == 1)
+    return result
+
+
+def grouped(
+    frame: pd.DataFrame, by: Sequence[str]
+) -> tuple[pd.DataFrame, DataFrameGroupBy[Any, Any]]:
+    """Return the keys of groups, one row each as they first come, and the groups by row number.
+
+    Unlike in the index of a `groupby`, keys of mixed types and None stay what they are.
+    """
+    number = frame.groupby(list(by), sort=False, dropna=False).ngroup()
+    keys = frame.loc[~number.duplicated(), list(by)].reset_index(drop=True)
+    return keys, frame.groupby(number.to_numpy())
+
+
+def fullest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the largest number of shots of each model and task."""
+    rank = frame["shots"].map(shots_rank).astype(float)
+    most = rank.groupby([frame["model"], frame["task"]], dropna=False).transform("max")
+    return frame[rank == most]
+
+
+def notes_of(shown: Iterable[Estimate], *, tested: str = STARS) -> str:
+    """Return what has to be known to read some estimates; `tested` is about p-values."""
+    found = list(shown)
+    several = any(not math.isnan(each.std) for each in found)
+    notes = ["Mean ± standard deviation over seeds."] if several else []
+    if any(each.is_single for each in found):
+        notes.append("One seed: figure [95 % interval].")
+    if any(not math.isnan(each.p) for each in found):
+        notes.append(tested)
+    return " ".join(notes)
 
 
 def finished_cells(records: Iterable[CellRecord]) -> list[CellRecord]:
@@ -59,21 +330,20 @@ def finished_cells(records: Iterable[CellRecord]) -> list[CellRecord]:
 def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
     """Sort cells by model and task as they first come, then by shots, method and seed."""
     cells = list(records)
-    first: dict[tuple[str, str], int] = {}
-    for cell in cells:
-        for name in ("model", "task"):
-            first.setdefault((name, str(cell.identity.get(name))), len(first))
+    models, tasks = (
+        list(dict.fromkeys(cell.identity.get(name) for cell in cells))
+        for name in ("model", "task")
+    )
     methods = method_names(baselines=True)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:
         who = cell.identity
         method = str(who.get("method"))
-        rank = methods.index(method) if method in methods else len(methods)
         return (
-            first["model", str(who.get("model"))],
-            first["task", str(who.get("task"))],
+            models.index(who.get("model")),
+            tasks.index(who.get("task")),
             shots_rank(who.get("shots")),
-            rank,
+            methods.index(method) if method in methods else len(methods),
             method,
             _number(who.get("seed")),
         )
@@ -83,12 +353,19 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
 
 def shots_rank(shots: object) -> float:
     """Order shots: none, 0, 1, 5, ..., N."""
-    return math.inf if shots == "N" else -1.0 if shots is None else _number(shots)
+    return math.inf if shots == "N" else -1.0 if is_missing(shots) else _number(shots)
 
 
 def shots_text(shots: object) -> str:
     """Return how people write a number of shots."""
-    return "" if shots is None else f"{shots}-shot"
+    return "" if is_missing(shots) else f"{shots}-shot"
+
+
+def name_of(cell: Mapping[Any, Any], *names: str) -> str:
+    """Return what identity says of a cell, in one line: ``trec, 1-shot, seed 0, DCS``."""
+    words = {"shots": shots_text, "seed": lambda seed: f"seed {seed}", "method": method_title}
+    parts = (words.get(name, str)(cell.get(name)) for name in names)
+    return ", ".join(filter(None, parts))
 
 
 def method_title(name: object) -> str:
@@ -99,20 +376,9 @@ def method_title(name: object) -> str:
         return str(name)
 
 
-def place(record: CellRecord, *names: str) -> tuple[Any, ...]:
-    """Return some values of a cell's identity."""
-    return tuple(record.identity.get(name) for name in names)
-
-
-def best_trial(record: CellRecord) -> TrialRecord | None:
-    """Return the trial whose scheme was chosen, None if nothing was tuned."""
-    number = record.params.get("best_trial")
-    for trial in record.trials:
-        if trial.number == number:
-            return trial
-    scored = [trial for trial in record.trials if trial.value is not None]
-    sign = 1.0 if record.direction == "maximize" else -1.0
-    return max(scored, key=lambda trial: sign * (trial.value or 0.0), default=None)
+def is_missing(value: object) -> bool:
+    """Whether there is no value: None, or what pandas makes of it."""
+    return value is None or value != value
 
 
 def trial_score(trial: TrialRecord) -> float | None:
@@ -125,39 +391,40 @@ def annealing_seconds(record: CellRecord) -> float | None:
 
     Where the annealing itself was not timed it is the trial's time, judging included.
     """
-    seconds = record.metrics.get("opt/seconds")
-    if seconds is not None:
-        return seconds
-    trial = best_trial(record)
+    if "opt/seconds" in record.metrics:
+        return record.metrics["opt/seconds"]
+    number = record.params.get("best_trial")
+    chosen = [trial for trial in record.trials if trial.number == number]
+    if not chosen:
+        sign = 1.0 if record.direction == "maximize" else -1.0
+        scored = [trial for trial in record.trials if trial.value is not None]
+        chosen = sorted(scored, key=lambda trial: -sign * (trial.value or 0.0))
     # A point of a front was fitted with others and has no time of its own.
-    return None if trial is None or not trial.seconds else trial.seconds
+    return chosen[0].seconds or None if chosen else None
 
 
 def tuning_seconds(record: CellRecord) -> float | None:
     """Return the time of all that was tried for a cell; None where nothing was chosen."""
-    if not has_chosen(record):
-        return None
-    return (record.finished_ms - record.started_ms) / 1000
+    return (record.finished_ms - record.started_ms) / 1000 if has_chosen(record) else None
 
 
 def search_space(record: CellRecord) -> int | None:
     """Return N * D, classes times correction functions to choose from (paper, Section 4.2)."""
-    try:
-        method = get_method(str(record.identity.get("method")))
-    except ConfigError:
+    if record.scheme is None:
         return None
-    # A setting may narrow down what the method chooses from.
-    family = str(record.params.get("corrections", ""))
-    builders = {"weights": CorrectionSet.dnip, "both": CorrectionSet.dcs}
     tuner = record.identity.get("tuner") or {}
     scale = int(record.params.get("weight_scale") or tuner.get("weight_scale") or 30)
-    if family in builders:
-        corrections: CorrectionSet | None = builders[family](weight_scale=scale)
-    else:
-        memberships = tuner.get("memberships")
-        corrections = method.correction_set(scale, memberships=memberships)
-        corrections = None if family == "none" else corrections
-    if corrections is None or record.scheme is None:
+    # A setting may narrow down what the method chooses from.
+    family = record.params.get("corrections")
+    try:
+        method = get_method(
+            {"weights": "dnip", "both": "dcs"}.get(str(family), "")
+            or str(record.identity.get("method"))
+        )
+    except ConfigError:
+        return None
+    corrections = method.correction_set(scale, memberships=tuner.get("memberships"))
+    if corrections is None or family == "none":
         return None
     return len(corrections) * len(record.scheme["corrections"])
 
@@ -169,23 +436,9 @@ def has_chosen(record: CellRecord) -> bool:
 
 def optimization_rows(record: CellRecord) -> int | None:
     """Return the number of rows that the cell was tuned on."""
-    tables = record.provenance.get("tables", {})
-    rows = tables.get("optimization", {}).get("rows") if isinstance(tables, Mapping) else None
-    size = record.identity.get("optimization_size")
-    known = [int(number) for number in (rows, size) if isinstance(number, int)]
-    return min(known, default=None)
-
-
-def weakest_class(record: CellRecord) -> int | None:
-    """Return the index of the class that the uncorrected model is worst at."""
-    before = record.class_accuracies.get("before", [])
-    known = [index for index, value in enumerate(before) if value is not None]
-    return min(known, key=lambda index: before[index], default=None)
-
-
-def text(value: object) -> str:
-    """Return a value as tables show it: nothing for None."""
-    return "" if value is None else str(value)
+    rows = record.provenance.get("tables", {}).get("optimization", {}).get("rows")
+    known = (rows, record.identity.get("optimization_size"))
+    return min((number for number in known if isinstance(number, int)), default=None)
 
 
 def _number(value: object) -> float:
@@ -193,377 +446,3 @@ def _number(value: object) -> float:
         return float(str(value))
     except ValueError:
         return math.inf
-
-
-#: A change of which chance is less likely than this is marked.
-_SIGNIFICANT: Final = 0.05
-
-P_VALUES: Final = "p: paired test against ICL on the same rows."
-
-STARS: Final = f"* differs from ICL on the same rows (paired test, p < {_SIGNIFICANT})."
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure of cells that differ in their seed alone.
-
-    Attributes
-    ----------
-    mean, deviation : float
-        Over seeds, the deviation that of a sample; it is NaN for a single seed.
-    low, high : float
-        95 % interval of a single seed; NaN for several.
-    p : float
-        How likely chance makes such a change from ICL on the same rows, of a single seed; NaN for
-        several. Not known of what earlier versions recorded, as the interval is not.
-    """
-
-    mean: float
-    deviation: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    p: float = math.nan
-
-    @classmethod
-    def of(cls, cells: Sequence[CellRecord], metric: str) -> Estimate:
-        """Return a metric of some cells; NaN where none of them has it.
-
-        Parameters
-        ----------
-        cells : sequence of CellRecord
-            One per seed.
-        metric : str
-            ``test/accuracy`` or ``test/cobias``.
-        """
-        values = [cell.metrics[metric] for cell in cells if metric in cell.metrics]
-        mean, deviation = mean_and_deviation(values)
-        if len(cells) != 1:
-            return cls(mean, deviation)
-        own = cells[0].metrics
-        low, high, p = (own.get(f"{metric}_{more}", math.nan) for more in ("low", "high", "p"))
-        # ICL is what the others are compared with.
-        is_icl = cells[0].identity.get("method") == "icl"
-        return cls(mean, deviation, low, high, math.nan if is_icl else p)
-
-    @property
-    def is_single(self) -> bool:
-        """Whether it has an interval instead of a deviation."""
-        return not math.isnan(self.low)
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether chance hardly makes such a change; False where that is not known."""
-        return self.p < _SIGNIFICANT
-
-    @property
-    def reach(self) -> tuple[float, float]:
-        """How far the figure may be off, downwards and upwards: what error bars show."""
-        if self.is_single:
-            return self.mean - self.low, self.high - self.mean
-        return self.deviation, self.deviation
-
-    def marked(self) -> str:
-        """Return it in percent, with a star if it differs from ICL."""
-        return self.percent() + ("*" if self.is_significant else "")
-
-    def percent(self, *, digits: int = 1, coarse: bool = False, padded: bool = False) -> str:
-        """Return it for people, as `dcs._shown.percent` writes it."""
-        return percent(
-            self.mean,
-            self.deviation,
-            interval=(self.low, self.high),
-            digits=digits,
-            coarse=coarse,
-            padded=padded,
-        )
-
-
-def notes_of(shown: Iterable[Estimate], *, tested: str = STARS) -> str:
-    """Return what has to be known to read some estimates; `tested` is about p-values."""
-    estimates = list(shown)
-    several = any(not math.isnan(each.deviation) for each in estimates)
-    notes = ["Mean ± standard deviation over seeds."] if several else []
-    if any(each.is_single for each in estimates):
-        notes.append("One seed: figure [95 % interval].")
-    if any(not math.isnan(each.p) for each in estimates):
-        notes.append(tested)
-    return " ".join(notes)
-
-
-def class_intervals(cell: CellRecord) -> list[Estimate]:
-    """Return the class accuracies of a cell after correction, NaN for a class without rows."""
-    columns = cell.class_accuracies
-    after = columns.get("after", [])
-    low, high = (columns.get(f"after_{end}", [None] * len(after)) for end in ("low", "high"))
-    return [
-        Estimate(*(math.nan if value is None else value for value in (mean, None, *ends)))
-        for mean, *ends in zip(after, low, high, strict=True)
-    ]
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the sample's standard deviation, NaN where there is none."""
-    mean = fmean(values) if values else math.nan
-    if len(values) < 2 or not math.isfinite(mean):
-        return mean, math.nan
-    return mean, stdev(values)
-
-
-#: The objectives that have names, by the weights of COBias and PMI that are not 0.
-_TERMS: Final = {
-    (True, True): "full",
-    (False, True): "err+pmi",
-    (True, False): "err+cobias",
-    (False, False): "err",
-}
-
-_OBJECTIVES: Final = ("full", "err", "err+pmi", "err+cobias")
-
-_TERM_NAMES: Final = {"err": "Z_err", "cobias": "Z_cobias", "pmi": "Z_pmi"}
-
-_PLACE: Final = frozenset({"model", "task", "shots", "seed", "method", "tuner", "objective"})
-
-#: What an ablation is compared with, where it has it.
-_USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    OBJECTIVE: ("full",),
-    OPTIMIZATION_SIZE: (None,),
-    "weight_scale": (None, 30),
-    "memberships": (None,),
-    "protocol": ("paper",),
-    "prefer": ("balance",),
-}
-
-#: What None means, in short and alone, and how a number is said.
-_WORDS: Final[Mapping[str, tuple[str, str, str]]] = {
-    OPTIMIZATION_SIZE: ("all", "all rows", "{} rows"),
-    "weight_scale": ("tuned", "weight scale tuned", "weight scale {}"),
-    "memberships": ("all", "all memberships", "{} memberships"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A setting in which cells of the same method differ.
-
-    Attributes
-    ----------
-    name : str
-        Its name in the configuration.
-    values : tuple
-        What it takes: the main value first, then the others in order.
-    methods : tuple of str
-        The methods that have cells of several values.
-    """
-
-    name: str
-    values: tuple[Any, ...]
-    methods: tuple[str, ...]
-
-    @property
-    def main(self) -> Any:
-        """The value that main results are for."""
-        return self.values[0]
-
-    @property
-    def title(self) -> str:
-        """Its name for people."""
-        return self.name.replace("_", " ")
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether its values, but for None, are numbers."""
-        return all(_is_number(value) for value in self.values if value is not None)
-
-    def varies(self, record: CellRecord) -> bool:
-        """Whether cells of this method and others differ in it."""
-        known = self.name in _settings(record)
-        return known and str(record.identity.get("method")) in self.methods
-
-    def value(self, record: CellRecord) -> Any:
-        """Return a cell's value."""
-        return _settings(record).get(self.name)
-
-    @property
-    def in_order(self) -> list[Any]:
-        """Its values as a scale: rising, and the whole of something, such as all rows, last."""
-        if not self.is_numeric:
-            return list(self.values)
-        return sorted(self.values, key=_rank)
-
-    def short(self, value: Any) -> str:
-        """Return a value for people, under a head that names the setting."""
-        if self.name == OBJECTIVE:
-            return self.words(value)
-        return str(value) if value is not None else self._said[0]
-
-    def words(self, value: Any) -> str:
-        """Return a value for people, so that it stands alone."""
-        if self.name == OBJECTIVE:
-            return objective_title(str(value))
-        _, none, some = self._said
-        return none if value is None else some.format(value)
-
-    @property
-    def _said(self) -> tuple[str, str, str]:
-        return _WORDS.get(self.name, ("none", f"no {self.title}", f"{self.title} {{}}"))
-
-
-def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
-    """Return what cells of one model, task, shots, seed and method differ in, the objective first.
-
-    Differences that come with the table, such as its digest, are none.
-    """
-    cells = list(records)
-    by_place: dict[tuple[Any, ...], dict[str, set[Any]]] = {}
-    for cell in cells:
-        seen = by_place.setdefault((*_group(cell), str(cell.identity.get("seed"))), {})
-        for name, value in _settings(cell).items():
-            seen.setdefault(name, set()).add(value)
-    methods: dict[str, dict[str, None]] = {}
-    for (*_, method, _seed), seen in by_place.items():
-        for name, values in seen.items():
-            if len(values) > 1:
-                methods.setdefault(name, {})[method] = None
-    axes = []
-    for name, varied in methods.items():
-        counts = Counter(
-            own[name]
-            for cell in cells
-            if str(cell.identity.get("method")) in varied and name in (own := _settings(cell))
-        )
-        axes.append(Axis(name, _in_order(name, counts), tuple(varied)))
-    return sorted(axes, key=lambda axis: axis.name != OBJECTIVE)
-
-
-def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
-    """Return in words what sets a cell apart from the main ones; often nothing."""
-    return ", ".join(
-        axis.words(value)
-        for axis in axes
-        if axis.varies(record) and (value := axis.value(record)) != axis.main
-    )
-
-
-def own_setting(record: CellRecord) -> str:
-    """Return in words what a cell, seen alone, has unlike the usual."""
-    own = _settings(record)
-    unusual = [
-        name
-        for name in (OBJECTIVE, OPTIMIZATION_SIZE, *_WORDS)
-        if name in own and own[name] != _USUAL[name][0]
-    ]
-    return ", ".join(
-        Axis(name, (own[name],), ()).words(own[name]) for name in dict.fromkeys(unusual)
-    )
-
-
-def main_cells(
-    records: Iterable[CellRecord], *, but: Collection[str] = (), axes: Sequence[Axis] | None = None
-) -> list[CellRecord]:
-    """Return the cells that an ablation is compared with, and those that it does not touch.
-
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        Cells.
-    but : collection of str
-        Names of axes of which all values are kept.
-    axes : sequence of Axis, optional
-        Their axes, where they are known already.
-    """
-    cells = list(records)
-    for axis in axes_of(cells) if axes is None else axes:
-        if axis.name in but:
-            continue
-        counts: dict[tuple[str, ...], Counter[Any]] = {}
-        for cell in cells:
-            if axis.varies(cell):
-                counts.setdefault(_group(cell), Counter())[axis.value(cell)] += 1
-        # A table that was never tried with the main value has a main value of its own.
-        main = {
-            group: axis.main if axis.main in own else _in_order(axis.name, own)[0]
-            for group, own in counts.items()
-        }
-        cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_group(c)]]
-    return cells
-
-
-def objective_label(record: CellRecord) -> str | None:
-    """Return ``full``, ``err``, ``err+pmi``, ``err+cobias`` or ``beta=0.5 tau=0.1``.
-
-    None where nothing was searched, so that no objective had a part in it.
-    """
-    label = _settings(record).get(OBJECTIVE)
-    return None if label is None else str(label)
-
-
-def objective_terms(label: str | None) -> str:
-    """Return which terms of the objective have weight: ``full``, ``err``, ``err+pmi``, ..."""
-    weights = dict(part.split("=") for part in (label or "").split() if "=" in part)
-    if not weights:
-        return label or "full"
-    return _TERMS[bool(float(weights["beta"])), bool(float(weights["tau"]))]
-
-
-def objective_title(label: str) -> str:
-    """Return an objective for people: ``full objective``, ``Z_err + Z_pmi``, or its weights."""
-    if label == "full":
-        return "full objective"
-    return " + ".join(_TERM_NAMES.get(term, term) for term in label.split("+"))
-
-
-def _group(record: CellRecord) -> tuple[str, ...]:
-    return tuple(str(record.identity.get(name)) for name in ("model", "task", "shots", "method"))
-
-
-def _settings(record: CellRecord) -> dict[str, Any]:
-    identity = record.identity
-    given = identity.get("tuner")
-    tuner = given if isinstance(given, Mapping) else {}
-    found = {
-        name: value
-        for name, value in {**identity, **tuner}.items()
-        if name not in _PLACE and not name.endswith("digest")
-    }
-    objective = tuner.get(OBJECTIVE, identity.get(OBJECTIVE))
-    if objective is not None or tuner or record.trials:
-        found[OBJECTIVE] = _label("full" if objective is None else objective)
-    if found.get(OPTIMIZATION_SIZE) == "full":
-        found[OPTIMIZATION_SIZE] = None
-    return {name: _hashable(value) for name, value in found.items()}
-
-
-def _label(objective: Any) -> str:
-    """Name an objective; weights that are 0 leave a term out, others are told as they are."""
-    if not isinstance(objective, Mapping):
-        return str(objective)
-    beta, tau = (float(objective.get(name, 0.0)) for name in ("beta", "tau"))
-    if not beta and not tau:
-        return _TERMS[False, False]
-    return f"beta={beta:g} tau={tau:g}"
-
-
-def _in_order(name: str, counts: Mapping[Any, int]) -> tuple[Any, ...]:
-    rising = sorted(counts, key=_rank)
-    usual = next((value for value in _USUAL.get(name, ()) if value in counts), ...)
-    if usual is ...:
-        # Else the one with most cells; of several the largest, which is the whole of most things.
-        most = max(counts.values())
-        usual = [value for value in rising if counts[value] == most][-1]
-    return (usual, *(value for value in rising if value != usual))
-
-
-def _rank(value: Any) -> tuple[int, float, str]:
-    if _is_number(value):
-        return 0, float(value), ""
-    if value in _OBJECTIVES:
-        return 1, float(_OBJECTIVES.index(value)), ""
-    return (3, 0.0, "") if value is None else (2, 0.0, str(value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _hashable(value: Any) -> Any:
-    return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else value

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
-from dcs.evaluation.formatting import chance, percent
+from dcs.evaluation.formatting import chance, percent, sentence_of_chance
 from dcs.messages import last_line
+from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
-from tracking.results.class_tables import class_accuracies_by_seed, scheme_summary
 from tracking.results.figures import figure_bytes, overview_figures, scheme_figure, trace_figure
 from tracking.results.figures.overview import ABLATION
 from tracking.results.frames import (
-    Axis,
+    MEASURES,
     Estimate,
     annealing_seconds,
-    axes_of,
+    cells_frame,
+    classes_frame,
+    estimates,
     finished_cells,
-    main_cells,
+    fullest,
+    grouped,
+    has_chosen,
+    is_missing,
     method_title,
-    place,
-    setting,
-    shots_text,
+    name_of,
+    shots_rank,
 )
-from tracking.results.paper_tables import ablation_tables, main_results
-from tracking.results.report_parts import SchemeText, changes, chosen_schemes, packages, period
-from tracking.results.tables import ResultTable
-from tracking.results.timing import timing_table
+from tracking.results.settings import Axis, axes_of, main_cells, setting
+from tracking.results.tables import (
+    ablation_tables,
+    class_accuracies_by_seed,
+    difference,
+    main_results,
+    scheme_summary,
+    timing_table,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 __all__ = ["render_report"]
@@ -43,34 +55,31 @@ _LARGEST_SVG = 250_000
 #: A figure, its deviation or interval, and a star.
 _MEASURED = re.compile(r"(\S+) (± \S+|\[[^\]]+\])(\*?)")
 _MOST_SCHEMES = 12
+_DRAWN_METHOD = "dcs"
 #: Figures by the part of the report that they stand in.
 _RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "class_groups")
 _SEARCH_FIGURES = ("annealing_time", "importances", "slices")
+_TRACE_CAPTION = (
+    "One annealing run, the one whose scheme was chosen for the first cell: the objective, "
+    "the temperature and the share of moves accepted. Light lines are restarts"
+)
 
 
 def render_report(
-    cells: Sequence[StoredCell],
-    *,
-    title: str,
-    link: Callable[[StoredCell], str],
-    store: str,
-    tables: Callable[[str], ProbabilityTable | None] | None = None,
+    cells: Sequence[StoredCell], *, title: str, link: Callable[[StoredCell], str], store: str
 ) -> str:
     """Return the report of a sweep as HTML.
 
     Parameters
     ----------
     cells : sequence of StoredCell
-        The sweep's cells, from `tracking.stored.stored_cells`.
+        The sweep's cells, from `tracking.store.queries.stored_cells`.
     title : str
         Name of the sweep.
     link : callable
         Gives the address of a cell's run in MLflow.
     store : str
         What to call the store; without a password.
-    tables : callable, optional
-        Gives the probability table of a digest, or None; for records without histograms, to draw
-        their correction functions over.
 
     Returns
     -------
@@ -91,8 +100,6 @@ def render_report(
         raise InvalidInputError(
             f"{title}: no cell is finished, so there is nothing to report{failed}"
         )
-    figures = overview_figures(records)
-    axes = axes_of(records)
     environment = Environment(
         loader=PackageLoader("tracking"),
         autoescape=True,
@@ -101,7 +108,15 @@ def render_report(
         lstrip_blocks=True,
     )
     environment.filters["measured"] = _measured
-    schemes = _schemes(_main_only(cells, axes), link, tables)
+    axes = axes_of(records)
+    main = main_cells(records, axes=axes)
+    of_main = {record.key for record in main}
+    schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
+    figures = {
+        name: (caption, *_picture(figure))
+        for name, (caption, figure) in overview_figures(records).items()
+    }
+    ablations = [name for name in figures if name.startswith(ABLATION)]
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
@@ -109,61 +124,172 @@ def render_report(
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
         facts=_facts(records, axes),
-        changes=changes(main_cells(records, axes=axes)),
+        changes=_changes(main),
         over_seeds=len({record.identity.get("seed") for record in records}) > 1,
         main=main_results(records),
-        result_figures=_drawn(figures, _RESULT_FIGURES),
+        result_figures=[figures[name] for name in _RESULT_FIGURES if name in figures],
         ablations=ablation_tables(records),
-        ablation_figures=_drawn(figures, [name for name in figures if name.startswith(ABLATION)]),
+        ablation_figures=[figures[name] for name in ablations],
         scheme_summary=scheme_summary(records),
         schemes=schemes,
         # A page of a hundred schemes would hide what comes after them.
         folded=len(schemes) > _MOST_SCHEMES,
         timing=timing_table(records),
-        search_figures=[*_drawn(figures, _SEARCH_FIGURES), *_trace(records)],
+        search_figures=[
+            *(figures[name] for name in _SEARCH_FIGURES if name in figures),
+            *((_TRACE_CAPTION, *_picture(trace_figure(record))) for record in _traced(main)[:1]),
+        ],
         class_tables=class_accuracies_by_seed(records),
         with_settings=bool(axes),
-        rows=[_row(cell, link(cell), axes) for cell in cells],
+        rows=_rows(cells, link, axes),
         failures=[_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
-        packages=packages(records),
-        is_number=_is_number,
+        packages=_packages(records),
     )
     return page
-
-
-def _main_only(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> list[StoredCell]:
-    kept = {id(record) for record in main_cells((c.record for c in cells), axes=axes)}
-    return [cell for cell in cells if id(cell.record) in kept]
 
 
 def _facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[str, str]]:
     def different(name: str) -> list[str]:
         return list(dict.fromkeys(str(cell.identity.get(name)) for cell in records))
 
-    facts = [
+    shots = ", ".join(name for name in different("shots") if name != "None")
+    return [
         ("cells", str(len(records))),
         ("models", ", ".join(different("model"))),
         ("tasks", ", ".join(different("task"))),
+        *([("shots", shots)] if shots else []),
         ("methods", ", ".join(method_title(name) for name in different("method"))),
         ("seeds", ", ".join(sorted(different("seed"), key=lambda seed: (len(seed), seed)))),
-        ("computed", period(records)),
+        *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in axes),
+        ("computed", _period(records)),
     ]
-    shots = [name for name in different("shots") if name != "None"]
-    if shots:
-        facts.insert(3, ("shots", ", ".join(shots)))
-    facts[-1:-1] = [
-        (axis.title, ", ".join(axis.short(value) for value in axis.in_order)) for axis in axes
-    ]
-    return facts
 
 
-def _drawn(
-    figures: dict[str, tuple[str, Figure]], names: Sequence[str]
-) -> list[tuple[str, str, int]]:
-    return [
-        (caption, *_picture(figure))
-        for caption, figure in (figures[name] for name in names if name in figures)
-    ]
+def _period(records: Sequence[CellRecord]) -> str:
+    """Return when the cells were computed, in UTC."""
+    start = min(cell.started_ms for cell in records)
+    end = max(cell.finished_ms for cell in records)
+    first, last = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (start, end))
+    if first.date() == last.date():
+        return f"{first:%Y-%m-%d, %H:%M} to {last:%H:%M} UTC"
+    return f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
+
+
+def _packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
+    """Return the packages that the cells were computed with; several versions are all named."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in records:
+        about = cell.provenance
+        commit = str(about.get("git_commit") or "")[:12]
+        own = {"python": about.get("python"), **about.get("packages", {}), "git commit": commit}
+        for name, version in own.items():
+            if version:
+                found.setdefault(name, {})[str(version)] = None
+    return [(name, ", ".join(versions)) for name, versions in sorted(found.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """A figure before and after correction, mean over seeds, in percent; and the change."""
+
+    before: float
+    after: float
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a method does to a task; `weakest` is a class, its accuracy before and after."""
+
+    name: str
+    detail: str
+    accuracy: _Shift
+    cobias: _Shift
+    weakest: tuple[str, float, float] | None
+
+
+def _changes(records: Iterable[CellRecord], *, method: str = _DRAWN_METHOD) -> list[_Change]:
+    """Return what a method does to every model and task at the largest number of shots."""
+    cells = [cell for cell in records if cell.identity.get("method") == method]
+    needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
+    frame = fullest(cells_frame(cells).dropna(subset=needed))
+    classes = classes_frame(cells)
+    keys, groups = grouped(frame, ("model", "task", "shots"))
+    result = []
+    for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
+        accuracy, cobias = (_shift(group, f"test/{measure}") for measure in MEASURES)
+        of_group = classes[classes["key"].isin(group["key"])].groupby("class", sort=False)
+        means = 100 * of_group[["before", "after"]].mean().dropna()
+        lowest = means.nsmallest(1, "before").reset_index()
+        weakest = next(lowest.itertuples(index=False, name=None), None)
+        detail = name_of(where | {"method": method}, "model", "shots", "method")
+        result.append(_Change(str(where["task"]), detail, accuracy, cobias, weakest))
+    return result
+
+
+def _shift(cells: pd.DataFrame, metric: str) -> _Shift:
+    """Return the change with its deviation over seeds, or, of one seed, how likely chance is."""
+    before, after = 100 * cells[f"uncorrected/{metric}"], 100 * cells[metric]
+    gap = after - before
+    change = difference(gap.mean(), 0.0)
+    p = float(cells[f"{metric}_p"].iloc[0])
+    if len(cells) > 1:
+        change += f" ± {gap.std():.1f}"
+    elif not is_missing(p):
+        change += f", {sentence_of_chance(p)}"
+    return _Shift(float(before.mean()), float(after.mean()), change)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """A scheme in words: class, kind of correction and its effect; and its picture or None."""
+
+    name: str
+    link: str
+    calibration: str
+    classes: tuple[tuple[str, str, str], ...]
+    picture: tuple[str, int] | None
+
+
+def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> list[_Scheme]:
+    """Return the schemes worth reading, of DCS or else of every method that searched.
+
+    One per model and task is drawn: that of the largest number of shots that was best on the
+    development rows.
+    """
+    tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
+    shown = [
+        cell for cell in tuned if cell.record.identity.get("method") == _DRAWN_METHOD
+    ] or tuned
+    best: dict[tuple[Any, ...], StoredCell] = {}
+    for cell in shown:
+        where = tuple(map(cell.record.identity.get, ("model", "task")))
+        if where not in best or _merit(cell.record) > _merit(best[where].record):
+            best[where] = cell
+    return [_scheme(cell, link(cell), drawn=cell in best.values()) for cell in shown]
+
+
+def _scheme(cell: StoredCell, link: str, *, drawn: bool) -> _Scheme:
+    record = cell.record
+    scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
+    corrections = zip(scheme.classes, scheme.corrections, strict=True)
+    return _Scheme(
+        name=name_of(record.identity, "task", "model", "shots", "seed", "method"),
+        link=link,
+        calibration=scheme.calibration.name if scheme.calibration else "",
+        classes=tuple((name, each.kind, each.effect) for name, each in corrections),
+        picture=_picture(scheme_figure(record)) if drawn else None,
+    )
+
+
+def _merit(record: CellRecord) -> tuple[float, float]:
+    return shots_rank(record.identity.get("shots")), record.metrics.get("dev/score", 0.0)
+
+
+def _traced(records: Iterable[CellRecord]) -> list[CellRecord]:
+    """Return the cells with an annealing run, those of DCS where it has any."""
+    traced = [cell for cell in records if cell.trace]
+    return [cell for cell in traced if cell.identity.get("method") == _DRAWN_METHOD] or traced
 
 
 def _picture(figure: Figure) -> tuple[str, int]:
@@ -175,64 +301,42 @@ def _picture(figure: Figure) -> tuple[str, int]:
     return f"data:image/{kind};base64,{text}", round(96 * figure.get_size_inches()[0])
 
 
-def _schemes(
-    cells: Sequence[StoredCell],
-    link: Callable[[StoredCell], str],
-    tables: Callable[[str], ProbabilityTable | None] | None,
-) -> list[tuple[SchemeText, str, tuple[str, int] | None]]:
-    shown = []
-    for cell, text, drawn in chosen_schemes(cells):
-        picture = None
-        if drawn:
-            digest = cell.record.identity.get("optimization_digest")
-            wanted = tables is not None and digest is not None and not cell.record.histograms
-            table = tables(str(digest)) if tables is not None and wanted else None
-            picture = _picture(scheme_figure(cell.record, table=table))
-        shown.append((text, link(cell), picture))
-    return shown
+def _rows(
+    cells: Sequence[StoredCell], link: Callable[[StoredCell], str], axes: Sequence[Axis]
+) -> list[dict[str, Any]]:
+    """Return the rows of the table of all cells, failed ones without figures."""
+    frame = cells_frame(cell.record for cell in cells)
+    found = {row["key"]: row for row in estimates(frame, ("key",)).to_dict("records")}
+    rows = []
+    for cell in cells:
+        record = cell.record
+        seconds = annealing_seconds(record)
+        who = {name: record.identity.get(name) for name in ("model", "task", "shots", "seed")}
+        rows.append(
+            {
+                **{name: "" if value is None else value for name, value in who.items()},
+                "method": method_title(record.identity.get("method")),
+                "measures": [_measures(found.get(record.key), record, m) for m in MEASURES],
+                "seconds": "" if seconds is None else f"{seconds:.2f}",
+                "status": record.status.lower(),
+                "run": cell.run_id[:8],
+                "link": link(cell),
+                "setting": setting(record, axes),
+            }
+        )
+    return rows
 
 
-def _trace(records: Sequence[CellRecord]) -> list[tuple[str, str, int]]:
-    records = main_cells(records)
-    traced = [cell for cell in records if cell.trace and cell.identity.get("method") == "dcs"]
-    traced = traced or [cell for cell in records if cell.trace]
-    if not traced:
-        return []
-    caption = (
-        "One annealing run, the one whose scheme was chosen for the first cell: the objective, "
-        "the temperature and the share of moves accepted. Light lines are restarts"
-    )
-    return [(caption, *_picture(trace_figure(traced[0])))]
-
-
-def _row(cell: StoredCell, link: str, axes: Sequence[Axis]) -> dict[str, Any]:
-    record = cell.record
-    model, task, shots, seed = place(record, "model", "task", "shots", "seed")
-    seconds = annealing_seconds(record)
-    return {
-        "method": method_title(record.identity.get("method")),
-        "model": model,
-        "task": task,
-        "shots": "" if shots is None else shots,
-        "seed": seed,
-        "measures": [
-            (each.percent(), percent(record.metrics.get(f"uncorrected/test/{m}")), chance(each.p))
-            for m in ("accuracy", "cobias")
-            for each in [Estimate.of([record], f"test/{m}")]
-        ],
-        "seconds": "" if seconds is None else f"{seconds:.2f}",
-        "status": record.status.lower(),
-        "run": cell.run_id[:8],
-        "link": link,
-        "setting": setting(record, axes),
-    }
+def _measures(
+    row: Mapping[Any, float] | None, record: CellRecord, measure: str
+) -> tuple[str, str, str]:
+    after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
+    before = record.metrics.get(f"uncorrected/test/{measure}")
+    return after.percent(), percent(before), chance(after.p)
 
 
 def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
-    method, task, shots, seed = place(cell.record, "method", "task", "shots", "seed")
-    name = " ".join(
-        filter(None, (method_title(method), str(task), shots_text(shots), f"seed {seed}"))
-    )
+    name = name_of(cell.record.identity, "method", "task", "shots", "seed")
     return name, last_line(cell.record.error or "") or "no traceback was kept", link
 
 
@@ -246,7 +350,3 @@ def _measured(text: str) -> str:
     figure, off_by, star = found.groups()
     mark = Markup('<span class="star">*</span>') if star else ""
     return Markup("{} <small>{}</small>{}").format(figure, off_by, mark)
-
-
-def _is_number(table: ResultTable, column: int) -> bool:
-    return not table.is_text(column)

@@ -1,67 +1,86 @@
-"""One table, laid out once: as Markdown, LaTeX, CSV, and as an MLflow table."""
+"""The tables of a sweep: pivots of the frames of its cells, the paper's numbers beside ours."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from dcs.evaluation.formatting import chance
-from dcs.io import atomic_write_text
-from tracking.records import CellRecord, TrialRecord
+from dcs.evaluation.formatting import chance, percent
+from tracking import schema
+from tracking.records import CellRecord
+from tracking.results.formats import ResultTable, RowKind, to_markdown, to_mlflow_json
 from tracking.results.frames import (
+    CLASS_COLUMNS,
+    MEASURE_COLUMNS,
+    MEASURES,
     P_VALUES,
-    Axis,
     Estimate,
-    axes_of,
-    class_intervals,
+    cells_frame,
+    classes_frame,
+    corrections_frame,
+    estimates,
+    finished_cells,
+    grouped,
+    is_missing,
+    method_title,
     notes_of,
-    setting,
+    shots_rank,
 )
-from tracking.schema import flatten
+from tracking.results.paper import (
+    BIOMEDICAL,
+    GENERAL,
+    paper_frame,
+    paper_model,
+    paper_rows,
+    paper_task,
+    task_rank,
+    task_title,
+)
+from tracking.results.settings import (
+    OBJECTIVE,
+    Axis,
+    axes_of,
+    main_cells,
+    objective_label,
+    objective_terms,
+    objective_title,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "ResultTable",
-    "RowKind",
-    "class_accuracy_table",
+    "ablation_tables",
+    "all_tables",
+    "class_accuracies_by_seed",
     "difference",
     "leaderboard",
     "leaderboard_markdown",
-    "scheme_table",
-    "to_markdown",
+    "main_results",
+    "scheme_summary",
+    "table_files",
+    "timing_table",
 ]
 
+_GROUP: Final = ("model", "task", "shots", "method", "setting")
+_PROMPT: Final = ("model", "task", "shots")
+LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *MEASURE_COLUMNS)
 
-_GROUP = ("model", "task", "shots", "method")
-
-_CELL = ("model", "task", "shots", "seed", "method")
-
-_SETTING = "setting"
-
-_MEASURES = ("accuracy", "cobias")
-
-MEASURE_COLUMNS = tuple(
-    f"{name}_{figure}" for name in _MEASURES for figure in ("mean", "std", "low", "high", "p")
+_HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
+_AVERAGES: Final = {
+    "average_all": (*GENERAL, *BIOMEDICAL),
+    "average_general": GENERAL,
+    "average_biomedical": BIOMEDICAL,
+}
+_PAPER_NOTE: Final = (
+    "Rows marked 'paper' are the published figures, 'difference' is ours minus theirs, in points."
 )
-
-LEADERBOARD_COLUMNS = (*_GROUP, _SETTING, "seeds", *MEASURE_COLUMNS)
-
-CLASS_COLUMNS = (*_CELL, _SETTING, "class", "before", "after", "after_low", "after_high", "change")
-
-CORRECTION_NUMBERS = ("value", "a", "b", "c")
-
-CORRECTION_COLUMNS = ("class", "kind", *CORRECTION_NUMBERS, "name")
-
-SCHEME_COLUMNS = (*_CELL, _SETTING, *CORRECTION_COLUMNS)
+_TIMES_NOTE: Final = (
+    "Moves and seconds are those of the annealing run whose scheme was chosen, where it was "
+    "timed; 'to tune' is the time of all that was tried. N·D is the number of classes times the "
+    "number of corrections to choose from."
+)
 
 
 def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
@@ -80,373 +99,576 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``accuracy_mean``, ``accuracy_std``, ``accuracy_low``, ``accuracy_high``,
         ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The standard
         deviation is the sample's (``n - 1``), NaN for one seed; the ends of the 95 % interval
-        and the chance of no difference to ICL on the same rows are of one seed, NaN for
-        several. Rows come in the order in which the groups first appear.
+        and the chance of no difference to ICL on the same rows are of one seed, NaN for several.
     """
-    cells = list(records)
-    axes = axes_of(cells)
-    groups: dict[tuple[Any, ...], list[CellRecord]] = defaultdict(list)
-    for record in cells:
-        if record.finished and "test/accuracy" in record.metrics:
-            place = (*(record.identity.get(name) for name in _GROUP), setting(record, axes))
-            groups[place].append(record)
-    # Methods in the order in which they came, but a task's rows together.
-    order: dict[tuple[Any, ...], int] = {}
-    for place in groups:
-        order.setdefault(place[:3], len(order))
-    rows = []
-    for place in sorted(groups, key=lambda place: order[place[:3]]):
-        figures = (astuple(Estimate.of(groups[place], f"test/{name}")) for name in _MEASURES)
-        rows.append((*place, len(groups[place]), *chain.from_iterable(figures)))
-    return frame_of(rows, LEADERBOARD_COLUMNS)
-
-
-def class_accuracy_table(records: Iterable[CellRecord]) -> pd.DataFrame:
-    """Return each class's test accuracy before and after correction, one row per cell and class.
-
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        Cells.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
-        ``before``, ``after``, ``after_low``, ``after_high`` (95 % interval), ``change``; NaN for
-        a class without rows.
-    """
-    cells = list(records)
-    axes = axes_of(cells)
-    rows = []
-    for record in cells:
-        columns = record.class_accuracies
-        figures = zip(
-            columns.get("class", []),
-            columns.get("before", []),
-            class_intervals(record),
-            strict=True,
-        )
-        for name, known, after in figures:
-            before = math.nan if known is None else known
-            interval = (after.low, after.high)
-            change = after.mean - before
-            rows.append((*_place(record, axes), name, before, after.mean, *interval, change))
-    return frame_of(rows, CLASS_COLUMNS)
-
-
-def scheme_table(records: Iterable[CellRecord]) -> pd.DataFrame:
-    """Return the chosen corrections, one row per cell and class.
-
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        Cells.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``class``,
-        ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
-        ``name`` (of a membership function).
-    """
-    cells = list(records)
-    axes = axes_of(cells)
-    rows = [
-        (*_place(record, axes), *(correction.get(name) for name in CORRECTION_COLUMNS))
-        for record in cells
-        if record.scheme is not None
-        for correction in record.scheme.get("corrections", [])
-    ]
-    frame = frame_of(rows, SCHEME_COLUMNS)
-    return frame.astype(dict.fromkeys(CORRECTION_NUMBERS, "float64"))
+    return estimates(_measured(cells_frame(records)), _GROUP)
 
 
 def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
     """Return the leaderboard in percent, as a Markdown table and a line that explains it.
 
     Several seeds have ``mean ± deviation``, one has ``figure [95 % interval]`` and p-values.
-
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        Cells.
-
-    Returns
-    -------
-    str
-        The table; one line where no cell is finished.
     """
     frame = leaderboard(records)
     if frame.empty:
         return "No finished cells.\n"
-    left = [*_GROUP, *([_SETTING] if frame[_SETTING].any() else []), "seeds"]
-    tested = bool(frame["accuracy_p"].notna().any())
-    heads = ["accuracy %", "COBias %"]
-    if tested:
-        heads = [heads[0], "p", heads[1], "p"]
-    rows, shown = [], []
-    for row in frame.to_dict("records"):
-        cells = [str(row[name]) for name in left]
-        for name in _MEASURES:
-            figures = (row[column] for column in MEASURE_COLUMNS if column.startswith(name))
-            estimate = Estimate(*figures)
-            shown.append(estimate)
-            cells += [estimate.percent(), *([chance(estimate.p)] if tested else [])]
-        rows.append(cells)
-    right = range(len(left) - 1, len(left) + len(heads))
-    note = notes_of(shown, tested=P_VALUES)
-    table = markdown_table((*left, *heads), rows, right=right)
+    text = frame[[*_GROUP]].map(_text)
+    if not frame["setting"].any():
+        text = text.drop(columns="setting")
+    words = tuple(map(str, text))
+    text["seeds"] = frame["seeds"].map(str)
+    shown = {measure: _estimates_of(frame, measure) for measure in MEASURES}
+    heads = {"accuracy": "accuracy %", "cobias": "COBias %"}
+    for measure, own in shown.items():
+        text[heads[measure]] = [each.percent() for each in own]
+        if frame["accuracy_p"].notna().any():
+            text[f"p {heads[measure]}"] = [chance(each.p) for each in own]
+    text = text.rename(columns=lambda name: "p" if name.startswith("p ") else name)
+    note = notes_of((each for own in shown.values() for each in own), tested=P_VALUES)
+    table = to_markdown(text, words=words)
     return f"{table}\n{note}\n" if note else table
 
 
-def to_markdown(frame: pd.DataFrame, *, digits: int = 3) -> str:
-    """Return any table as Markdown: floats with `digits` places, nothing for NaN and None.
+def main_results(records: Iterable[CellRecord], *, paper_too: bool = True) -> ResultTable:
+    """Return accuracy and COBias per task with averages (paper, main results).
 
     Parameters
     ----------
-    frame : pandas.DataFrame
-        The table.
-    digits : int
-        Places after the point.
+    records : iterable of CellRecord
+        Cells of any models, tasks, shots, methods and seeds; failed ones are left out, and so
+        are those that an ablation only compares with: see `ablation_tables`.
+    paper_too : bool
+        Add the paper's figures and the differences for the cells that exist in both.
 
     Returns
     -------
-    str
-        Lines of equal width.
+    ResultTable
+        A row per model, shots and method; in percent, mean and standard deviation over seeds.
+        An average is the mean of task means, over the tasks that there are.
     """
-    names = [str(name) for name in frame.columns]
-    rows = [
-        [_text(value, digits) for value in row] for row in frame.itertuples(index=False, name=None)
-    ]
-    right = [i for i, kind in enumerate(frame.dtypes) if kind.kind in "iuf"]
-    return markdown_table(names, rows, right=right)
+    cells = finished_cells(records)
+    axes = axes_of(cells)
+    cells = main_cells(cells, axes=axes)
+    # The paper's cells had all terms of the objective.
+    terms = {(c.identity.get("method"), objective_terms(objective_label(c))) for c in cells}
+    like_the_papers = {method: method for method, _ in terms} | {
+        method: None for method, own in terms if own != "full"
+    }
+    tried = ", ".join(axis.words(axis.main) for axis in axes)
+    note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
+    return _task_table(
+        cells,
+        rows={"method": list(dict.fromkeys(c.identity.get("method") for c in cells))},
+        titles=(method_title,),
+        published=("paper_results", like_the_papers) if paper_too else None,
+        name="main_results",
+        title="Main results: accuracy and COBias on the test rows, %",
+        note=note if axes else "",
+    )
 
 
-def to_mlflow_json(frame: pd.DataFrame) -> str:
-    """Return a table in the form that `mlflow.load_table` reads.
+def ablation_tables(records: Iterable[CellRecord], *, paper_too: bool = True) -> list[ResultTable]:
+    """Return a table for each setting in which cells of a method differ.
 
-    `MlflowClient.log_table` reads a table back and appends to it; a file of the same form
-    replaces it instead, so that a sweep recorded again has each row once.
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells. In each table the other settings are those of the main results.
+    paper_too : bool
+        Add the paper's figures for the cells that exist in both: DCS with another objective.
+
+    Returns
+    -------
+    list of ResultTable
+        ``objective_ablation`` first: DCS by the terms of its objective (paper, ablations); empty
+        if all cells have the same settings.
     """
-    return columns_json({str(name): frame[name].tolist() for name in frame.columns})
+    cells = finished_cells(records)
+    tables = []
+    for axis in axes_of(cells):
+        own = [cell for cell in main_cells(cells, but=(axis.name,)) if axis.varies(cell)]
+        if axis.name == OBJECTIVE and "dcs" in axis.methods:
+            tables.append(_objective_table(own, paper_too=paper_too))
+        if axis.name != OBJECTIVE or axis.methods != ("dcs",):
+            tables.append(_axis_table(own, axis))
+    return tables
 
 
-def columns_json(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Return columns of equal length in the form that `mlflow.load_table` reads."""
-    rows = [[_json_value(value) for value in row] for row in zip(*columns.values(), strict=True)]
-    return json.dumps({"columns": list(columns), "data": rows}, allow_nan=False)
+def _objective_table(cells: Sequence[CellRecord], *, paper_too: bool) -> ResultTable:
+    cells = [cell for cell in cells if cell.identity.get("method") == "dcs"]
+    (axis,) = (axis for axis in axes_of(cells) if axis.name == OBJECTIVE)
+    terms = {label: objective_terms(label) for label in axis.values}
+    return _task_table(
+        cells,
+        rows={OBJECTIVE: axis.values},
+        titles=(objective_title,),
+        published=("paper_ablation", terms) if paper_too else None,
+        averages=False,
+        name="objective_ablation",
+        title="Ablation of the objective: DCS on the test rows, %",
+    )
 
 
-def trial_columns(trials: Sequence[TrialRecord]) -> dict[str, list[Any]]:
-    """Return the trials of a cell as columns: ``params.<name>`` and ``metrics.<name>`` too."""
-    rows = [
-        {
-            "trial": trial.number,
-            "state": trial.state,
-            "value": trial.value,
-            "seconds": trial.seconds,
-            **flatten({"params": trial.params, "metrics": trial.metrics}),
-        }
-        for trial in trials
-    ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+def _axis_table(cells: Sequence[CellRecord], axis: Axis) -> ResultTable:
+    return _task_table(
+        cells,
+        rows={"method": axis.methods, axis.name: axis.in_order},
+        titles=(method_title, axis.short),
+        published=None,
+        name=f"{axis.name}_by_method" if axis.name == OBJECTIVE else f"{axis.name}_ablation",
+        title=f"Ablation by {axis.title}: accuracy and COBias on the test rows, %",
+    )
 
 
-def _place(record: CellRecord, axes: Sequence[Axis]) -> tuple[Any, ...]:
-    return (*(record.identity.get(name) for name in _CELL), setting(record, axes))
+def _task_table(
+    cells: Sequence[CellRecord],
+    *,
+    rows: Mapping[str, Sequence[Any]],
+    titles: Sequence[Callable[[Any], str]],
+    published: tuple[str, Mapping[Any, str | None]] | None,
+    averages: bool = True,
+    name: str,
+    title: str,
+    note: str = "",
+) -> ResultTable:
+    """Lay out accuracy and COBias: a row per model, shots and `rows`, a column per task.
 
-
-def frame_of(rows: Sequence[tuple[Any, ...]], columns: Iterable[str]) -> pd.DataFrame:
-    """Return rows as a frame that has its columns also when it has no rows."""
+    `rows` gives the values of each column that rows differ by, in order, `titles` how they are
+    shown; `published` the paper's data file, and what the last of them is called there.
+    """
     import pandas as pd
 
-    return pd.DataFrame(rows, columns=list(columns))
-
-
-def markdown_table(
-    names: Sequence[str], rows: list[list[str]], *, right: Iterable[int] = ()
-) -> str:
-    """Return rows of text as an aligned Markdown table; columns `right` are figures."""
-    cells = [
-        [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
-        for row in [list(names), *rows]
-    ]
-    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(names))]
-    to_right = set(right)
-    lines = [
-        "| "
-        + " | ".join(
-            cell.rjust(width) if i in to_right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        + " |"
-        for row in cells
-    ]
-    rule = "|".join(
-        "-" * (width + 1) + ":" if i in to_right else "-" * (width + 2)
-        for i, width in enumerate(widths)
+    by = ["model", "shots", *rows]
+    tidy = estimates(_measured(cells_frame(cells)), [*by, "task"])
+    tasks = sorted(tidy["task"].unique(), key=task_rank)
+    means = [*_averages_of(tidy, by)] if averages else []
+    tidy = pd.concat([tidy.assign(whole=True), *means], ignore_index=True)
+    columns = [*(own["task"].iloc[0] for own in means if len(own)), *tasks]
+    ranks: dict[Any, Sequence[Any]] = {
+        "model": [*dict.fromkeys(cell.identity.get("model") for cell in cells)],
+        "task": columns,
+        **rows,
+    }
+    tidy = tidy.sort_values(
+        [*by, "task"],
+        key=lambda column: column.map(
+            shots_rank if column.name == "shots" else ranks[column.name].index
+        ),
+        ignore_index=True,
     )
-    lines.insert(1, f"|{rule}|")
-    return "\n".join(lines) + "\n"
+    if published is not None:
+        tidy = _with_paper(tidy, *published)
+    compared = published is not None and bool(tidy["paper_accuracy"].notna().any())
+    seen = Counter(map(task_title, columns))
+    heads = {
+        (measure, task): f"{_HEADS[measure]} {_column_title(task, seen)}"
+        for measure in MEASURES
+        for task in columns
+    }
+    labels = ["model", "shots", *(label.replace("_", " ") for label in rows)]
+    lines: list[dict[str, str]] = []
+    kinds: list[RowKind] = []
+    keys, groups = grouped(tidy, by)
+    for where, (_, group) in zip(keys.itertuples(index=False, name=None), groups, strict=True):
+        model, shots, *values = where
+        shown = [title_of(value) for title_of, value in zip(titles, values, strict=True)]
+        first = [_text(model), _text(shots), *shown[:-1]]
+        for kind in _KINDS if compared and group["paper_accuracy"].notna().any() else _KINDS[:1]:
+            last = {"paper": f"{shown[-1]}, paper", "difference": kind}.get(kind, shown[-1])
+            figures = {
+                heads[measure, row["task"]]: _figure(row, measure, kind)
+                for row in group.to_dict("records")
+                for measure in MEASURES
+            }
+            lines.append(dict(zip(labels, [*first, last], strict=True)) | figures)
+            kinds.append(kind)
+    shown_estimates = [each for m in MEASURES for each in _estimates_of(tidy, m)]
+    numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
+    if compared:
+        for m in MEASURES:
+            tidy[f"{m}_difference"] = tidy[f"{m}_mean"] - tidy[f"paper_{m}"]
+        numbers += [f"paper_{m}" for m in MEASURES] + [f"{m}_difference" for m in MEASURES]
+    notes = (notes_of(shown_estimates), note, _PAPER_NOTE if compared else "")
+    return ResultTable(
+        name=name,
+        title=title,
+        frame=tidy[numbers],
+        text=pd.DataFrame(lines, columns=[*labels, *heads.values()]).fillna(""),
+        words=tuple(labels),
+        kinds=tuple(kinds),
+        sections=2,
+        note=" ".join(filter(None, notes)),
+    )
 
 
-def _text(value: Any, digits: int) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+_KINDS: Final[tuple[RowKind, ...]] = ("measured", "paper", "difference")
 
 
-def _json_value(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _figure(row: Mapping[Any, Any], measure: str, kind: RowKind) -> str:
+    if kind == "measured":
+        return Estimate.of(row, measure).marked()
+    theirs = row[f"paper_{measure}"]
+    if kind == "paper":
+        return percent(theirs, row[f"paper_{measure}_sd"])
+    return difference(100 * row[f"{measure}_mean"], 100 * theirs)
 
 
-RowKind = Literal["measured", "paper", "difference"]
-
-#: A table of more columns is set to the width of the page.
-_WIDE = 8
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "→": r"$\rightarrow$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "−": "$-$",
-    "±": r"$\pm$",
-}
+def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> Iterable[pd.DataFrame]:
+    """Yield the averages that say more than a single task does, of the rows that have them."""
+    tasks = list(tidy["task"].unique())
+    for name, published in _AVERAGES.items():
+        own = [t for t in tasks if name == "average_all" or paper_task(t) in published]
+        if len(own) < 2:
+            continue
+        means, groups = grouped(tidy[tidy["task"].isin(own)], by)
+        means["seeds"] = groups["seeds"].min()
+        for measure in MEASURES:
+            means[f"{measure}_mean"] = groups[f"{measure}_mean"].mean()
+        # An average over other tasks than in the row above it would mislead, and one over some
+        # of the paper's tasks is not the one that the paper prints.
+        whole = set(published) <= set(map(paper_task, own))
+        yield means[groups.size() == len(own)].assign(task=name, whole=whole)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultTable:
-    """A finished table: numbers for programs, text for people.
+def _with_paper(tidy: pd.DataFrame, name: str, called: Mapping[Any, str | None]) -> pd.DataFrame:
+    """Add the paper's figures, as fractions, where it has a row's model, prompt and task."""
+    paper = paper_frame(name)
+    columns = [f"{measure}{more}" for measure in MEASURES for more in ("", "_sd")]
+    figures = paper.reindex(columns=columns).astype(float).add_prefix("paper_") / 100
+    *_, column = (c for c in paper.columns[:4] if c in ("method", OBJECTIVE))
+    paper = paper[["model", "shots", column, "task"]].join(figures)
+    known = tidy["task"].where(tidy["task"].isin(_AVERAGES), tidy["task"].map(paper_task))
+    keys = tidy[[]].assign(
+        model=tidy["model"].map(paper_model),
+        shots=tidy["shots"].map(str),
+        task=known.where(tidy["whole"]),
+        **{column: tidy[column].map(called)},
+    )
+    return tidy.join(keys.merge(paper, how="left")[list(figures)])
 
-    Attributes
+
+def scheme_summary(
+    records: Iterable[CellRecord], *, method: str = "dcs", paper_too: bool = True
+) -> ResultTable:
+    """Return how many classes get weights and how many memberships (paper, scheme table).
+
+    Parameters
     ----------
-    name : str
-        Stem of its files.
-    title : str
-        Its caption.
-    frame : pandas.DataFrame
-        The numbers, tidy, fractions and not percent; what CSV and MLflow get.
-    columns : tuple of str
-        Heads of the table for people.
-    rows : tuple of tuple of str
-        Its text, one entry per column.
-    left : int
-        So many leading columns hold names, the others figures.
-    texts : tuple of int
-        Columns after those that hold text too.
-    kinds : tuple of {"measured", "paper", "difference"}
-        What each row holds; all are measured if empty.
-    sections : int
-        A change in so many leading columns starts a new part of the table.
-    note : str
-        What has to be known to read it.
+    records : iterable of CellRecord
+        Cells; those of other methods are left out, and those of ablations.
+    method : str
+        The method whose schemes are counted.
+    paper_too : bool
+        Add the paper's counts for the cells that exist in both.
+
+    Returns
+    -------
+    ResultTable
+        A row per model, task and shots: classes with a weight and with a membership, averaged
+        over seeds; their ratio; memberships in each seed's run; and the weakest class of each
+        seed before and after correction, marked with M where a membership corrects it.
     """
+    import pandas as pd
 
-    name: str
-    title: str
-    frame: pd.DataFrame
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int
-    texts: tuple[int, ...] = ()
-    kinds: tuple[RowKind, ...] = ()
-    sections: int = 0
-    note: str = ""
+    cells = [c for c in main_cells(finished_cells(records)) if c.identity.get("method") == method]
+    tidy = _schemes_of(cells)
+    lines: list[dict[str, str]] = []
+    kinds: list[RowKind] = []
+    for (model, task, shots), group in tidy.groupby([*_PROMPT], sort=False, dropna=False):
+        weights, memberships = group["weights"].mean(), group["memberships"].mean()
+        head = {"model": _text(model), "task": task_title(task), "shots": _text(shots)}
+        lines.append(
+            {
+                **head,
+                "classes": str(int(weights + memberships)),
+                "weights": f"{weights:.1f}",
+                "memberships": f"{memberships:.1f}",
+                "ratio": f"{memberships / weights:.2f}" if weights else "-",
+                "memberships by seed": "/".join(map(str, group["memberships"])),
+                _WEAKEST: "; ".join(
+                    map(_weakest_text, group.dropna(subset="weakest_class").to_dict("records"))
+                ),
+            }
+        )
+        kinds.append("measured")
+        for own in paper_rows("paper_schemes", model=model, task=task, shots=shots)[:paper_too]:
+            weakest = paper_rows("paper_weakest_classes", model=model, task=task, shots=shots)
+            lines.append(
+                {
+                    **head,
+                    "task": f"{task_title(task)}, paper",
+                    **{name: own[name] for name in ("classes", "weights", "memberships", "ratio")},
+                    "memberships by seed": own["memberships_by_seed"],
+                    _WEAKEST: "; ".join(
+                        f"{row['seed']}: {row['class']} (M) {row['before']} → {row['after']}"
+                        for row in weakest
+                    ),
+                }
+            )
+            lines.append(
+                {
+                    **head,
+                    "task": "difference",
+                    "weights": difference(weights, float(own["weights"])),
+                    "memberships": difference(memberships, float(own["memberships"])),
+                    "ratio": difference(memberships / weights, float(own["ratio"]), digits=2)
+                    if weights
+                    else "",
+                }
+            )
+            kinds += ["paper", "difference"]
+    heads = ["classes", "weights", "memberships", "ratio", "memberships by seed", _WEAKEST]
+    return ResultTable(
+        name="schemes",
+        title=f"Correction schemes of {method_title(method)}: weights against memberships",
+        frame=tidy,
+        text=pd.DataFrame(lines, columns=[*_PROMPT, *heads]).fillna(""),
+        words=(*_PROMPT, "memberships by seed", _WEAKEST),
+        kinds=tuple(kinds),
+        note="Classes with each kind of correction, mean over seeds; ratio of memberships to "
+        "weights. (M): a membership corrects the weakest class.",
+    )
 
-    def is_text(self, column: int) -> bool:
-        """Whether a column holds text, and not figures."""
-        return column < self.left or column in self.texts
 
-    def to_markdown(self) -> str:
-        """Return the table in Markdown, title and note included."""
-        right = [i for i in range(len(self.columns)) if not self.is_text(i)]
-        table = markdown_table(self.columns, [list(row) for row in self.rows], right=right)
-        note = f"\n{self.note}\n" if self.note else ""
-        return f"**{self.title}**\n\n{table}{note}"
+_WEAKEST: Final = "weakest class by seed, before → after"
 
-    def kind(self, row: int) -> RowKind:
-        """Return what a row holds."""
-        return self.kinds[row] if self.kinds else "measured"
 
-    def to_latex(self) -> str:
-        """Return a ``table`` environment for the packages booktabs and, if wide, graphicx."""
-        alignment = "".join("l" if self.is_text(i) else "r" for i in range(len(self.columns)))
-        wide = len(self.columns) > _WIDE
-        lines = [
-            r"\begin{table}[ht]",
-            r"\centering",
-            *([r"\resizebox{\textwidth}{!}{%"] if wide else []),
-            rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
-            r"\toprule",
-            _latex_row(self.columns),
-            r"\midrule",
-            *self._latex_body(),
-            r"\bottomrule",
-            r"\end{tabular}" + ("}" if wide else ""),
-            rf"\caption{{{_latex(f'{self.title}. {self.note}'.strip())}}}",
-            rf"\label{{tab:{self.name}}}",
-            r"\end{table}",
+def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
+    """Return a row per cell: its kinds of corrections, and what becomes of its weakest class."""
+    corrections = corrections_frame(cells)
+    kinds = corrections.groupby(["key", "kind"]).size().unstack(fill_value=0)
+    kinds = kinds.reindex(columns=["weight", "membership"], fill_value=0)
+    kinds.columns = ["weights", "memberships"]
+    classes = classes_frame(cells).dropna(subset="before")
+    weakest = classes.loc[classes.groupby("key")["before"].idxmin()]
+    weakest = weakest.merge(corrections[["key", "class", "kind"]], on=["key", "class"], how="left")
+    weakest = weakest.rename(columns={"class": "weakest_class", "kind": "weakest_kind"})
+    about = corrections[["key", *_PROMPT, "seed"]].drop_duplicates("key")
+    figures = ["weakest_class", "weakest_kind", "before", "after"]
+    tidy = about.merge(kinds, on="key").merge(weakest[["key", *figures]], on="key", how="left")
+    return tidy.drop(columns="key")
+
+
+def _weakest_text(row: Mapping[Any, Any]) -> str:
+    mark = " (M)" if row["weakest_kind"] == "membership" else ""
+    return f"{row['seed']}: {row['weakest_class']}{mark} {row['before']:.2f} → {row['after']:.2f}"
+
+
+def class_accuracies_by_seed(
+    records: Iterable[CellRecord], *, paper_too: bool = True
+) -> list[ResultTable]:
+    """Return the class accuracies of every seed (paper, DDI table), one table per task.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells; those of ablations are left out.
+    paper_too : bool
+        Add the paper's figures and the differences for the cells that exist in both.
+
+    Returns
+    -------
+    list of ResultTable
+        One per task: a row per model, shots, method and seed; in percent.
+    """
+    by_task: dict[Any, list[CellRecord]] = {}
+    for cell in main_cells(finished_cells(records)):
+        if cell.class_accuracies:
+            classes = map(str, cell.class_accuracies["class"])
+            by_task.setdefault((cell.identity.get("task"), *classes), []).append(cell)
+    return [
+        _class_table(task, classes, cells, paper_too=paper_too)
+        for (task, *classes), cells in by_task.items()
+    ]
+
+
+def _class_table(
+    task: Any, classes: Sequence[str], cells: Sequence[CellRecord], *, paper_too: bool
+) -> ResultTable:
+    import pandas as pd
+
+    found = estimates(cells_frame(cells), ["key"]).to_dict("records")
+    totals: dict[Any, Mapping[Any, Any]] = {row["key"]: row for row in found}
+    by = ["model", "shots", "method", "seed"]
+    tidy = classes_frame(cells)
+    tidy["paper_accuracy"] = float("nan")
+    heads = [name if name not in _CLASS_HEADS else f"class {name}" for name in classes]
+    lines: list[dict[str, str]] = []
+    kinds: list[RowKind] = []
+    shown: list[Estimate] = []
+    for (key, model, shots, method, seed), group in tidy.groupby(
+        ["key", *by], sort=False, dropna=False
+    ):
+        total = [Estimate.of(totals[key], measure) for measure in MEASURES]
+        after = [Estimate.of_class(row) for row in group.to_dict("records")]
+        shown += [*total, *after]
+        head = dict(
+            zip(by, (_text(model), _text(shots), method_title(method), str(seed)), strict=True)
+        )
+        figures = [
+            *(each.marked() for each in total),
+            *(each.percent(coarse=True) for each in after),
         ]
-        return "\n".join(lines) + "\n"
-
-    def _latex_body(self) -> list[str]:
-        lines: list[str] = []
-        previous: tuple[str, ...] | None = None
-        for row in self.rows:
-            section = row[: self.sections]
-            if previous is not None and section != previous:
-                lines.append(r"\midrule")
-            lines.append(_latex_row(row))
-            previous = section
-        return lines
-
-    def to_csv(self) -> str:
-        """Return the tidy numbers as CSV."""
-        text: str = self.frame.to_csv(index=False, lineterminator="\n")
-        return text
-
-    def to_mlflow_json(self) -> str:
-        """Return the tidy numbers in the form that `mlflow.load_table` reads."""
-        return to_mlflow_json(self.frame)
-
-    def contents(self) -> dict[str, str]:
-        """Return every form of the table by file name."""
-        return {
-            f"{self.name}.md": self.to_markdown(),
-            f"{self.name}.tex": self.to_latex(),
-            f"{self.name}.csv": self.to_csv(),
-            f"{self.name}.json": self.to_mlflow_json(),
+        lines.append(head | dict(zip([*_HEADS.values(), *heads], figures, strict=True)))
+        kinds.append("measured")
+        paper = {
+            row["class"].lower(): float(row["accuracy"]) / 100
+            for row in paper_rows("paper_class_accuracies", model=model, task=task, shots=shots)
+            if paper_too and (row["seed"], row["method"]) == (str(seed), method)
         }
+        if paper:
+            names = group["class"].map(lambda name: str(name).lower())
+            theirs = names.map(paper).astype(float)
+            tidy.loc[group.index, "paper_accuracy"] = theirs
+            gaps = (
+                difference(100 * ours.mean, 100 * own)
+                for ours, own in zip(after, theirs, strict=True)
+            )
+            published = dict(zip(heads, map(percent, theirs), strict=True))
+            lines.append(head | {"method": f"{head['method']}, paper"} | published)
+            lines.append(head | {"method": "difference"} | dict(zip(heads, gaps, strict=True)))
+            kinds += ["paper", "difference"]
+    compared = "paper" in kinds
+    tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
+    numbers = ["model", "task", *by[1:], "class", "accuracy", "low", "high"] + [
+        "paper_accuracy"
+    ] * compared
+    stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in str(task))
+    return ResultTable(
+        name=f"class_accuracies_{stem}",
+        title=f"Class accuracies of {task_title(task)} by seed, % of test rows",
+        frame=tidy[numbers],
+        text=pd.DataFrame(lines, columns=[*_CLASS_HEADS, *heads]).fillna(""),
+        words=tuple(by),
+        kinds=tuple(kinds),
+        sections=2,
+        note=" ".join(filter(None, (notes_of(shown), _PAPER_NOTE if compared else ""))),
+    )
 
-    def write(self, folder: Path | str) -> list[Path]:
-        """Write every form of the table into `folder`, and return the files."""
-        paths = []
-        for name, text in self.contents().items():
-            paths.append(Path(folder) / name)
-            atomic_write_text(paths[-1], text)
-        return paths
+
+_CLASS_HEADS: Final = ("model", "shots", "method", "seed", *_HEADS.values())
+
+
+def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> ResultTable:
+    """Return the time of one annealing run against the size of its search (paper, Figure 2).
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells; a row for each model, task, shots and method, and for each setting tried.
+    paper_too : bool
+        Add what the paper says of its times where it has the model.
+    """
+    import pandas as pd
+
+    frame = cells_frame(records)
+    frame = frame[frame["tuning_seconds"].notna() & frame["search_space"].notna()]
+    keys, groups = grouped(frame, _GROUP)
+    figures = groups.agg(
+        seeds=("key", "size"),
+        classes=("classes", "first"),
+        rows=("rows", "first"),
+        search_space=("search_space", "mean"),
+        smallest=("search_space", "min"),
+        largest=("search_space", "max"),
+        moves=("opt/evaluations", "mean"),
+        seconds=("annealing_seconds", "mean"),
+        seconds_std=("annealing_seconds", "std"),
+        tuning_seconds=("tuning_seconds", "mean"),
+        tuning_seconds_std=("tuning_seconds", "std"),
+    )
+    tidy = keys.join(figures)
+    lines = [
+        (
+            *(_text(row["model"]), task_title(row["task"]), _text(row["shots"])),
+            ", ".join(filter(None, (method_title(row["method"]), row["setting"]))),
+            f"{row['classes']:.0f}",
+            _count(row["rows"]),
+            "-".join(dict.fromkeys(f"{row[end]:.0f}" for end in ("smallest", "largest"))),
+            _count(row["moves"]),
+            *(_seconds(row[name], row[f"{name}_std"]) for name in ("seconds", "tuning_seconds")),
+        )
+        for row in tidy.to_dict("records")
+    ]
+    kinds: list[RowKind] = ["measured"] * len(lines)
+    for model in tidy.loc[tidy["method"] == "dcs", "model"].unique() if paper_too else ():
+        for own in paper_rows("paper_annealing_time", model=model):
+            seconds = f"{own['seconds_mean']} ({own['seconds_min']} to {own['seconds_max']})"
+            head = (_text(model), "all seven", "", "DCS, paper")
+            lines.append((*head, "", "", f"{own['corrections']}·N", "", seconds, ""))
+            kinds.append("paper")
+    words = ("model", "task", "shots", "method")
+    heads = ("classes N", "rows M", "search space N·D", "moves", "seconds", "seconds to tune")
+    return ResultTable(
+        name="annealing_time",
+        title="Annealing time against the size of the search",
+        frame=tidy.drop(columns=["smallest", "largest"]).astype({"classes": int, "rows": "Int64"}),
+        text=pd.DataFrame(lines, columns=[*words, *heads]),
+        words=words,
+        kinds=tuple(kinds),
+        sections=1,
+        note=_TIMES_NOTE
+        + (" Of the paper: mean (range) over its tasks." if "paper" in kinds else ""),
+    )
+
+
+def all_tables(records: Iterable[CellRecord], *, paper_too: bool = True) -> list[ResultTable]:
+    """Return every table of the paper that a sweep has cells for, in the paper's order."""
+    cells = list(records)
+    tables = [
+        main_results(cells, paper_too=paper_too),
+        scheme_summary(cells, paper_too=paper_too),
+        timing_table(cells, paper_too=paper_too),
+        *class_accuracies_by_seed(cells, paper_too=paper_too),
+        *ablation_tables(cells, paper_too=paper_too),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def table_files(records: Iterable[CellRecord]) -> dict[str, str]:
+    """Return the tables that the run of a sweep shows, by artifact path."""
+    cells = list(records)
+    classes = classes_frame(cells)[[*CLASS_COLUMNS[1:]]]
+    files = {
+        schema.LEADERBOARD_FILE: to_mlflow_json(leaderboard(cells)),
+        schema.CLASS_ACCURACIES_FILE: to_mlflow_json(classes),
+        schema.LEADERBOARD_TEXT: leaderboard_markdown(cells),
+    }
+    for table in all_tables(cells):
+        for name, text in table.contents().items():
+            files[f"{schema.TABLES_FOLDER}/{name}"] = text
+    return files
 
 
 def difference(ours: float, theirs: float, *, digits: int = 1) -> str:
-    """Return ours minus theirs with its sign, a true minus."""
-    return f"{ours - theirs:+.{digits}f}".replace("-", "−")
+    """Return ours minus theirs with its sign, a true minus; nothing where one is not known."""
+    gap = ours - theirs
+    return "" if is_missing(gap) else f"{gap:+.{digits}f}".replace("-", "−")
 
 
-def _latex(text: str) -> str:
-    return re.sub(r"[\\&%$#_{}~^→×·−±]", lambda match: _LATEX[match.group()], text)
+def _measured(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame["test/accuracy"].notna()]
 
 
-def _latex_row(cells: tuple[str, ...]) -> str:
-    return " & ".join(_latex(cell) for cell in cells) + r" \\"
+def _estimates_of(frame: pd.DataFrame, measure: str) -> list[Estimate]:
+    return [Estimate.of(row, measure) for row in frame.to_dict("records")]
+
+
+def _column_title(task: Any, seen: Mapping[str, int]) -> str:
+    if task in _AVERAGES:
+        return str(task).removeprefix("average_")
+    return task_title(task) if seen[task_title(task)] == 1 else str(task)
+
+
+def _text(value: object) -> str:
+    return "" if is_missing(value) else str(value)
+
+
+def _count(value: float) -> str:
+    return "" if is_missing(value) else f"{value:,.0f}"
+
+
+def _seconds(mean: float, deviation: float) -> str:
+    if is_missing(mean):
+        return ""
+    return f"{mean:.2f}" if is_missing(deviation) else f"{mean:.2f} ± {deviation:.2f}"

@@ -10,8 +10,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.archive import Archive
 from tracking.records import KEY_PATTERN, CellRecord, StoredCell
-from tracking.results.frames import ordered
-from tracking.results.tables import CORRECTION_COLUMNS, CORRECTION_NUMBERS
+from tracking.results.frames import CORRECTION_COLUMNS, CORRECTION_NUMBERS, ordered
 from tracking.store.client import (
     artifact_text,
     is_http,

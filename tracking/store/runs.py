@@ -16,8 +16,10 @@ from tracking import schema
 from tracking.archive import Sweep
 from tracking.environment import git_commit, user_name
 from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord
-from tracking.results import summary, tables
-from tracking.results.frames import has_chosen, objective_label, own_setting, trial_score
+from tracking.results.formats import columns_json
+from tracking.results.frames import has_chosen, trial_columns, trial_score
+from tracking.results.settings import objective_label, own_setting
+from tracking.results.tables import table_files
 from tracking.store.client import check_active, search_runs
 from tracking.store.serving import save_scheme_model
 
@@ -137,7 +139,7 @@ class SweepRuns:
         from mlflow.entities import Metric, RunTag
 
         cells = list(records)
-        files = summary.table_files(cells)
+        files = table_files(cells)
         self._log_files(self.parent_id, files)
         now = time.time_ns() // 1_000_000
         counts = {
@@ -355,9 +357,9 @@ def _cell_files(record: CellRecord) -> dict[str, str]:
     if record.scheme is not None:
         files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
     if record.class_accuracies:
-        files[schema.CLASS_ACCURACIES_FILE] = tables.columns_json(record.class_accuracies)
+        files[schema.CLASS_ACCURACIES_FILE] = columns_json(record.class_accuracies)
     if record.trials:
-        files[schema.TRIALS_FILE] = tables.columns_json(tables.trial_columns(record.trials))
+        files[schema.TRIALS_FILE] = columns_json(trial_columns(record.trials))
     if record.error:
         files[schema.TRACEBACK_FILE] = record.error
     return files

@@ -9,31 +9,31 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.table import Table
 
-from dcs.evaluation.formatting import chance
+from dcs.evaluation.formatting import chance, percent
 from dcs.io import atomic_path
 from dcs.messages import last_line
 from dcs.selection.methods import get_method
 from tracking import CellRecord
 from tracking.results.figures import class_accuracy_figure
-from tracking.results.frames import Estimate
-from workflows.cells import Cell, Variant
+from tracking.results.frames import (
+    MEASURES,
+    Estimate,
+    cells_frame,
+    classes_frame,
+    estimates,
+    grouped,
+)
+from tracking.results.settings import axes_of
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
-from workflows.config.axes import ABLATED
 from workflows.config.sweep import SweepConfig
 from workflows.config.tuner import objective_label
 from workflows.estimate import estimate
-from workflows.plan import SweepPlan, differing_settings, plan_sweep
+from workflows.plan import SweepPlan, plan_sweep
 
 __all__ = ["headline", "results_table", "show_plan", "show_results"]
-
-#: The settings in which cells of one method may differ.
-_AXES = ("objectives", *ABLATED, "optimization_sizes")
-
-_TITLES = {"objectives": "objective", "optimization_sizes": "rows"}
 
 #: Room taken by everything but the class columns.
 _OTHER_COLUMNS = 58
@@ -152,44 +152,39 @@ def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
     width : int
         Characters there are. Where the classes do not fit, the weakest one stands for them.
     """
-    variants = [Variant.of(Cell.from_identity(record.identity)) for record in records]
-    settings = differing_settings(variants)
-    axes = [axis for axis in _AXES if any(axis in own for own in settings.values())]
-    groups: dict[tuple[object, Variant], list[CellRecord]] = {}
-    for record, variant in zip(records, variants, strict=True):
-        groups.setdefault((record.identity["shots"], variant), []).append(record)
-    figures = {
-        key: [Estimate.of(group, f"test/{name}") for name in ("accuracy", "cobias")]
-        for key, group in groups.items()
-    }
-    with_shots = any(shots is not None for shots, _ in groups)
-    tested = any(each.p == each.p for both in figures.values() for each in both)
-    classes = [str(name) for name in records[0].class_accuracies["class"]]
-    titles = [_TITLES.get(axis, axis.replace("_", " ")) for axis in axes]
-    room = width - _OTHER_COLUMNS - 14 * tested - sum(len(title) + 2 for title in titles)
+    axes = axes_of(records)
+    frame = cells_frame(records)
+    for axis in axes:
+        pairs = zip(frame["method"], frame[axis.name], strict=True)
+        frame[axis.name] = [axis.short(v) if m in axis.methods else "" for m, v in pairs]
+    by = ["shots", "method", *(axis.name for axis in axes)]
+    rows = estimates(frame, by)
+    with_shots = bool(rows["shots"].notna().any())
+    tested = bool(rows["accuracy_p"].notna().any())
+    accuracies = classes_frame(records)
+    classes = [str(name) for name in accuracies["class"].unique()]
+    room = width - _OTHER_COLUMNS - 14 * tested - sum(len(axis.title) + 2 for axis in axes)
     fits = sum(max(3, len(name)) + 2 for name in classes) <= room
     p = ["p"] if tested else []
     table = new_table(
         *(["shots"] if with_shots else []),
-        *("method ", *titles, "accuracy ↑", *p, "COBias ↓", *p),
+        *("method ", *(axis.title for axis in axes), "accuracy ↑", *p, "COBias ↓", *p),
         *(classes if fits else ["weakest class ", ""]),
     )
     previous: object = None
-    for (shots, variant), group in groups.items():
-        method = get_method(variant.method)
-        if shots != previous and table.row_count:
+    for row, (_, group) in zip(rows.to_dict("records"), grouped(frame, by)[1], strict=True):
+        method = get_method(row["method"])
+        if row["shots"] != previous and table.row_count:
             table.add_section()
-        previous = shots
-        cells = [str(shots)] if with_shots else []
-        cells += [method.title, *(settings[variant].get(axis, "") for axis in axes)]
-        for each in figures[shots, variant]:
+        previous = row["shots"]
+        cells = [str(row["shots"])] if with_shots else []
+        cells += [method.title, *(row[axis.name] for axis in axes)]
+        for each in (Estimate.of(row, measure) for measure in MEASURES):
             cells += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
-        by_seed = [record.class_accuracies["after"] for record in group]
+        own = accuracies[accuracies["key"].isin(group["key"])]
         # A class without rows has no accuracy.
-        means = pd.DataFrame(by_seed, columns=classes, dtype=float).mean()
-        shown = {
-            name: "-" if mean != mean else f"{100 * mean:.0f}" for name, mean in means.items()
-        }
+        means = own.groupby("class", sort=False)["after"].mean()
+        shown = {name: percent(mean, digits=0) or "-" for name, mean in means.items()}
         cells += shown.values() if fits else [str(means.idxmin()), shown[means.idxmin()]]
         table.add_row(*cells, style="bold" if method.searches else "")
     return table

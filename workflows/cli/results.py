@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,11 +11,10 @@ from workflows.cli.console import console, new_table
 from workflows.cli.options import RunName, Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
-    from dcs.data.table import ProbabilityTable
     from tracking import CellRecord
-    from tracking.results.tables import ResultTable
+    from tracking.results.formats import ResultTable
 
-__all__ = ["compare", "register_model", "report", "table", "table_finder", "ui"]
+__all__ = ["compare", "register_model", "report", "table", "ui"]
 
 Experiment = Annotated[
     str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
@@ -77,7 +75,6 @@ def report(
             title=experiment,
             link=lambda cell: run_link(uri, cell, ui=ui),
             store=redact(uri),
-            tables=table_finder(runs),
         )
         atomic_write_text(output, page)
         if files is not None:
@@ -94,35 +91,9 @@ def report(
     )
 
 
-def table_finder(runs: Path) -> Callable[[str], ProbabilityTable | None]:
-    """Return what finds a probability table of an output folder by its digest.
-
-    The folder is searched when the first table is asked for, and each file read once.
-    """
-    from dcs.data.table import ProbabilityTable
-    from dcs.errors import TableError
-
-    files = iter(sorted((runs / "probabilities").glob("**/*.parquet")))
-    known: dict[str, ProbabilityTable] = {}
-
-    def find(digest: str) -> ProbabilityTable | None:
-        while digest not in known:
-            path = next(files, None)
-            if path is None:
-                return None
-            try:
-                table = ProbabilityTable.read(path)
-            except TableError:
-                continue  # Then the drawing has no histogram; the report is not about files.
-            known[table.digest] = table
-        return known[digest]
-
-    return find
-
-
 def _write_files(folder: Path, records: list[CellRecord]) -> None:
     from tracking.results.figures import overview_figures, save_figure
-    from tracking.results.summary import all_tables
+    from tracking.results.tables import all_tables
 
     for each in all_tables(records):
         each.write(folder)
@@ -163,15 +134,17 @@ def table(
 
 
 def _tables(which: str, records: list[CellRecord], *, paper: bool) -> list[ResultTable]:
-    from tracking.results.class_tables import class_accuracies_by_seed, scheme_summary
-    from tracking.results.paper_tables import ablation_tables, main_results
-    from tracking.results.timing import timing_table
+    from tracking.results import tables
 
     if which == "classes":
-        return class_accuracies_by_seed(records, paper_too=paper)
+        return tables.class_accuracies_by_seed(records, paper_too=paper)
     if which == "ablation":
-        return ablation_tables(records, paper_too=paper)
-    make = {"main": main_results, "schemes": scheme_summary, "timing": timing_table}[which]
+        return tables.ablation_tables(records, paper_too=paper)
+    make = {
+        "main": tables.main_results,
+        "schemes": tables.scheme_summary,
+        "timing": tables.timing_table,
+    }[which]
     return [make(records, paper_too=paper)]
 
 
@@ -191,21 +164,14 @@ def compare(
         cells = [find_cell(uri, name, archive=Archive(runs)) for name in (first, second)]
     if cells[0].run_id == cells[1].run_id:
         console.print("[yellow]both names are of the same run[/yellow]")
-    comparison = compare_records(*(cell.record for cell in cells))
-    for title, rows in (
-        ("Settings that differ", comparison.settings),
-        ("Results", comparison.results),
-        ("Class accuracies, % of test rows", comparison.classes),
-        ("Schemes", comparison.schemes),
-    ):
-        if rows:
-            shown = new_table(" ", *(f"{cell.run_id[:8]} " for cell in cells), "difference")
-            for row in rows:
-                style = {True: "green", False: "red", None: ""}[row.better]
-                shown.add_row(row.name, row.first, row.second, row.difference, style=style)
-            console.print()
-            console.print(f"[bold]{title}[/bold]")
-            console.print(shown)
+    for title, rows in compare_records(*(cell.record for cell in cells)).items():
+        shown = new_table(" ", *(f"{cell.run_id[:8]} " for cell in cells), "difference")
+        for row in rows:
+            style = {True: "green", False: "red", None: ""}[row.better]
+            shown.add_row(row.name, row.first, row.second, row.difference, style=style)
+        console.print()
+        console.print(f"[bold]{title}[/bold]")
+        console.print(shown)
 
 
 def register_model(

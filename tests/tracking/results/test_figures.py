@@ -34,9 +34,8 @@ from tracking.results.figures import (
     trace_figure,
     tradeoff_figure,
 )
-from tracking.results.figures.comparison import pareto_front
+from tracking.results.figures.search import importances
 from tracking.results.figures.style import empty_figure, label_points
-from tracking.results.figures.trials import importances
 
 
 def _texts(figure) -> set[str]:  # type: ignore[no-untyped-def]
@@ -113,19 +112,6 @@ def test_labels_do_not_lie_on_each_other(points: list[tuple[float, float]], text
             height = min(box.y1, other.y1) - max(box.y0, other.y0)
             # The letters' own size is known only about, so that edges may touch.
             assert min(width, height) < 0.25 * box.height
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12))
-def test_the_pareto_front_is_what_nothing_beats_in_both(
-    points: list[tuple[float, float]],
-) -> None:
-    front = pareto_front(points)
-    assert front
-    for index in front:
-        x, y = points[index]
-        assert not any(a <= x and b > y or a < x and b >= y for a, b in points)
-    for x, y in points:
-        assert any(points[i][0] <= x and points[i][1] >= y for i in front)
 
 
 def test_ablation_bars_need_two_objectives() -> None:
@@ -221,7 +207,6 @@ def test_the_overview_leaves_out_what_there_is_nothing_for() -> None:
     both = overview_figures(paper_cells(tasks=("trec", "ddi")))
     assert set(both) == always | {"annealing_time"}
     assert overview_figures([failed_cell(1)]) == {}
-    assert list(overview_figures(paper_cells(), only=["accuracy_cobias"])) == ["accuracy_cobias"]
 
 
 def test_figures_are_saved_as_png_and_svg_always_the_same(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.tracking.cells import failed_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord
-from tracking.results.frames import (
+from tracking.results.settings import (
     axes_of,
     main_cells,
     objective_label,

@@ -1,21 +1,44 @@
+"""Tables are pivots of the cells, with the paper's numbers below ours, in every form."""
+
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracking.cells import failed_cell, make_cell
+from tests.tracking.paper_cells import paper_cells
+from tracking.records import CellRecord
 from tracking.results import tables
+from tracking.results.formats import ResultTable
+from tracking.results.tables import (
+    ablation_tables,
+    class_accuracies_by_seed,
+    main_results,
+    scheme_summary,
+    timing_table,
+)
 from tracking.schema import safe_names
 
 
-def _cell(number: int, method: str, task: str, accuracy: float):  # type: ignore[no-untyped-def]
+def _line(table: ResultTable, **where: str) -> dict[str, str]:
+    rows: list[dict[str, str]] = table.text.to_dict("records")  # type: ignore[assignment]
+    (found,) = [row for row in rows if where.items() <= row.items()]
+    return found
+
+
+def _cell(number: int, method: str, task: str, accuracy: float) -> CellRecord:
     who = {"model": "m", "task": task, "shots": "N", "seed": number, "method": method}
-    return make_cell(
-        number, identity=who, metrics={"test/accuracy": accuracy, "test/cobias": accuracy / 2}
-    )
+    metrics = {"test/accuracy": accuracy, "test/cobias": accuracy / 2}
+    return make_cell(number, identity=who, metrics=metrics)
 
 
 def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
@@ -40,45 +63,184 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     assert math.isnan(frame.iloc[1]["accuracy_std"])
     text = tables.leaderboard_markdown(records)
     assert "45.0 ± 7.1" in text
-    assert "| 60.0 " in text or " 60.0 |" in text
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({len(line) for line in table}) == 1, "columns are not aligned"
-    assert text.splitlines()[len(table) :] == ["", "Mean ± standard deviation over seeds."]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in lines}) == 1, "columns are not aligned"
+    assert tables.leaderboard([]).empty and tables.leaderboard_markdown([failed_cell(1)])
 
 
-def test_tables_without_cells_are_empty_but_whole() -> None:
-    assert tables.leaderboard([]).empty
-    assert list(tables.class_accuracy_table([]).columns) == list(tables.CLASS_COLUMNS)
-    assert list(tables.scheme_table([]).columns) == list(tables.SCHEME_COLUMNS)
-    assert tables.leaderboard_markdown([failed_cell(1)]) == "No finished cells.\n"
+def test_measured_and_published_stand_side_by_side() -> None:
+    table = main_results([*paper_cells(), failed_cell(99)])
+    ours = _line(table, method="DCS")
+    theirs = _line(table, method="DCS, paper")
+    assert table.columns[3:7] == ("Acc all", "Acc general", "Acc biomedical", "Acc AGN")
+    assert ours["Acc AGN"] == "80.0 ± 10.0"
+    assert theirs["Acc AGN"] == "88.2 ± 1.0"
+    assert theirs["Acc all"] == "72.2"
+    assert theirs["COBias DDI"] == "16.4 ± 13.5"
+    gaps = [row for row in table.rows if row[2] == "difference"]
+    assert [row[table.columns.index("Acc AGN")] for row in gaps] == ["+0.1", "−8.2"]
+    tidy = table.frame[(table.frame.method == "dcs") & (table.frame.task == "agnews")].iloc[0]
+    assert tidy["accuracy_difference"] == pytest.approx(0.8 - 0.882)
+    assert "paper" not in main_results(paper_cells(), paper_too=False).to_markdown()
 
 
-def test_class_accuracies_before_and_after() -> None:
-    frame = tables.class_accuracy_table([make_cell(0), failed_cell(1), make_cell(2)])
-    assert list(frame["class"]) == ["Sports", "World"] * 2
-    assert frame.iloc[0]["change"] == pytest.approx(-0.1)
-    assert math.isnan(frame.iloc[1]["before"])
-    assert math.isnan(frame.iloc[1]["change"])
-    assert frame.iloc[1]["after"] == 0.5
+def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
+    table = main_results(paper_cells(tasks=("agnews", "trec", "ddi", "pubmedqa")))
+    ours, theirs = (_line(table, method=name) for name in ("DCS", "DCS, paper"))
+    assert ours["Acc all"] == ours["Acc general"] == "80.0"
+    assert theirs["Acc all"] == theirs["Acc general"] == "", "of fewer tasks than the paper's"
+    assert theirs["Acc biomedical"] == "58.1"
+
+    cells = paper_cells(tasks=("agnews", "trec"))
+    cells += paper_cells(tasks=("agnews",), methods=("dnip",))
+    table = main_results(cells, paper_too=False)
+    assert _line(table, method="DNIP")["Acc all"] == ""
+    assert _line(table, method="DCS")["Acc all"] == "80.0"
 
 
-def test_scheme_table_has_a_row_for_each_class() -> None:
-    frame = tables.scheme_table([make_cell(3), failed_cell(4)])
-    assert list(frame["kind"]) == ["weight", "membership"]
-    assert frame.iloc[0]["value"] == 0.8
-    assert frame.iloc[1]["b"] == 0.25
-    assert list(frame["seed"]) == [3, 3]
+def _sizes() -> list[CellRecord]:
+    cells = paper_cells(tasks=("trec",), methods=("dcs",), optimization_size=100)
+    return cells + paper_cells(tasks=("trec",), optimization_size=None)
 
 
-def test_markdown_of_any_table() -> None:
-    frame = tables.class_accuracy_table([make_cell(0)])[["class", "before", "after"]]
-    frame.loc[0, "class"] = "a|b"
-    assert tables.to_markdown(frame, digits=2) == (
-        "| class | before | after |\n"
-        "|-------|-------:|------:|\n"
-        "| a\\|b  |   0.90 |  0.80 |\n"
-        "| World |        |  0.50 |\n"
+def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
+    table = main_results(_sizes())
+    assert [row[2] for row in table.rows if row[2] in ("ICL", "DCS")] == ["ICL", "DCS"]
+    assert table.frame["seeds"].tolist() == [3, 3]
+    assert "all rows" in table.note
+
+    assert ablation_tables(paper_cells(tasks=("trec",))) == []
+    (table,) = ablation_tables([*_sizes(), failed_cell(9)])
+    assert table.name == "optimization_size_ablation"
+    assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "all")]
+    assert table.frame["optimization_size"].tolist() == [100, None]
+
+
+def test_ablation_rows_are_the_terms_of_the_objective() -> None:
+    cells = paper_cells(tasks=("trec",), objective={"beta": 0.0, "tau": 0.0})
+    cells += paper_cells(tasks=("trec",), objective="err+pmi")
+    cells += paper_cells(tasks=("trec",), objective={"beta": 0.5, "tau": 0.1})
+    cells += paper_cells(tasks=("trec",))
+    table = next(table for table in ablation_tables(cells) if table.name == "objective_ablation")
+    ours = ["full objective", "Z_err", "Z_err + Z_pmi", "beta=0.5 tau=0.1"]
+    assert [row[2] for row in table.rows] == [
+        text for label in ours for text in (label, f"{label}, paper", "difference")
+    ]
+    assert _line(table, objective="Z_err, paper")["Acc TREC"] == "80.6"
+    shown = [row[2] for row in main_results(cells).rows]
+    assert shown == ["ICL", "ICL, paper", "difference", "DCS", "DCS, paper", "difference"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "rows"),
+    [("err", ["DCS"]), ({"beta": 1.0, "tau": 0.2}, ["DCS", "DCS, paper", "difference"])],
+)
+def test_another_objective_alone_is_not_the_papers_main_result(
+    objective: object, rows: list[str]
+) -> None:
+    cells = paper_cells(tasks=("trec",), methods=("dcs",), objective=objective)
+    assert [row[2] for row in main_results(cells).rows] == rows
+
+
+def test_schemes_are_counted_and_the_weakest_class_is_followed() -> None:
+    table = scheme_summary(paper_cells(tasks=("trec",), shots=("N",)))
+    ours, theirs, gaps = table.rows
+    assert table.kinds == ("measured", "paper", "difference")
+    assert ours[3:8] == ("2", "1.0", "1.0", "1.00", "1/1/1")
+    assert ours[8].startswith("0: World (M) 0.30 → 0.60; 1: World (M) 0.30 → 0.70")
+    assert theirs[3:] == ("6", "5", "1", "0.20", "0/2/1", "2: Entity (M) 0.04 → 0.76")
+    assert gaps[4:7] == ("−4.0", "+0.0", "+0.80")
+    assert table.frame["before"].tolist() == pytest.approx([0.3] * 3)
+
+
+def test_class_accuracies_by_seed_with_the_published_ones() -> None:
+    who = {"model": "llama-2-70b", "task": "DDI", "shots": 1, "method": "dcs"}
+    columns = {
+        "class": ["negative", "effect", "mechanism", "advice", "interaction"],
+        "before": [0.1] * 5,
+        "after": [None, 0.5, 0.5, 0.5, 0.5],
+    }
+    (table,) = class_accuracies_by_seed(
+        make_cell(seed, identity={**who, "seed": seed}, class_accuracies=columns)
+        for seed in (0, 7)
     )
+    assert [row[2:4] for row in table.rows] == [
+        ("DCS", "0"),
+        ("DCS, paper", "0"),
+        ("difference", "0"),
+        ("DCS", "7"),
+    ]
+    assert table.rows[0][6:] == ("", "50.0", "50.0", "50.0", "50.0")
+    assert table.rows[1][6:] == ("69.9", "34.4", "19.9", "18.6", "47.9")
+    assert table.rows[2][6:] == ("", "+15.6", "+30.1", "+31.4", "+2.1")
+    assert table.frame["paper_accuracy"].notna().sum() == 5
+
+
+def test_time_against_the_search_space() -> None:
+    row, theirs = timing_table(paper_cells(tasks=("trec",))).rows
+    assert row[4:] == ("2", "10,000", "98", "1,000", "0.25 ± 0.00", "0.90 ± 0.00")
+    assert theirs[6:9] == ("49·N", "", "46 (5.4 to 96.6)")
+    assert len(timing_table(paper_cells(model="tiny_lm", tasks=("trec",))).rows) == 1
+
+
+def test_the_search_itself_is_timed_where_it_was() -> None:
+    timed = [
+        replace(
+            cell,
+            params={},
+            identity={**cell.identity, "tuner": {"weight_scale": 10, "memberships": 4}},
+            metrics={**cell.metrics, "opt/seconds": 1.5 + seed},
+        )
+        for seed, cell in enumerate(paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1)))
+    ]
+    (row, _) = timing_table(timed).rows
+    assert row[6] == "28", "2 classes, 10 weights and 4 memberships"
+    assert row[8] == "2.00 ± 0.71"
+
+
+_MAKERS: dict[str, Callable[[list[CellRecord]], ResultTable]] = {
+    "main": main_results,
+    "ablation": lambda cells: ablation_tables(cells)[0],
+    "timing": timing_table,
+    "schemes": scheme_summary,
+    "classes": lambda cells: class_accuracies_by_seed(cells)[0],
+}
+
+
+@pytest.mark.parametrize("name", _MAKERS)
+def test_every_table_comes_in_every_form(name: str, tmp_path: Path) -> None:
+    cells = paper_cells(tasks=("trec", "ddi"), shots=(1, "N"))
+    cells += paper_cells(tasks=("trec", "ddi"), methods=("dcs",), objective="err")
+    table = _MAKERS[name](cells)
+    assert table.rows and all(len(row) == len(table.columns) for row in table.rows)
+    lines = [line for line in table.to_markdown().splitlines() if line.startswith("|")]
+    assert len({len(line) for line in lines}) == 1, "columns are not aligned"
+    latex = table.to_latex()
+    assert latex.count(" & ") == (len(table.rows) + 1) * (len(table.columns) - 1)
+    assert latex.count(r"\midrule") >= 1 and latex.count("{") == latex.count("}")
+    assert latex.isascii()
+    again = pd.read_csv(StringIO(table.to_csv()))
+    assert list(again.columns) == list(table.frame.columns)
+    assert len(again) == len(table.frame)
+    assert pd.DataFrame(**json.loads(table.to_mlflow_json())).shape == table.frame.shape
+    written = table.write(tmp_path)
+    assert {path.suffix for path in written} == {".md", ".tex", ".csv", ".json"}
+
+
+def test_tables_without_cells_are_empty() -> None:
+    for make in (main_results, timing_table, scheme_summary):
+        empty = make([failed_cell(1)])
+        assert empty.rows == () and empty.frame.empty
+        assert empty.to_markdown()
+    assert class_accuracies_by_seed([]) == ablation_tables([]) == []
+
+
+def test_what_means_something_to_a_format_is_escaped() -> None:
+    who = {"model": "a_b&c%", "task": "x#y", "shots": "N", "method": "a|b"}
+    table = main_results([make_cell(1, identity=who)])
+    latex = table.to_latex()
+    assert r"a\_b\&c\%" in latex and r"x\#y" in latex
+    assert "a\\|b" in table.to_markdown()
 
 
 @given(st.lists(st.text(max_size=300), unique=True, max_size=8))
@@ -91,8 +253,5 @@ def test_any_name_becomes_one_that_mlflow_takes(names: list[str]) -> None:
     for name in safe.values():
         _validate_metric_name(name)
         assert len(name) <= 250
-
-
-def test_good_names_stay_as_they_are() -> None:
     good = ["test/accuracy", "opt/z", "test/class_accuracy/World news", "a.b-c_d"]
     assert safe_names(good) == {name: name for name in good}

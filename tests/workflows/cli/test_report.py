@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dcs.data.table import ProbabilityTable
 from tests.tracking.paper_cells import paper_cells
-from tests.workflows.conftest import biased_table
 from tracking import Recorder
-from workflows.cli.results import table_finder
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +63,6 @@ def test_what_is_wrong_is_said_in_one_line(dcs, runs, tmp_path):
     assert list(tmp_path.iterdir()) == [], "half a report was left behind"
 
 
-def test_tables_are_found_by_digest(tmp_path):
-    first, second = biased_table(seed=1), biased_table(seed=2)
-    for name, table in (("a", first), ("b", second)):
-        table.write(tmp_path / "probabilities" / name / "test.parquet")
-    (tmp_path / "probabilities" / "a" / "broken.parquet").write_bytes(b"no")
-    find = table_finder(tmp_path)
-    for table in (second, first):
-        found = find(table.digest)
-        assert isinstance(found, ProbabilityTable) and found.digest == table.digest
-    assert find("0" * 64) is None
-
-
 def test_two_runs_are_compared(dcs, runs):
     keys = sorted(path.stem for path in (runs / "cells").glob("*.json"))
     outcome = dcs("compare", keys[0], keys[3], "--runs", runs)
@@ -118,4 +103,4 @@ def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
 def test_a_table_that_there_is_nothing_for_says_why(dcs, runs):
     outcome = dcs("table", "plain", "ablation", "--runs", runs)
     assert outcome.code == 2
-    assert "'ablation'" in outcome.err
+    assert "nothing for the table 'ablation': all its cells have the same settings" in outcome.err

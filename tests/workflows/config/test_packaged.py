@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracking.results.paper import paper_model, paper_rows
+from tracking.results.paper import paper_frame, paper_model, paper_rows
 from workflows.cells import variants_of
 from workflows.config.sweep import SweepConfig, TunerSettings, load_config
 from workflows.config.sweep import packaged_config as packaged
@@ -52,7 +52,7 @@ def test_each_runs_on_the_small_model(name):
 def test_the_main_tables_have_the_cells_of_the_paper(name):
     config = _load(name)
     (model,) = config.models
-    rows = [row for row in paper_rows("paper_results") if row["model"] == paper_model(model)]
+    rows = paper_rows("paper_results", model=model)
     assert {row["method"] for row in rows} == set(config.methods)
     assert {row["shots"] for row in rows} == {str(shots) for shots in config.shots}
     tasks = {row["task"] for row in rows if not row["task"].startswith("average")}
@@ -64,7 +64,7 @@ def test_the_main_tables_have_the_cells_of_the_paper(name):
 
 def test_the_ablation_has_the_cells_of_the_paper():
     config = _load("paper_ablation")
-    rows = paper_rows("paper_ablation")
+    rows = paper_frame("paper_ablation").to_dict("records")
     assert {row["model"] for row in rows} == {paper_model(model) for model in config.models}
     assert {row["task"] for row in rows} == set(config.tasks)
     assert {row["shots"] for row in rows} == {str(shots) for shots in config.shots}

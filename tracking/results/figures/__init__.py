@@ -5,14 +5,22 @@
 
 from __future__ import annotations
 
-from tracking.results.figures.ablation import ablation_figure, axis_figure
-from tracking.results.figures.classes import class_accuracy_figure, class_group_figure
-from tracking.results.figures.comparison import tradeoff_figure
 from tracking.results.figures.overview import cell_figures, overview_figures, sweep_figures
+from tracking.results.figures.results import (
+    ablation_figure,
+    axis_figure,
+    class_accuracy_figure,
+    class_group_figure,
+    tradeoff_figure,
+)
 from tracking.results.figures.schemes import scheme_figure
-from tracking.results.figures.search import time_figure, trace_figure
+from tracking.results.figures.search import (
+    importance_figure,
+    slice_figure,
+    time_figure,
+    trace_figure,
+)
 from tracking.results.figures.style import figure_bytes, save_figure
-from tracking.results.figures.trials import importance_figure, slice_figure
 
 __all__ = [
     "ablation_figure",

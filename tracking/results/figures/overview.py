@@ -1,4 +1,4 @@
-"""The figures of a whole sweep, those that it has data for."""
+"""The figures that a cell and a whole sweep have data for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING
 from dcs.errors import InvalidInputError
 from tracking import schema
 from tracking.records import CellRecord
-from tracking.results.figures.ablation import ablation_figure, axis_figure
-from tracking.results.figures.classes import class_accuracy_figure, class_group_figure
-from tracking.results.figures.comparison import tradeoff_figure
+from tracking.results.figures.results import (
+    ablation_figure,
+    axis_figure,
+    class_accuracy_figure,
+    class_group_figure,
+    tradeoff_figure,
+)
 from tracking.results.figures.schemes import scheme_figure
-from tracking.results.figures.search import time_figure, trace_figure
-from tracking.results.figures.style import figure_bytes
-from tracking.results.figures.trials import importance_figure, slice_figure
-from tracking.results.frames import OBJECTIVE, axes_of, finished_cells, has_chosen
+from tracking.results.figures.search import (
+    importance_figure,
+    slice_figure,
+    time_figure,
+    trace_figure,
+)
+from tracking.results.figures.style import figure_files
+from tracking.results.frames import finished_cells, has_chosen
+from tracking.results.settings import OBJECTIVE, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,24 +67,18 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         slice_figure,
     ),
 }
-
-
 _SPREAD = ", mean and standard deviation over seeds"
 _OVER_SEEDS = {"mean": ", mean over seeds", "spread": _SPREAD, "sure": _SPREAD}
 _ONE_SEED = {"mean": "", "spread": "", "sure": ", with 95 % intervals"}
 
 
-def overview_figures(
-    records: Iterable[CellRecord], *, only: Iterable[str] | None = None
-) -> dict[str, tuple[str, Figure]]:
+def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figure]]:
     """Return the figures of a sweep by name, each with its caption.
 
     Parameters
     ----------
     records : iterable of CellRecord
         The cells; failed ones are left out.
-    only : iterable of str, optional
-        Names of the figures wanted; by default all.
 
     Returns
     -------
@@ -94,8 +97,7 @@ def overview_figures(
     several = len({cell.identity.get("seed") for cell in cells}) > 1
     words = _OVER_SEEDS if several else _ONE_SEED
     figures = {}
-    for name in drawn if only is None else only:
-        caption, draw = drawn[name]
+    for name, (caption, draw) in drawn.items():
         try:
             figures[name] = caption.format_map(words), draw(cells)
         except InvalidInputError:
@@ -117,24 +119,17 @@ def cell_figures(record: CellRecord) -> dict[str, bytes]:
         By artifact path, ``figures/scheme.png`` and ``.svg`` where a scheme was chosen,
         ``figures/annealing.png`` and ``.svg`` where there is a trace; empty for a failed cell.
     """
-    figures = {}
+    files: dict[str, bytes] = {}
     if record.finished and has_chosen(record):
-        figures["scheme"] = scheme_figure(record)
+        files |= figure_files(scheme_figure(record), f"{schema.FIGURES_FOLDER}/scheme")
     if record.finished and record.trace:
-        figures["annealing"] = trace_figure(record)
-    return _files(figures)
+        files |= figure_files(trace_figure(record), f"{schema.FIGURES_FOLDER}/annealing")
+    return files
 
 
 def sweep_figures(records: Iterable[CellRecord]) -> dict[str, bytes]:
     """Return the figures of a whole sweep as files, by artifact path; see `overview_figures`."""
-    return _files({name: figure for name, (_, figure) in overview_figures(records).items()})
-
-
-def _files(figures: dict[str, Figure]) -> dict[str, bytes]:
-    files = {}
-    for name, figure in figures.items():
-        files[f"{schema.FIGURES_FOLDER}/{name}.png"] = figure_bytes(figure, "png")
-        # The layout stands, and takes as long as the drawing.
-        figure.set_layout_engine("none")
-        files[f"{schema.FIGURES_FOLDER}/{name}.svg"] = figure_bytes(figure, "svg")
+    files: dict[str, bytes] = {}
+    for name, (_, figure) in overview_figures(records).items():
+        files |= figure_files(figure, f"{schema.FIGURES_FOLDER}/{name}")
     return files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
@@ -17,26 +17,25 @@ from tracking.results.figures.style import (
     GREY,
     INK,
     LIGHT,
-    Frame,
     grid_of,
     place_labels,
     tidy,
     title,
 )
-from tracking.results.frames import method_title, place, shots_text
+from tracking.results.frames import name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from dcs.data.table import ProbabilityTable
-
 __all__ = ["BINS", "class_histograms", "scheme_figure"]
 
-
 BINS = 40
-
 """Bars between 0 and 1."""
+
+#: Inches of a panel, for what is left, right, below and above in it, and above all panels.
+_WIDTH, _HEIGHT = 2.5, 2.2
+_LEFT, _RIGHT, _BOTTOM, _TOP, _HEAD = 0.5, 0.08, 0.42, 0.4, 0.22
 
 
 def class_histograms(
@@ -62,16 +61,12 @@ def class_histograms(
     probs = table.probs[:, scheme_order]
     if scheme.calibration is not None:
         probs = scheme.calibration.apply(probs)
-    edges = np.linspace(0.0, 1.0, BINS + 1)
     counts: dict[str, list[list[int]]] = {"all": [], "own": []}
     for column, index in enumerate(scheme_order):
         values = probs[:, column]
         for name, chosen in (("all", values), ("own", values[table.labels == index])):
-            counts[name].append(np.histogram(chosen, bins=edges)[0].tolist())
+            counts[name].append(np.histogram(chosen, bins=BINS, range=(0.0, 1.0))[0].tolist())
     return counts
-
-
-_FRAME = Frame(left=0.5, right=0.08, top=0.4, bottom=0.42, head=0.22)
 
 
 def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) -> Figure:
@@ -103,12 +98,24 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     if table is not None:
         scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
         counts = class_histograms(table, scheme)
-    figure, panels = grid_of(len(scheme.classes), width=2.5, height=2.2, columns=5, frame=_FRAME)
+    figure, panels = grid_of(
+        len(scheme.classes), width=_WIDTH, height=_HEIGHT, columns=5, head=_HEAD, fitted=False
+    )
+    # Drawn for every cell: margins that are known need not be found out.
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=_LEFT / width,
+        right=1.0 - _RIGHT / width,
+        bottom=_BOTTOM / height,
+        top=1.0 - (_HEAD + _TOP) / height,
+        wspace=(_LEFT + _RIGHT) / (_WIDTH - _LEFT - _RIGHT),
+        hspace=(_TOP + _BOTTOM) / (_HEIGHT - _TOP - _BOTTOM),
+    )
     for index, (panel, name, correction) in enumerate(
         zip(panels, scheme.classes, scheme.corrections, strict=True)
     ):
         if counts:
-            _draw_histogram(panel, *(np.array(counts[of][index]) for of in ("all", "own")))
+            _draw_histogram(panel, counts["all"][index], counts["own"][index])
         points = np.linspace(0.0, 1.0, 257)
         panel.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=(0, (3, 3)))
         panel.plot(points, np.minimum(correction(points), 1.04), color=ACCENT, linewidth=2.2)
@@ -120,16 +127,13 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
         title(panel, f"{name}\n{_brief(correction)}")
         place_labels(panel, left=0.36, below=0.25)
     panels[0].set_ylabel("corrected", color=INK)
-    panels[0].set_xlabel(
-        "calibrated probability" if scheme.calibration else "probability", color=INK
-    )
-    method, task, shots, seed = place(record, "method", "task", "shots", "seed")
-    parts = (method_title(method), str(task), shots_text(shots), f"seed {seed}")
+    kind = "calibrated probability" if scheme.calibration else "probability"
+    panels[0].set_xlabel(kind, color=INK)
     figure.suptitle(
-        ", ".join(filter(None, parts)),
+        name_of(record.identity, "method", "task", "shots", "seed"),
         x=0.01,
         # The same way below the edge of a figure of one row as of ten.
-        y=1.0 - 0.03 / figure.get_figheight(),
+        y=1.0 - 0.03 / height,
         ha="left",
         va="top",
         fontsize=10,
@@ -139,14 +143,14 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     return figure
 
 
-def _draw_histogram(axes: Axes, total: NDArray[np.int64], own: NDArray[np.int64]) -> None:
-    edges = np.linspace(0.0, 1.0, len(total) + 1)
+def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
+    rows = np.asarray(total)
+    edges = np.linspace(0.0, 1.0, len(rows) + 1)
     # Most probabilities lie near 0: on a square-root scale the others are seen too.
-    scale = float(np.sqrt(max(1, int(total.max()))))
-    heights = np.sqrt(total) / scale
-    share = np.divide(own, total, out=np.zeros(len(total)), where=total > 0)
-    for values, color in ((heights, LIGHT), (heights * share, GREY)):
-        axes.stairs(values, edges, fill=True, color=color, linewidth=0)
+    heights = np.sqrt(rows / max(1, rows.max()))
+    share = np.asarray(own) / np.maximum(rows, 1)
+    axes.stairs(heights, edges, fill=True, color=LIGHT, linewidth=0)
+    axes.stairs(heights * share, edges, fill=True, color=GREY, linewidth=0)
 
 
 def _brief(correction: Correction) -> str:

@@ -1,8 +1,13 @@
-"""Figures of the search itself: one annealing run, and its time."""
+"""Figures of the search: one annealing run, its time, and what the trials tell.
+
+Trials of all cells of a method are pooled: a single study is too short to tell. Scores are taken
+relative to their cell's mean, since some tables are harder than others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
@@ -25,26 +30,29 @@ from tracking.results.figures.style import (
     title,
 )
 from tracking.results.frames import (
-    annealing_seconds,
-    axes_of,
+    cells_frame,
     finished_cells,
-    main_cells,
-    mean_and_deviation,
+    grouped,
     method_title,
-    place,
-    search_space,
-    setting,
-    tuning_seconds,
+    name_of,
+    trials_frame,
 )
 from tracking.results.paper import task_title
+from tracking.results.settings import main_cells
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["time_figure", "trace_figure"]
+__all__ = ["importance_figure", "importances", "slice_figure", "time_figure", "trace_figure"]
 
 _MOST_RESTARTS = 60
+#: A temperature so many times that before it begins a restart.
 _RISE = 3.0
+#: With fewer trials a forest explains noise.
+_FEWEST_TRIALS = 20
+_MOST_DOTS = 2000
+_EARLY = "#f0c9d5"
 
 
 def trace_figure(record: CellRecord) -> Figure:
@@ -72,44 +80,27 @@ def trace_figure(record: CellRecord) -> Figure:
     upper.legend(frameon=False, fontsize=9, ncols=2, loc="upper right", labelcolor=INK)
     # Room for the legend, above what the search went through.
     upper.set_ylim(top=max(current) + 0.22 * (max(current) - min(best) or 1.0))
-    names = "method", "task", "shots", "seed"
-    method, task, shots, seed = place(record, *names)
-    prompt = "" if shots is None else f", {shots}-shot"
-    title(upper, f"{method_title(method)}, {task}{prompt}, seed {seed}: best Z {best[-1]:.4f}")
+    name = name_of(record.identity, "method", "task", "shots", "seed")
+    title(upper, f"{name}: best Z {best[-1]:.4f}")
     middle.plot(steps, temperature, color=BLUE, linewidth=1.4)
     log_scale(middle, "y", ticks=2)
     middle.set_ylabel("temperature")
-    lower.fill_between(steps, [100 * v for v in acceptance], color=LIGHT, linewidth=0)
+    lower.fill_between(steps, [100 * value for value in acceptance], color=LIGHT, linewidth=0)
     lower.plot(steps, [100 * value for value in acceptance], color=INK, linewidth=1)
     lower.set_ylim(0, 104)
     lower.set_ylabel("accepted, %")
     lower.set_xlabel("temperature step")
-    restarts = _restarts(temperature)
+    rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _RISE * a]
     for axes in panels:
         tidy(axes)
         place_labels(axes, left=0.52, below=0.27)
         axes.set_xlim(0, max(1, len(record.trace) - 1))
-        # From the bottom of the panel to its top, whatever its scale.
-        axes.vlines(
-            restarts,
-            0,
-            1,
-            transform=axes.get_xaxis_transform(),
-            color=LIGHT,
-            linewidth=0.9,
-            zorder=0,
-        )
+        # Where there are very many, the lines would be all that is seen.
+        if len(rises) <= _MOST_RESTARTS:
+            # From the bottom of the panel to its top, whatever its scale.
+            whole = axes.get_xaxis_transform()
+            axes.vlines(rises, 0, 1, transform=whole, color=LIGHT, linewidth=0.9, zorder=0)
     return figure
-
-
-def _restarts(temperature: Sequence[float]) -> list[int]:
-    rises = [
-        step
-        for step in range(1, len(temperature))
-        if temperature[step] > _RISE * temperature[step - 1]
-    ]
-    # Where there are very many, the lines would be all that is seen.
-    return rises if len(rises) <= _MOST_RESTARTS else []
 
 
 def time_figure(records: Iterable[CellRecord]) -> Figure:
@@ -124,35 +115,28 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     InvalidInputError
         There are fewer than two searches to compare.
     """
-    groups: dict[tuple[Any, ...], list[CellRecord]] = {}
     # Other ablations leave the search as large as it is.
     cells = main_cells(finished_cells(records), but=("weight_scale", "memberships"))
-    axes_tried = axes_of(cells)
-    for cell in cells:
-        if tuning_seconds(cell) and search_space(cell) is not None:
-            where = place(cell, "method", "task", "model", "shots")
-            groups.setdefault((*where, setting(cell, axes_tried)), []).append(cell)
-    if len(groups) < 2:
+    frame = cells_frame(cells)
+    frame = frame[(frame["tuning_seconds"] > 0) & frame["search_space"].notna()]
+    keys, groups = grouped(frame, ("method", "task", "model", "shots", "setting"))
+    if len(keys) < 2:
         raise InvalidInputError("a figure of time needs finished cells of two searches or more")
-    timed = all(annealing_seconds(cell) for group in groups.values() for cell in group)
-    time_of = annealing_seconds if timed else tuning_seconds
+    timed = bool((frame["annealing_seconds"] > 0).all())
+    seconds = groups["annealing_seconds" if timed else "tuning_seconds"]
+    points = keys.assign(x=groups["search_space"].mean(), y=seconds.mean(), std=seconds.std())
     figure, (axes,) = grid_of(1, width=6.6, height=4.2)
-    styles = looks({method: None for method, *_ in groups})
-    seen: set[Any] = set()
+    styles = looks(points["method"])
     named: dict[tuple[Any, Any], tuple[float, float, str]] = {}
     unnamed: list[tuple[float, float]] = []
-    for (method, task, *_), group in groups.items():
-        x, _ = mean_and_deviation([float(search_space(cell) or 0) for cell in group])
-        y, spread = mean_and_deviation([time_of(cell) or 0.0 for cell in group])
-        style = styles[method]
+    for row in points.to_dict("records"):
+        x, y, spread = row["x"], row["y"], row["std"]
         # A logarithmic axis has no room for what reaches down to 0.
         bar = [[min(spread, 0.9 * y)], [spread]] if spread == spread else None
-        label = None if method in seen else method_title(method)
-        draw_point(axes, (x, y), style, yerr=bar, label=label)
-        seen.add(method)
-        if (method, task) in named:
+        draw_point(axes, (x, y), row["method"], styles[row["method"]], yerr=bar)
+        if (row["method"], row["task"]) in named:
             unnamed.append((x, y))
-        named.setdefault((method, task), (x, y, task_title(task)))
+        named.setdefault((row["method"], row["task"]), (x, y, task_title(row["task"])))
     log_scale(axes, "x")
     log_scale(axes, "y")
     axes.set_xlabel("search space: classes times correction functions")
@@ -161,3 +145,137 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     legend(figure, axes)
     label_points(figure, {axes: list(named.values())}, others=unnamed)
     return figure
+
+
+def importances(records: Iterable[CellRecord], *, method: str = "dcs") -> dict[str, float]:
+    """Return how much each hyperparameter explains of what trials reached, summing to 1.
+
+    A random forest is fitted to the pooled trials of the method; the importance is the mean
+    decrease in impurity, as in Optuna's evaluator of that name, which takes one study only.
+
+    Returns
+    -------
+    dict of str to float
+        Largest first; empty if there are fewer than 20 trials or nothing varies.
+    """
+    from sklearn.ensemble import RandomForestRegressor
+
+    frame, values, _ = _pooled(records, method)
+    if len(frame) < _FEWEST_TRIALS or frame["gain"].nunique() < 2:
+        return {}
+    forest = RandomForestRegressor(n_estimators=100, random_state=0, n_jobs=1)
+    forest.fit(values.to_numpy(), frame["gain"])
+    found = dict(zip(map(str, values), map(float, forest.feature_importances_), strict=True))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def importance_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw the importance of each hyperparameter, a panel per method that was tuned.
+
+    Raises
+    ------
+    InvalidInputError
+        No method has enough trials.
+    """
+    cells = finished_cells(records)
+    styles = looks(str(cell.identity.get("method")) for cell in cells if cell.trials)
+    found = {name: importances(cells, method=name) for name in styles}
+    found = {name: values for name, values in found.items() if values}
+    if not found:
+        raise InvalidInputError(f"no method has {_FEWEST_TRIALS} trials to draw")
+    height = 1.0 + 0.3 * max(map(len, found.values()))
+    figure, panels = grid_of(len(found), width=4.2, height=height)
+    for panel, (name, values) in zip(panels, found.items(), strict=True):
+        order = list(reversed(values.items()))
+        drawn = panel.barh(
+            [_readable(parameter) for parameter, _ in order],
+            [100 * value for _, value in order],
+            color=styles[name].color,
+            hatch=styles[name].hatch,
+            edgecolor="white",
+            linewidth=0,
+        )
+        panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8, color=INK)
+        panel.set_xlabel("importance, %")
+        panel.margins(x=0.15)
+        tidy(panel, grid="x")
+        title(panel, method_title(name))
+    return figure
+
+
+def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
+    """Draw what each value of each hyperparameter reached, a panel per hyperparameter.
+
+    A dot per trial, the darker the later it came in its study.
+
+    Raises
+    ------
+    InvalidInputError
+        The method has no trials.
+    """
+    frame, values, choices = _pooled(records, method)
+    if values.empty:
+        raise InvalidInputError(f"no trials of method {method!r} to draw")
+    from matplotlib.colors import LinearSegmentedColormap
+
+    figure, panels = grid_of(values.shape[1], width=2.7, height=2.3, columns=4)
+    color = looks([method])[method].color
+    shades = LinearSegmentedColormap.from_list("later", [_EARLY, color])
+    for panel, name in zip(panels, map(str, values), strict=True):
+        panel.axhline(0.0, color=GREY, linewidth=0.8)
+        panel.scatter(
+            values[name],
+            100 * frame["gain"],
+            s=13,
+            c=frame["age"],
+            cmap=shades,
+            vmin=0.0,
+            vmax=1.0,
+            alpha=0.8,
+            linewidth=0,
+            # Tens of thousands of dots are a picture, and no longer lines to edit.
+            rasterized=len(values) > _MOST_DOTS,
+        )
+        if name in choices:
+            panel.set_xticks(range(len(choices[name])), choices[name])
+            panel.margins(x=0.2)
+        elif _is_wide(values[name]):
+            panel.set_xscale("log")
+        tidy(panel)
+        title(panel, _readable(name))
+    panels[0].set_ylabel("score against the\ncell's mean, points")
+    return figure
+
+
+def _pooled(
+    records: Iterable[CellRecord], method: str
+) -> tuple[pd.DataFrame, pd.DataFrame, Mapping[str, Sequence[str]]]:
+    """Return trials with ``gain`` and ``age``, their varying values as numbers, and the choices.
+
+    Parameters that are words become numbers, places in their choices.
+    """
+    cells = main_cells(finished_cells(records))
+    frame = trials_frame(cell for cell in cells if cell.identity.get("method") == method)
+    by_cell = frame.groupby("key")
+    frame["gain"] = frame["score"] - by_cell["score"].transform("mean")
+    frame["age"] = frame["trial"] / by_cell["trial"].transform("max").clip(lower=1)
+    values = frame.loc[:, "score":"gain"].iloc[:, 1:-1]
+    # A trial without most of the hyperparameters, or one that few trials have, compares nothing.
+    values = values.loc[:, values.notna().mean() > 0.5].dropna()
+    choices: dict[str, Sequence[str]] = {}
+    for name, column in values.items():
+        if not all(isinstance(value, int | float) for value in column):
+            choices[str(name)] = sorted(set(map(str, column)))
+            values[name] = column.map(str).map(choices[str(name)].index)
+    values = values.loc[:, values.nunique() > 1].astype(float)
+    return frame.loc[values.index], values, choices
+
+
+def _is_wide(values: pd.Series[float]) -> bool:
+    """Whether values were drawn on a logarithmic scale: most of them are among the smallest."""
+    low, high = values.min(), values.max()
+    return bool(low > 0 and high / low > 30 and values.median() < low + 0.25 * (high - low))
+
+
+def _readable(parameter: str) -> str:
+    return parameter.replace("_", " ")

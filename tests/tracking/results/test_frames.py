@@ -1,0 +1,156 @@
+"""Frames of cells, and how sure their figures are: over seeds, or of a single one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dcs.evaluation.formatting import chance, percent, sentence_of_chance
+from tests.tracking.cells import failed_cell, make_cell
+from tracking.records import CellRecord
+from tracking.results.comparison import compare_records
+from tracking.results.frames import (
+    Estimate,
+    cells_frame,
+    classes_frame,
+    corrections_frame,
+    estimates,
+    trials_frame,
+)
+from tracking.results.tables import class_accuracies_by_seed, leaderboard_markdown, main_results
+
+_SURE = {
+    "test/accuracy": 0.5,
+    "test/accuracy_low": 0.45,
+    "test/accuracy_high": 0.56,
+    "test/accuracy_p": 0.0001,
+    "test/cobias": 0.09,
+    "test/cobias_low": 0.041,
+    "test/cobias_high": 0.12,
+    "test/cobias_p": 0.25,
+}
+
+
+def _cell(number: int = 0, method: str = "dcs", **changes: object) -> CellRecord:
+    who = {"model": "m", "task": "t", "shots": 1, "seed": number, "method": method}
+    classes = {
+        "class": ["Sports", "World"],
+        "before": [0.9, 0.1],
+        "after": [0.8, float("nan")],
+        "after_low": [0.7, float("nan")],
+        "after_high": [0.9, float("nan")],
+    }
+    values = {"identity": who, "metrics": _SURE, "class_accuracies": classes} | changes
+    return make_cell(number, **values)
+
+
+def _estimate(cells: list[CellRecord], measure: str = "accuracy") -> Estimate:
+    (row,) = estimates(cells_frame(cells), ("model", "task")).to_dict("records")
+    return Estimate.of(row, measure)
+
+
+def test_a_row_per_cell_class_correction_and_trial() -> None:
+    records = [make_cell(1), make_cell(0), failed_cell(2)]
+    cells = cells_frame(records)
+    assert list(cells["key"]) == ["cell0000", "cell0001"]
+    assert cells["test/accuracy"].tolist() == pytest.approx([0.5, 0.51])
+    assert cells["search_space"].tolist() == [98, 98]
+    classes = classes_frame(records)
+    assert list(classes["class"]) == ["Sports", "World"] * 2
+    assert classes["change"].iloc[0] == pytest.approx(-0.1)
+    assert math.isnan(classes["before"].iloc[1]) and math.isnan(classes["change"].iloc[1])
+    corrections = corrections_frame(records)
+    assert list(corrections["kind"]) == ["weight", "membership"] * 2
+    assert (corrections["value"].iloc[0], corrections["b"].iloc[1]) == (0.8, 0.25)
+    assert trials_frame(records)["weight_scale"].tolist() == [10, 20] * 2
+    for make in (cells_frame, classes_frame, corrections_frame, trials_frame):
+        assert list(make([]).columns)[:3] == ["key", "model", "task"]
+
+
+def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
+    one = _estimate([_cell()])
+    assert (one.low, one.high, one.p) == (0.45, 0.56, 0.0001)
+    assert one.marked() == "50.0 [45.0, 56.0]*"
+    assert one.reach == pytest.approx((0.05, 0.06))
+    assert _estimate([_cell()], "cobias").percent(padded=True) == "9.0 [ 4.1, 12.0]"
+    assert _estimate([_cell(method="icl")]).marked() == "50.0 [45.0, 56.0]"
+
+    several = _estimate([_cell(), _cell(1, metrics=_SURE | {"test/accuracy": 0.6})])
+    assert several.percent() == "55.0 ± 7.1" == several.marked()
+    assert several.reach == pytest.approx((math.sqrt(0.005),) * 2)
+
+
+def test_what_earlier_versions_recorded_is_shown_without_an_interval() -> None:
+    old = _cell(
+        metrics={"test/accuracy": 0.5, "test/cobias": 0.1},
+        class_accuracies={"class": ["Sports"], "before": [0.9], "after": [0.8]},
+    )
+    assert _estimate([old]).percent() == "50.0"
+    (row,) = classes_frame([old]).to_dict("records")
+    assert Estimate.of_class(row).percent() == "80.0"
+    assert main_results([old]).note == ""
+
+
+def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
+    cells = [_cell(method="icl"), _cell()]
+    text = leaderboard_markdown(cells)
+    assert "| 50.0 [45.0, 56.0] | <0.002 | 9.0 [4.1, 12.0] | 0.250 |" in text
+
+    main = main_results(cells)
+    assert main.rows[0][-2:] == ("50.0 [45.0, 56.0]", "9.0 [4.1, 12.0]")
+    assert main.rows[1][-2:] == ("50.0 [45.0, 56.0]*", "9.0 [4.1, 12.0]")
+    assert "95 % interval" in main.note and "p < 0.05" in main.note
+    assert main.frame["cobias_high"].tolist() == [0.12, 0.12]
+    assert main.frame["cobias_p"].tolist()[1] == 0.25
+
+    (classes,) = class_accuracies_by_seed(cells)
+    assert classes.rows[1][-2:] == ("80.0 [70, 90]", "")
+    assert classes.frame["low"].tolist()[0] == 0.7
+
+
+def test_two_cells_side_by_side() -> None:
+    figures = {"test/accuracy": 0.5, "test/cobias": 0.2, "opt/z": 0.3, "opt/evaluations": 3000}
+    interval = {"test/accuracy_low": 0.45, "test/accuracy_high": 0.55}
+    first = make_cell(1, metrics=figures | interval)
+    second = make_cell(
+        2,
+        metrics={
+            "test/accuracy": 0.6,
+            "test/cobias": 0.3,
+            "opt/z": 0.2,
+            "opt/evaluations": 2519,
+        },
+        class_accuracies={"class": ["Sports"], "before": [0.5], "after": [0.75]},
+    )
+    settings, results, classes, schemes = compare_records(first, second).values()
+    assert [(row.name, row.first, row.second) for row in settings] == [("seed", "1", "2")]
+    by_name = {row.name: row for row in results}
+    accuracy = by_name["test/accuracy, %"]
+    assert (accuracy.first, accuracy.second) == ("50.0 [45.0, 55.0]", "60.0")
+    assert (accuracy.difference, accuracy.better) == ("+10.0", True)
+    assert by_name["opt/evaluations"].difference == "−481", "a count has no places"
+    assert by_name["test/cobias, %"].better is False
+    assert by_name["opt/z"].better is None, "another beta gives another Z"
+    shown = {row.name: (row.first, row.second, row.difference) for row in classes}
+    assert shown == {"Sports": ("80.0", "75.0", "−5.0"), "World": ("50.0", "", "")}
+    assert [row.first for row in schemes] == [
+        "every probability is multiplied by 0.8",
+        "only probabilities from 0 to 0.5 count, most of all near 0.25",
+    ]
+    same = compare_records(first, first)
+    assert "Settings that differ" not in same
+    assert {row.difference for row in same["Results"]} == {"="}
+    assert compare_records(first, failed_cell(3))["Results"]
+
+
+def test_figures_for_people() -> None:
+    assert percent(None) == percent(math.nan) == chance(None) == chance(math.nan) == ""
+    assert percent(0.5, 0.013) == "50.0 ± 1.3"
+    assert percent(0.5, math.nan, interval=(math.nan, math.nan)) == "50.0"
+    assert percent(0.5, interval=(0.4, 0.6), coarse=True) == "50.0 [40, 60]"
+    assert percent(0.05, interval=(0.04, 0.6), digits=0, padded=True) == "5 [ 4, 60]"
+    assert [chance(p) for p in (0.0, 0.0019, 0.002, 0.0349, 1.0)] == [
+        *("<0.002", "<0.002", "0.002", "0.035", "1.000")
+    ]
+    assert [sentence_of_chance(p) for p in (0.0, 0.5)] == ["p < 0.002", "p = 0.500"]

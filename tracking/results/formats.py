@@ -1,0 +1,182 @@
+"""A finished table in every form: Markdown, LaTeX, CSV, and as an MLflow table."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dcs.io import atomic_write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ResultTable", "RowKind", "columns_json", "to_markdown", "to_mlflow_json"]
+
+RowKind = Literal["measured", "paper", "difference"]
+
+#: A table of more columns is set to the width of the page.
+_WIDE = 8
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "→": r"$\rightarrow$",
+        "×": r"$\times$",
+        "·": r"$\cdot$",
+        "−": "$-$",
+        "±": r"$\pm$",
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultTable:
+    """A finished table: numbers for programs, text for people.
+
+    Attributes
+    ----------
+    name : str
+        Stem of its files.
+    title : str
+        Its caption.
+    frame : pandas.DataFrame
+        The numbers, tidy, fractions and not percent; what CSV and MLflow get.
+    text : pandas.DataFrame
+        The table for people, all text, under the heads that people see.
+    words : tuple of str
+        The columns that hold words; the others hold figures.
+    kinds : tuple of {"measured", "paper", "difference"}
+        What each row holds; all are measured if empty.
+    sections : int
+        A change in so many leading columns starts a new part of the table.
+    note : str
+        What has to be known to read it.
+    """
+
+    name: str
+    title: str
+    frame: pd.DataFrame
+    text: pd.DataFrame
+    words: tuple[str, ...]
+    kinds: tuple[RowKind, ...] = ()
+    sections: int = 0
+    note: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Heads of the table for people."""
+        return tuple(self.text.columns)
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """Its text, one entry per column."""
+        return tuple(self.text.itertuples(index=False, name=None))
+
+    def kind(self, row: int) -> RowKind:
+        """Return what a row holds."""
+        return self.kinds[row] if self.kinds else "measured"
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, title and note included."""
+        note = f"\n{self.note}\n" if self.note else ""
+        return f"**{self.title}**\n\n{to_markdown(self.text, words=self.words)}{note}"
+
+    def to_latex(self) -> str:
+        """Return a ``table`` environment for the packages booktabs and, if wide, graphicx."""
+        style = self.text.style.hide(axis="index").format(_latex).format_index(_latex, axis=1)
+        lines = style.to_latex(
+            column_format="@{}" + "".join("rl"[name in self.words] for name in self.text) + "@{}",
+            caption=_latex(f"{self.title}. {self.note}".strip()),
+            label=f"tab:{self.name}",
+            position="ht",
+            position_float="centering",
+            hrules=True,
+        ).splitlines()
+        sections = self.text.iloc[:, : self.sections]
+        starts = (sections != sections.shift()).any(axis=1).to_numpy().nonzero()[0]
+        body = lines.index(r"\midrule") + 1
+        for start in reversed(starts[1:]):
+            lines.insert(body + start, r"\midrule")
+        latex = "\n".join(lines) + "\n"
+        if self.text.shape[1] > _WIDE:
+            latex = latex.replace(
+                r"\begin{tabular}", "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}"
+            )
+            latex = latex.replace(r"\end{tabular}", r"\end{tabular}}")
+        return latex
+
+    def to_csv(self) -> str:
+        """Return the tidy numbers as CSV."""
+        text: str = self.frame.to_csv(index=False, lineterminator="\n")
+        return text
+
+    def to_mlflow_json(self) -> str:
+        """Return the tidy numbers in the form that `mlflow.load_table` reads."""
+        return to_mlflow_json(self.frame)
+
+    def contents(self) -> dict[str, str]:
+        """Return every form of the table by file name."""
+        return {
+            f"{self.name}.md": self.to_markdown(),
+            f"{self.name}.tex": self.to_latex(),
+            f"{self.name}.csv": self.to_csv(),
+            f"{self.name}.json": self.to_mlflow_json(),
+        }
+
+    def write(self, folder: Path | str) -> list[Path]:
+        """Write every form of the table into `folder`, and return the files."""
+        paths = []
+        for name, text in self.contents().items():
+            paths.append(Path(folder) / name)
+            atomic_write_text(paths[-1], text)
+        return paths
+
+
+def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
+    """Return a frame of text as a Markdown table with lines of equal width.
+
+    Parameters
+    ----------
+    text : pandas.DataFrame
+        All values are text.
+    words : sequence of str
+        The columns that are set to the left; those of figures are set to the right.
+    """
+    columns = []
+    for name, column in text.items():
+        cells = [str(cell).replace("|", "\\|").replace("\n", " ") for cell in (name, *column)]
+        width = max(3, *map(len, cells))
+        left = name in words
+        cells = [cell.ljust(width) if left else cell.rjust(width) for cell in cells]
+        rule = "-" * (width + 2) if left else "-" * (width + 1) + ":"
+        columns.append([f" {cells[0]} ", rule, *(f" {cell} " for cell in cells[1:])])
+    return "".join(f"|{'|'.join(row)}|\n" for row in zip(*columns, strict=True))
+
+
+def to_mlflow_json(frame: pd.DataFrame) -> str:
+    """Return a table in the form that `mlflow.load_table` reads.
+
+    `MlflowClient.log_table` reads a table back and appends to it; a file of the same form
+    replaces it instead, so that a sweep recorded again has each row once.
+    """
+    return columns_json({str(name): frame[name].tolist() for name in frame.columns})
+
+
+def columns_json(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Return columns of equal length in the form that `mlflow.load_table` reads."""
+    rows = [[_json_value(value) for value in row] for row in zip(*columns.values(), strict=True)]
+    return json.dumps({"columns": list(columns), "data": rows}, allow_nan=False)
+
+
+def _json_value(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _latex(text: object) -> str:
+    return str(text).translate(_LATEX)

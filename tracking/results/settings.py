@@ -1,0 +1,260 @@
+"""In which settings the cells of a sweep differ: the axes of its ablations.
+
+A cell's settings are what makes it besides model, task, shots, seed and method: the terms of its
+objective, its optimization rows, and how it was tuned. Records of earlier versions lack some; what
+a record does not say is not compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tracking.records import CellRecord
+from tracking.schema import OBJECTIVE, OPTIMIZATION_SIZE
+
+__all__ = [
+    "OBJECTIVE",
+    "Axis",
+    "axes_of",
+    "main_cells",
+    "objective_label",
+    "objective_terms",
+    "objective_title",
+    "own_setting",
+    "setting",
+]
+
+#: The objectives that have names, by the weights of COBias and PMI that are not 0.
+_TERMS: Final = {
+    (True, True): "full",
+    (False, False): "err",
+    (False, True): "err+pmi",
+    (True, False): "err+cobias",
+}
+_OBJECTIVES: Final = tuple(_TERMS.values())
+_TERM_NAMES: Final = {"err": "Z_err", "cobias": "Z_cobias", "pmi": "Z_pmi"}
+
+_GROUP: Final = ("model", "task", "shots", "method")
+_NOT_SETTINGS: Final = frozenset({*_GROUP, "seed", "tuner", OBJECTIVE})
+
+#: What an ablation is compared with, where it has it.
+_USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    OBJECTIVE: ("full",),
+    OPTIMIZATION_SIZE: (None,),
+    "weight_scale": (None, 30),
+    "memberships": (None,),
+    "protocol": ("paper",),
+    "prefer": ("balance",),
+}
+#: What None means, in short and alone, and how a number is said.
+_WORDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    OPTIMIZATION_SIZE: ("all", "all rows", "{} rows"),
+    "weight_scale": ("tuned", "weight scale tuned", "weight scale {}"),
+    "memberships": ("all", "all memberships", "{} memberships"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A setting in which cells of the same method differ.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the configuration.
+    values : tuple
+        What it takes: the main value first, then the others in order.
+    methods : tuple of str
+        The methods that have cells of several values.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+    methods: tuple[str, ...]
+
+    @property
+    def main(self) -> Any:
+        """The value that main results are for."""
+        return self.values[0]
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return self.name.replace("_", " ")
+
+    @property
+    def in_order(self) -> list[Any]:
+        """Its values as a scale: rising, and the whole of something, such as all rows, last."""
+        if all(value is None or _is_number(value) for value in self.values):
+            return sorted(self.values, key=_rank)
+        return list(self.values)
+
+    def varies(self, record: CellRecord) -> bool:
+        """Whether cells of this method and others differ in it."""
+        return self.name in _settings(record) and record.identity.get("method") in self.methods
+
+    def value(self, record: CellRecord) -> Any:
+        """Return a cell's value."""
+        return _settings(record).get(self.name)
+
+    def short(self, value: Any) -> str:
+        """Return a value for people, under a head that names the setting."""
+        if self.name == OBJECTIVE:
+            return objective_title(str(value))
+        return str(value) if value is not None else self._said[0]
+
+    def words(self, value: Any) -> str:
+        """Return a value for people, so that it stands alone."""
+        if self.name == OBJECTIVE:
+            return objective_title(str(value))
+        _, none, some = self._said
+        return none if value is None else some.format(value)
+
+    @property
+    def _said(self) -> tuple[str, str, str]:
+        return _WORDS.get(self.name, ("none", f"no {self.title}", f"{self.title} {{}}"))
+
+
+def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
+    """Return what cells of one model, task, shots, seed and method differ in, the objective first.
+
+    Differences that come with the table, such as its digest, are none.
+    """
+    cells = [(record.identity, _settings(record)) for record in records]
+    seen: defaultdict[tuple[Any, ...], set[Any]] = defaultdict(set)
+    for who, own in cells:
+        for name, value in own.items():
+            seen[name, *map(who.get, (*_GROUP, "seed"))].add(value)
+    methods: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for (name, _, _, _, method, _), values in seen.items():
+        if len(values) > 1:
+            methods[name][method] = None
+    axes = []
+    for name, varied in methods.items():
+        counts = Counter(
+            own[name] for who, own in cells if name in own and who.get("method") in varied
+        )
+        axes.append(Axis(name, _in_order(name, counts), tuple(varied)))
+    return sorted(axes, key=lambda axis: axis.name != OBJECTIVE)
+
+
+def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
+    """Return in words what sets a cell apart from the main ones; often nothing."""
+    return ", ".join(
+        axis.words(value)
+        for axis in axes
+        if axis.varies(record) and (value := axis.value(record)) != axis.main
+    )
+
+
+def own_setting(record: CellRecord) -> str:
+    """Return in words what a cell, seen alone, has unlike the usual."""
+    own = _settings(record)
+    return ", ".join(
+        Axis(name, (own[name],), ()).words(own[name])
+        for name in (OBJECTIVE, *_WORDS)
+        if name in own and own[name] != _USUAL[name][0]
+    )
+
+
+def main_cells(
+    records: Iterable[CellRecord], *, but: Collection[str] = (), axes: Sequence[Axis] | None = None
+) -> list[CellRecord]:
+    """Return the cells that an ablation is compared with, and those that it does not touch.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells.
+    but : collection of str
+        Names of axes of which all values are kept.
+    axes : sequence of Axis, optional
+        Their axes, where they are known already.
+    """
+    cells = list(records)
+    for axis in axes_of(cells) if axes is None else axes:
+        if axis.name in but:
+            continue
+        counts: defaultdict[tuple[Any, ...], Counter[Any]] = defaultdict(Counter)
+        for cell in cells:
+            if axis.varies(cell):
+                counts[_group(cell)][axis.value(cell)] += 1
+        # A table that was never tried with the main value has a main value of its own.
+        main = {
+            group: axis.main if axis.main in own else _in_order(axis.name, own)[0]
+            for group, own in counts.items()
+        }
+        cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_group(c)]]
+    return cells
+
+
+def objective_label(record: CellRecord) -> str | None:
+    """Return ``full``, ``err``, ``err+pmi``, ``err+cobias`` or ``beta=0.5 tau=0.1``.
+
+    None where nothing was searched, so that no objective had a part in it.
+    """
+    tuner = record.identity.get("tuner") or {}
+    objective = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
+    if objective is None:
+        return "full" if tuner or record.trials else None
+    if not isinstance(objective, Mapping):
+        return str(objective)
+    beta, tau = (float(objective.get(name, 0.0)) for name in ("beta", "tau"))
+    return f"beta={beta:g} tau={tau:g}" if beta or tau else "err"
+
+
+def objective_terms(label: str | None) -> str:
+    """Return which terms of the objective have weight: ``full``, ``err``, ``err+pmi``, ..."""
+    weights = dict(part.split("=") for part in (label or "").split() if "=" in part)
+    if not weights:
+        return label or "full"
+    return _TERMS[bool(float(weights["beta"])), bool(float(weights["tau"]))]
+
+
+def objective_title(label: str) -> str:
+    """Return an objective for people: ``full objective``, ``Z_err + Z_pmi``, or its weights."""
+    if label == "full":
+        return "full objective"
+    return " + ".join(_TERM_NAMES.get(term, term) for term in label.split("+"))
+
+
+def _group(record: CellRecord) -> tuple[Any, ...]:
+    return tuple(map(record.identity.get, _GROUP))
+
+
+def _settings(record: CellRecord) -> dict[str, Any]:
+    """Return the settings of a cell by name, all values hashable."""
+    known = {**record.identity, **(record.identity.get("tuner") or {})}
+    found = {
+        name: json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else value
+        for name, value in known.items()
+        if name not in _NOT_SETTINGS and not name.endswith("digest")
+    }
+    if found.get(OPTIMIZATION_SIZE) == "full":
+        found[OPTIMIZATION_SIZE] = None
+    label = objective_label(record)
+    return found if label is None else found | {OBJECTIVE: label}
+
+
+def _in_order(name: str, counts: Mapping[Any, int]) -> tuple[Any, ...]:
+    rising = sorted(counts, key=_rank)
+    # Else the one with most cells; of several the largest, which is the whole of most things.
+    most = max(reversed(rising), key=lambda value: counts[value])
+    usual = next((value for value in _USUAL.get(name, ()) if value in counts), most)
+    return (usual, *(value for value in rising if value != usual))
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    if _is_number(value):
+        return 0, float(value), ""
+    if value in _OBJECTIVES:
+        return 1, float(_OBJECTIVES.index(value)), ""
+    return (3, 0.0, "") if value is None else (2, 0.0, str(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
