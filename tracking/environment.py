@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import hashlib
 import platform
-import re
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -13,11 +12,12 @@ from importlib.metadata import Distribution, PackageNotFoundError, distributions
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 DISTRIBUTION = "dcs-debias"
 _SOURCES = ("dcs", "tracking", "workflows")
 _RUNTIME_EXTRAS = ("vllm", "hub", "cluster")
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?[^;]*(?:;(.*))?", re.DOTALL)
-_EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]*)['"]""")
 _PACKAGES = (
     DISTRIBUTION,
     "numpy",
@@ -99,11 +99,10 @@ def locked_versions() -> Mapping[str, str]:
         if there is None:
             continue
         versions[name] = there.version
-        for line in there.requires or ():
-            needed, extras, marker = _parsed(line)
-            condition = _EXTRA.search(marker)
-            if (condition[1] if condition else "") == extra:
-                wanted += [(needed, more) for more in ("", *extras)]
+        for needed in map(Requirement, there.requires or ()):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                found = canonicalize_name(needed.name)
+                wanted += [(found, more) for more in ("", *needed.extras)]
     versions.pop(DISTRIBUTION, None)
     return dict(sorted(versions.items()))
 
@@ -114,19 +113,6 @@ def _installed(name: str) -> Distribution | None:
         if "thirdparty_files" not in Path(str(found.locate_file(""))).parts:
             return found
     return None
-
-
-def _parsed(requirement: str) -> tuple[str, list[str], str]:
-    """Split ``Name[extra,...] >=1; marker`` into the name as registries spell it, extras, marker.
-
-    Markers of the platform need no reading: what they leave out is not installed.
-    """
-    found = _REQUIREMENT.match(requirement)
-    if found is None:
-        return requirement.strip(), [], ""
-    name, extras, marker = found.groups(default="")
-    spelt = re.sub(r"[-_.]+", "-", name).lower()
-    return spelt, [extra.strip() for extra in extras.split(",") if extra.strip()], marker
 
 
 @cache
