@@ -1,12 +1,12 @@
 """MLflow: runs, queries and tables of sweeps.
 
 `Recorder` writes the runs of a sweep, `Archive` keeps every finished cell on the disk first,
-`sync` replays what a store missed, `queries` reads it back and `tables` lays it out.
+`sync` sends what a store lacks, `queries` reads it back and `tables` lays it out.
 """
 
 from __future__ import annotations
 
-from tracking.archive import Archive, ArchiveContents
+from tracking.archive import Archive, ArchiveContents, Sweep
 from tracking.environment import collect_provenance
 from tracking.records import CellRecord, TrialRecord, trace_rows
 from tracking.results import tables
@@ -15,11 +15,12 @@ from tracking.store.client import default_tracking_uri, resolve_tracking_uri, ui
 from tracking.store.recorder import Recorder, RecorderReport, sync
 
 __all__ = [
-    "CellRecord",
     "Archive",
     "ArchiveContents",
+    "CellRecord",
     "Recorder",
     "RecorderReport",
+    "Sweep",
     "TrialRecord",
     "collect_provenance",
     "default_tracking_uri",

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -99,17 +101,37 @@ def test_only_one_process_records_a_sweep(tmp_path: Path) -> None:
     archive.lock(SWEEP).release()
 
 
+def _write_record(archive: Archive) -> Path:
+    return archive.write(make_cell(1))
+
+
+def _write_sweep(archive: Archive) -> Path:
+    archive.save_sweep(SWEEP)
+    return archive.output / "sweeps" / "s1.json"
+
+
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        (_write_record, lambda archive: archive.read("cell0001")),
+        (_write_sweep, lambda archive: archive.sweeps()),
+    ],
+)
 @given(data=st.data())
-def test_a_damaged_description_is_named(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+def test_a_damaged_file_is_named_on_one_line(
+    tmp_path_factory: pytest.TempPathFactory,
+    write: Callable[[Archive], Path],
+    read: Callable[[Archive], Any],
+    data: st.DataObject,
 ) -> None:
     archive = Archive(tmp_path_factory.mktemp("archive"))
-    archive.save_sweep(SWEEP)
-    (path,) = archive.output.glob("sweeps/*.json")
+    path = write(archive)
     good = path.read_bytes()
-    path.write_bytes(good[: data.draw(st.integers(0, len(good) - 1))] + data.draw(st.binary()))
+    cut = data.draw(st.integers(0, len(good) - 1))
+    skipped = data.draw(st.integers(0, 20))
+    path.write_bytes(good[:cut] + data.draw(st.binary(max_size=8)) + good[cut + skipped :])
     try:
-        assert len(archive.sweeps()) == 1
+        read(archive)
     except TrackingError as error:
         assert str(path) in str(error)
         assert "\n" not in str(error)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -47,8 +47,6 @@ class RecorderReport:
 
     Attributes
     ----------
-    tracking_uri, experiment : str
-        Where they go; without a password.
     parent_run_id : str or None
         None when the store was never reached.
     recorded : int
@@ -67,8 +65,6 @@ class RecorderReport:
         One line for people, with the command that sends what is pending.
     """
 
-    tracking_uri: str
-    experiment: str
     parent_run_id: str | None
     recorded: int
     pending: int
@@ -92,27 +88,14 @@ class Recorder:
         `output`, with the artifacts beside it.
     output : path-like
         The folder of the sweep's results.
-    experiment : str
-        Name of the MLflow experiment, which is the name of the sweep.
-    sweep_key : str
-        What tells this sweep from another one of the same name. Should not change with what does
-        not change the results, such as the number of workers.
-    sweep_params : mapping, optional
-        Parameters of the parent run. Those that it already has are left as they are.
-    run_name : str, optional
-        Name of the parent run; the experiment's by default.
-    source : str
-        What MLflow shows as the source of the runs, for example ``dcs sweep``.
-    trials : {"all", "none"} or int
-        Which trials get a run of their own; a number means that many of the best. The table of
-        all trials is an artifact of the cell in any case.
-    trace_points : int
-        At most so many points of an annealing trace become step metrics.
-    figures : {"all", "none"}
-        Whether the figures of the sweep are drawn at its end.
     warn : callable, optional
         Called with one line, from the writing thread, when the store stops answering; by default
         it is logged.
+    progress : callable, optional
+        Called after each cell that was looked at.
+    **sweep
+        The fields of a `tracking.archive.Sweep`: ``experiment`` and ``sweep_key``, and by choice
+        ``sweep_params``, ``run_name``, ``source``, ``trials``, ``trace_points``, ``figures``.
 
     Raises
     ------
@@ -127,67 +110,37 @@ class Recorder:
         tracking_uri: str | None = None,
         *,
         output: Path | str,
-        experiment: str,
-        sweep_key: str,
-        sweep_params: Mapping[str, Any] | None = None,
-        run_name: str | None = None,
-        source: str = "dcs",
-        trials: str | int = "all",
-        trace_points: int = 100,
-        figures: Literal["all", "none"] = "all",
-        warn: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] = _log.warning,
+        progress: Callable[[], None] | None = None,
+        **sweep: Any,
     ) -> None:
-        uri = resolve_tracking_uri(tracking_uri, output)
+        self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
+        self.archive = Archive(output)
         try:
-            sweep = Sweep(
-                experiment=experiment,
-                sweep_key=sweep_key,
-                tracking_uri=stored_uri(uri, output),
-                sweep_params=dict(sweep_params or {}),
-                run_name=run_name,
-                source=source,
-                trials=trials,
-                trace_points=trace_points,
-                figures=figures,
-            )
+            described = Sweep(tracking_uri=stored_uri(self.tracking_uri, output), **sweep)
         except ValidationError as error:
             raise ConfigError(f"tracking: {first_problem(error)}") from None
-        self._start(uri, Archive(output), sweep, warn=warn or _log.warning)
-
-    @classmethod
-    def _resume(
-        cls, uri: str, archive: Archive, sweep: Sweep, progress: Callable[[], None]
-    ) -> Recorder:
-        """Return a recorder that sends what the store lacks of a known sweep."""
-        recorder = cls.__new__(cls)
-        recorder._start(uri, archive, sweep, warn=_log.warning, progress=progress)
-        return recorder
-
-    def _start(
-        self,
-        uri: str,
-        archive: Archive,
-        sweep: Sweep,
-        *,
-        warn: Callable[[str], None],
-        progress: Callable[[], None] | None = None,
-    ) -> None:
-        self.tracking_uri = uri
-        self.archive = archive
-        self._sweep = sweep
+        self._sweep_key = described.sweep_key
         # Imported here and not by the thread, where it would race with the imports of others.
         load_client_class()
-        self._lock = archive.lock(sweep)
+        self._lock = self.archive.lock(described)
         try:
-            archive.save_sweep(sweep)
+            self.archive.save_sweep(described)
         except TrackingError:
             self._lock.release()
             raise
-        self._keys = set(archive.keys(sweep.sweep_key))
+        self._keys = set(self.archive.keys(self._sweep_key))
         self._closed = False
         self._report: RecorderReport | None = None
-        self._sender = _Sender(uri, archive, sweep, warn=warn, progress=progress)
+        self._sender = _Sender(
+            self.tracking_uri, self.archive, described, warn=warn, progress=progress
+        )
         atexit.register(self.close)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the store had everything already when the sweep ended."""
+        return self._sender.idle
 
     @property
     def recorded(self) -> int:
@@ -216,7 +169,7 @@ class Recorder:
             raise TrackingError(f"cell {record.key}: the recorder of this sweep is closed")
         # A key without its record is no harm; a record without its key would not be sent.
         if record.key not in self._keys:
-            self.archive.add(self._sweep.sweep_key, record.key)
+            self.archive.add(self._sweep_key, record.key)
             self._keys.add(record.key)
         self.archive.write(record, figures)
         self._sender.send(record.key)
@@ -306,8 +259,6 @@ class _Sender:
         warn: Callable[[str], None],
         progress: Callable[[], None] | None,
     ) -> None:
-        # Who is told of progress catches up; a sweep that runs says so in the store at once.
-        self._is_live = progress is None
         self.recorded = 0
         self.idle = False
         self._uri = uri
@@ -389,14 +340,12 @@ class _Sender:
             location = artifact_location(self._uri, self._archive.output, self._sweep.experiment)
             try:
                 with quietly():
-                    runs = SweepRuns(client, self._sweep, location=location)
-                    if self._is_live:
-                        runs.begin()
+                    self._runs = SweepRuns(client, self._sweep, location=location)
             except StoreUnavailable:
                 raise
             except Exception as error:
                 raise StoreUnavailable(one_line(error)) from error
-            self._runs, self._trouble = runs, None
+            self._trouble = None
         return self._runs
 
     def _send_one(self, key: str) -> None:
@@ -442,29 +391,29 @@ class _Sender:
         runs = self._open()
         status, deadline = self._stop or ("KILLED", None)
         self._remember_end(status)
-        if not runs.is_running:
+        if runs.status == status:
             self.idle = self._ended = True
             return
-        records = list(
-            self._archive.load(self._archive.keys(self._sweep.sweep_key)).records.values()
-        )
+        keys = self._archive.keys(self._sweep.sweep_key)
+        records = list(self._archive.load(keys).records.values())
         with quietly():
             try:
                 runs.write_summary(records)
             except Exception as error:
-                # The tables can be made again; a run that seems to run for ever is worse.
-                _log.debug("the tables of the sweep were not taken", exc_info=True)
+                # A run that seems to run for ever is worse; that it ends otherwise than it is
+                # known to makes the next `sync` write the tables.
                 self._trouble = one_line(error)
+                runs.end("KILLED")
+                return
             runs.end(status)
-            self._ended = self._trouble is None
+            self._ended = True
             # Last, and not for who is in a hurry: `dcs report` can draw them again.
             if deadline is None and self._sweep.figures == "all":
                 self._draw(runs, records)
 
     def _draw(self, runs: SweepRuns, records: list[CellRecord]) -> None:
         try:
-            if self.recorded or not runs.has_figures():
-                runs.write_figures(sweep_figures(records))
+            runs.write_figures(sweep_figures(records))
         except Exception as error:
             # Without its figures the sweep is recorded all the same.
             _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
@@ -501,8 +450,6 @@ class _Sender:
                 f"`dcs sync --output {self._archive.output}` records them"
             )
         return RecorderReport(
-            tracking_uri=uri,
-            experiment=name,
             parent_run_id=self._runs.parent_id if self._runs else None,
             recorded=self.recorded,
             pending=len(pending),
@@ -561,11 +508,14 @@ def sync(
 
     reports = []
     for sweep in sweeps:
-        uri = _store_of(sweep, archive, tracking_uri)
-        there = sweep.model_copy(update={"tracking_uri": stored_uri(uri, output)})
-        recorder = Recorder._resume(uri, archive, there, one_more)
+        recorder = Recorder(
+            _store_of(sweep, archive, tracking_uri),
+            output=output,
+            progress=one_more,
+            **sweep.model_dump(exclude={"tracking_uri"}),
+        )
         report = recorder.finish(sweep.status or "KILLED")
-        if not recorder._sender.idle:
+        if not recorder.idle:
             reports.append(report)
     return tuple(reports)
 

@@ -65,18 +65,12 @@ class SweepRuns:
         self._client = client
         self._sweep = sweep
         self.experiment_id = self._experiment(location)
-        self.parent_id, self.is_running = self._parent()
+        self.parent_id, self.status = self._parent()
         # One listing instead of a search per cell, which gets slower with every run.
         self._cells: dict[str, list[_Found]] = {}
         for run in search_runs(client, self.experiment_id, _kind(schema.KIND_CELL), deleted=True):
             name = run.data.tags.get(schema.CELL_KEY, "")
             self._cells.setdefault(name, []).append(_found(run))
-
-    def begin(self) -> None:
-        """Show the sweep as running."""
-        if not self.is_running:
-            self._client.update_run(self.parent_id, status="RUNNING")
-            self.is_running = True
 
     def keep(self, key: str, digest: str) -> str | None:
         """Return the complete run of a record, and delete whatever else has the cell's key.
@@ -105,7 +99,9 @@ class SweepRuns:
         kept = self.keep(record.key, digest)
         if kept is not None:
             return kept
-        self.begin()
+        if self.status != "RUNNING":
+            self._client.update_run(self.parent_id, status="RUNNING")
+            self.status = "RUNNING"
         run = _found(
             self._client.create_run(
                 self.experiment_id,
@@ -154,10 +150,6 @@ class SweepRuns:
             tags=[RunTag(schema.NOTE, note), RunTag(schema.LOGGED_ARTIFACTS, listed)],
         )
 
-    def has_figures(self) -> bool:
-        """Whether figures are kept with the sweep."""
-        return bool(self._client.list_artifacts(self.parent_id, schema.FIGURES_FOLDER))
-
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Keep figures with the sweep, replacing earlier ones."""
         self._log_files(self.parent_id, figures)
@@ -165,7 +157,7 @@ class SweepRuns:
     def end(self, status: str) -> None:
         """End the parent run."""
         self._client.set_terminated(self.parent_id, status)
-        self.is_running = False
+        self.status = status
 
     def _log_files(
         self,
@@ -198,8 +190,8 @@ class SweepRuns:
         check_active(experiment)
         return str(experiment.experiment_id)
 
-    def _parent(self) -> tuple[str, bool]:
-        """Find or make the run of the sweep; returns its id and whether it is running."""
+    def _parent(self) -> tuple[str, str]:
+        """Find or make the run of the sweep; returns its id and status."""
         sweep = self._sweep
         where = f"{_kind(schema.KIND_SWEEP)} and tags.`{schema.SWEEP_KEY}` = '{sweep.sweep_key}'"
         parent = next(search_runs(self._client, self.experiment_id, where), None)
@@ -212,7 +204,7 @@ class SweepRuns:
         run_id, had = str(parent.info.run_id), parent.data.params
         params = [param for param in _params(sweep.sweep_params) if param.key not in had]
         self._client.log_batch(run_id, params=params)
-        return run_id, parent.info.status == "RUNNING"
+        return run_id, str(parent.info.status)
 
     def _delete(self, cell: _Found) -> None:
         where = f"{_kind(schema.KIND_TRIAL)} and tags.`{schema.PARENT}` = '{cell.id}'"

@@ -18,8 +18,9 @@ import pytest
 
 from tests.servers import free_port, mlflow_server
 from tests.tracking.paper_cells import paper_cells
-from tracking import Archive, Recorder, sync
+from tracking import Archive, Recorder
 from tracking.records import StoredCell
+from tracking.results.figures import cell_figures
 from tracking.results.report import render_report
 from tracking.store.client import default_tracking_uri
 from tracking.store.queries import run_link, stored_cells, sweep_run
@@ -49,9 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for record in paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), methods=methods):
             recorder.record(record)
         for record in paper_cells(tasks=("trec",), methods=("dcs",), objective="err"):
-            recorder.record(record)
-    # Draws what the end of a sweep leaves no time for.
-    sync(folder)
+            recorder.record(record, cell_figures(record))
     return folder
 
 
@@ -237,7 +236,8 @@ def test_mlflow_draws_the_annealing_run(
 def test_mlflow_shows_the_pictures_of_a_cell(
     page: Page, server: str, cells: list[StoredCell], photograph: Callable[[str], None]
 ) -> None:
-    cell = next(cell for cell in reversed(cells) if cell.record.trace)
+    drawn = (cell for cell in cells if cell.record.identity.get("objective") == "err")
+    cell = next(drawn, cells[-1])
     place = f"{server}/#/experiments/{cell.experiment_id}/runs/{cell.run_id}/artifacts"
     page.goto(f"{place}/figures/scheme.png")
     page.wait_for_function(
