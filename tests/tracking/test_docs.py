@@ -17,7 +17,7 @@ import pytest
 from dcs.schemes.calibration import from_arrays
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
-from tracking import Recorder, schema
+from tracking import Recorder
 
 from .paper_cells import paper_cells
 
@@ -52,13 +52,6 @@ def _run(source: str, names: dict[str, Any]) -> Any:
 def _blocks(name: str, language: str = "python") -> list[str]:
     text = (DOCS / name).read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
-
-
-def test_three_lines_read_a_sweep_back(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(quickstart)
-    frame = _run(_blocks("tracking.md")[0], {})
-    assert list(frame.columns) == ["dcs", "icl"]
-    assert frame["dcs"].tolist() == [0.7]
 
 
 def test_the_notebook_runs(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,17 +94,3 @@ def test_plain_python_applies_a_scheme(tmp_path: Path, monkeypatch: pytest.Monke
             )
             np.testing.assert_allclose(ours, scheme.correct([row])[0], atol=1e-12)
     Path("scheme.json").unlink()
-
-
-def test_every_name_of_the_schema_is_written_down() -> None:
-    text = (DOCS / "tracking.md").read_text(encoding="utf-8")
-    names = {
-        value
-        for name, value in vars(schema).items()
-        if name.isupper() and isinstance(value, str) and name not in ("KIND_CELL", "PARENT")
-    }
-    names -= set(schema.SETTING_TAGS)
-    tags = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS, *schema.DIGESTS)
-    names |= {f"dcs.{name}" for name in tags}
-    names -= {schema.LOGGED_ARTIFACTS, "dcs.table_digest"}
-    assert [name for name in sorted(names) if name not in text] == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -19,7 +18,6 @@ from tests.tracking.cells import STARTED, content, failed_cell, make_cell, runs,
 from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, CellRecord, Recorder, sync
 from tracking.results.figures import cell_figures
-from tracking.store import queries
 from tracking.store import recorder as recording
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1"}
@@ -123,20 +121,6 @@ def test_a_record_replaced_just_before_a_crash_is_recorded_as_it_is(
     assert trials["cell0001"] == 2
 
 
-def test_a_new_store_gets_what_an_older_run_had_computed(output: Path, uri: str) -> None:
-    with Recorder(output=output, **SWEEP) as rec:
-        rec.record(make_cell(1))
-    other = f"sqlite:///{output / 'other.db'}"
-    (output / "other.db").write_bytes((output / "mlflow.db").read_bytes())
-    with sqlite3.connect(output / "other.db") as connection:
-        connection.execute("UPDATE runs SET lifecycle_stage = 'deleted'")
-    connection.close()
-    with Recorder(other, output=output, **SWEEP) as rec:
-        rec.record(make_cell(1))
-        assert rec.finish().recorded == 1
-    assert list(queries.cells(other, "demo")["cell_key"]) == ["cell0001"]
-
-
 def test_a_sweep_that_was_deleted_is_recorded_anew(output: Path, uri: str) -> None:
     with Recorder(output=output, **SWEEP) as rec:
         rec.record(make_cell(1))
@@ -171,33 +155,6 @@ def test_many_threads_may_record(output: Path, uri: str) -> None:
     status, trials = content()[1:]
     assert status == {f"cell{i:04d}": "FINISHED" for i in range(12)}
     assert set(trials.values()) == {0}
-
-
-def test_only_the_best_trials_get_runs_but_the_table_has_all(output: Path, uri: str) -> None:
-    with Recorder(output=output, **SWEEP, trials=1) as rec:
-        rec.record(make_cell(1, trials=3))
-    assert queries.trials(uri, "demo")["trial"].tolist() == [2]
-    (run_id,) = queries.cells(uri, "demo")["run_id"]
-    assert len(table("trials.json", run_id)) == 3
-
-
-def test_recording_never_holds_up_computing(
-    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = threading.Event()
-    real = recording.open_client
-
-    def slow(address: str) -> MlflowClient:
-        assert gate.wait(30)
-        return real(address)
-
-    monkeypatch.setattr(recording, "open_client", slow)
-    with Recorder(output=output, **SWEEP, trials="none") as rec:
-        for number in range(5):
-            rec.record(make_cell(number))
-        assert len(Archive(output).finished()) == 5
-        gate.set()
-        assert rec.finish().recorded == 5
 
 
 def test_a_store_that_is_away_costs_a_warning_and_nothing_else(

@@ -15,7 +15,6 @@ from tests.tracking.cells import content, make_cell, runs
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
 from tracking.archive import Sweep, parse_trials
-from tracking.records import CellRecord
 from tracking.store.client import StoreUnavailable, artifact_location, open_client, quietly
 from tracking.store.runs import SweepRuns, chosen, thin
 
@@ -202,15 +201,6 @@ def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:
     source = mlflow.data.get_source(given.dataset)
     assert source.to_dict()["tags"]["prompt_hash"] == "xyz"
     assert run.data.tags["dcs.optimization_digest"] == "a" * 64
-
-
-def test_a_cell_can_be_read_back_whole(uri: str) -> None:
-    client = open_client(uri)
-    cell = make_cell(1)
-    with quietly():
-        run_id = _sweep(client, uri).write_cell(cell, {})
-        path = client.download_artifacts(run_id, "cell.json")
-    assert CellRecord.from_json(Path(path).read_text(encoding="utf-8")) == cell
 
 
 def test_the_run_of_a_sweep_has_every_table_in_every_form(uri: str) -> None:

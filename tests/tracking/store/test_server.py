@@ -27,7 +27,7 @@ def test_a_server_that_goes_and_comes_back_has_every_cell_once(
     ) as recorder:
         with mlflow_server(output, port):
             recorder.record(make_cell(1))
-            for _ in range(200):
+            for _ in range(1200):
                 if recorder.recorded:
                     break
                 time.sleep(0.1)

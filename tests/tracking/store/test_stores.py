@@ -21,7 +21,6 @@ from tracking.store.client import (
     redact,
     resolve_tracking_uri,
     stored_uri,
-    ui_arguments,
 )
 
 
@@ -70,19 +69,6 @@ def test_artifacts_lie_beside_a_database_and_with_a_server(tmp_path: Path) -> No
     beside = artifact_location("postgresql://h/db", tmp_path, "a")
     assert beside == f"file://{tmp_path}/mlartifacts/a"
     assert artifact_location("http://h", tmp_path, "a") is None
-
-
-def test_ui_needs_a_store_without_pages_of_its_own() -> None:
-    assert ui_arguments("sqlite:////x.db", port=6000)[-6:] == [
-        "--backend-store-uri",
-        "sqlite:////x.db",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "6000",
-    ]
-    with pytest.raises(ConfigError, match="open it in a browser"):
-        ui_arguments("http://h:5000")
 
 
 def test_a_server_that_is_not_there_is_found_out_without_mlflow() -> None:
