@@ -59,7 +59,8 @@ test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vl
 
 docs: $(INSTALLED)  ## make the API reference in docs/reference
 	$(BIN)/pdoc --docformat numpy --no-show-source --output-directory docs/reference \
-		dcs tracking workflows
+		$$(find dcs tracking workflows -name '[a-z]*.py' -not -path '*/cli/*' | sort \
+		| sed 's/\.py$$//; s|/|.|g') dcs tracking workflows
 
 # The lowest versions that pyproject.toml allows. Old packages use what newer ones deprecate.
 $(MINIMUM)/.installed: pyproject.toml constraints-minimum.txt
