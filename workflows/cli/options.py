@@ -38,7 +38,10 @@ Config = Annotated[
 Models = Annotated[
     list[str] | None,
     typer.Option(
-        "--model", metavar="MODEL", help="Use this model instead of those of the file; repeatable."
+        "--model",
+        metavar="MODEL",
+        help="tiny_lm, a model folder, a hub id, or a served model; repeatable. It takes the "
+        "place of the models of a file.",
     ),
 ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from workflows.cli.console import console, count_bar, new_table
-from workflows.cli.options import Data, Engine, Limit, Output, Settings, Yes
+from workflows.cli.options import Data, Engine, Limit, Models, Output, Settings, Yes
 
 if TYPE_CHECKING:
     from workflows.cells import TableRequest
@@ -24,20 +24,13 @@ tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_com
 
 
 def generate(
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="tiny_lm, a model folder, a hub id, or a served model.",
-        ),
-    ],
     task: Annotated[
         list[str],
         typer.Option(
             "--task", metavar="TASK", help="Task, or a task YAML; repeatable (see dcs tasks)."
         ),
     ],
+    model: Models = None,
     data: Data = None,
     shots: Annotated[
         str, typer.Option(metavar="K,...", help="Demonstrations: 0, 1, 5 or N (one per class).")
@@ -64,7 +57,7 @@ def generate(
         {},
         source="command line",
         sets=settings or (),
-        models=[model],
+        models=model,
         tasks=task,
         shots=shots.split(","),
         seeds=seeds.split(","),
@@ -77,7 +70,10 @@ def generate(
     keys = {request: request_key(request) for request in table_requests(config)}
     missing = {key: request for request, key in keys.items() if store.digests(key) is None}
     announce(missing.values(), yes=yes)
-    scored = _score(model, missing, store) if missing else 0
+    scored = sum(
+        _score(name, {key: each for key, each in missing.items() if each.model == name}, store)
+        for name in dict.fromkeys(request.model for request in missing.values())
+    )
     folders = []
     for request, key in keys.items():
         folders.append(output / "tables" / table_name(request))
