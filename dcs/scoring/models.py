@@ -139,14 +139,13 @@ def _add_content(digest: hashlib._Hash, path: Path) -> None:
 _COMMIT = re.compile(r"/snapshots/([^/]+)/")
 
 
-def require(package: str) -> Any:
-    """Import a package of the engine, or say how to install it."""
+def require(package: str, install: str = "") -> Any:
+    """Import a package that an engine needs, or say how to install it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{package} is not installed ({error}), which the transformers engine needs; "
-            f"install it with: pip install {package}"
+            f"{package} is not installed ({error}): pip install {install or package}"
         ) from None
 
 

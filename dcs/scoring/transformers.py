@@ -6,7 +6,7 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -84,7 +84,7 @@ class _Model:
     def __init__(self, model: Any, name: str, token_budget: int | None, reuse: bool) -> None:
         self.torch = require("torch")
         self.model, self.name, self.device = model.eval(), name, model.device
-        self._budget = token_budget or _TOKEN_BUDGET.get(self.device.type, 1536)
+        self._budget: float = token_budget or _TOKEN_BUDGET.get(self.device.type, 1536)
         self._reuse = reuse
         self._accepted = frozenset(inspect.signature(model.forward).parameters)
 
@@ -102,46 +102,36 @@ class _Model:
             except RuntimeError as error:
                 raise self._explained(error) from None
             tails = [ids[prefix.length :] for ids in prompts]
-            for batch in self._batches(list(map(len, tails)), prefix):
-                pending = [batch]
-                while pending:
-                    rows = pending.pop()
-                    try:
-                        values = read([tails[row] for row in rows], prefix).cpu().numpy()
-                    except RuntimeError as error:
-                        if len(rows) == 1 or not _is_out_of_memory(self.torch, error):
-                            raise self._explained(error) from None
-                    else:
-                        found |= dict(zip(rows, values, strict=True))
-                        progress(len(rows))
-                        continue
-                    # Here the failed run's tensors are gone, unlike while it is handled.
-                    self._halve_budget()
-                    middle = len(rows) // 2
-                    pending += [rows[middle:], rows[:middle]]
+            # Sorted, so that a batch needs little padding; longest first, so that a budget that
+            # is too large for the memory shows at once.
+            waiting = sorted(range(len(tails)), key=lambda row: -len(tails[row]))
+            while waiting:
+                longest = len(tails[waiting[0]])
+                cost = longest + prefix.length / _CONTEXT_SHARE
+                rows = waiting[: max(1, int(self._budget / cost))]
+                if not prefix.bears_padding:
+                    rows = [row for row in rows if len(tails[row]) == longest]
+                try:
+                    values = read([tails[row] for row in rows], prefix).cpu().numpy()
+                except RuntimeError as error:
+                    if len(rows) == 1 or not _is_out_of_memory(self.torch, error):
+                        raise self._explained(error) from None
+                else:
+                    found |= dict(zip(rows, values, strict=True))
+                    progress(len(rows))
+                    del waiting[: len(rows)]
+                    continue
+                # Here the failed run's tensors are gone, unlike while it is handled.
+                self._shrink_budget(cost * (len(rows) // 2))
         return np.stack([found[row] for row in range(len(prompts))])
 
-    def _batches(self, lengths: list[int], prefix: _Prefix) -> Iterator[list[int]]:
-        # Sorted, so that a batch needs little padding; longest first, so that a budget that is
-        # too large for the memory shows at once.
-        order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-        start = 0
-        while start < len(order):
-            longest = lengths[order[start]]
-            size = max(1, int(self._budget / (longest + prefix.length / _CONTEXT_SHARE)))
-            rows = order[start : start + size]
-            if not prefix.bears_padding:
-                rows = [row for row in rows if lengths[row] == longest]
-            yield rows
-            start += len(rows)
-
-    def _halve_budget(self) -> None:
-        self._budget = max(1, self._budget // 2)
+    def _shrink_budget(self, budget: float) -> None:
+        self._budget = budget
         _log.warning(
-            "model %s: out of memory on %s; going on with at most %d tokens at once",
+            "model %s: out of memory on %s; going on with at most %.0f tokens at once",
             self.name,
             self.device,
-            self._budget,
+            budget,
         )
         if self.device.type == "cuda":
             self.torch.cuda.empty_cache()

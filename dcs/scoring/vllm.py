@@ -12,17 +12,17 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, MissingDependencyError, ScoringError
+from dcs.errors import ConfigError, ScoringError
 from dcs.messages import named, suggest
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.label_words import LabelRule, check_label_rule
-from dcs.scoring.models import ModelReference, loaded_revision, resolve_model
+from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 __all__ = ["ReadPath", "VLLMScorer"]
 
@@ -30,7 +30,6 @@ ReadPath = Literal["token_ids", "allowed"]
 """How the log-probabilities are read: by token id, or with the next token restricted."""
 
 _MOST_TOKEN_IDS = 128  # what vLLM allows by token id
-_BATCH = 1024  # prompts handed over at once, so that progress shows
 
 
 class VLLMScorer(TokenEngine):
@@ -87,7 +86,7 @@ class VLLMScorer(TokenEngine):
         if tensor_parallel < 1:
             raise ConfigError(f"tensor_parallel {tensor_parallel}: allowed are 1 or more")
         reference = model if isinstance(model, ModelReference) else resolve_model(model)
-        self._vllm = _require_vllm()
+        self._vllm = require("vllm", "'dcs-debias[vllm]'")
         torch = importlib.import_module("torch")
         # Asked of vLLM and not of torch, which would open the GPU in this process too early.
         has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
@@ -138,9 +137,9 @@ class VLLMScorer(TokenEngine):
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress
     ) -> NDArray[np.float64]:
-        return self._in_batches(
-            prompts, lambda first, batch: self._ask(first, batch, wanted), progress
-        )
+        values = self._ask(prompts, wanted)
+        progress(len(prompts))
+        return values
 
     def _word_scores(
         self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
@@ -149,37 +148,19 @@ class VLLMScorer(TokenEngine):
         for word in words:
             for length, token in enumerate(word):
                 following.setdefault(word[:length], set()).add(token)
+        # The log-probabilities of each word's tokens, each after those before it, are added up.
+        total = np.zeros((len(prompts), len(words)))
+        for head, nexts in sorted(following.items()):
+            wanted = sorted(nexts)
+            values = self._ask([[*prompt, *head] for prompt in prompts], wanted)
+            for column, word in enumerate(words):
+                if len(word) > len(head) and word[: len(head)] == head:
+                    total[:, column] += values[:, wanted.index(word[len(head)])]
+        progress(len(prompts))
+        return total
 
-        def read(first: int, batch: list[list[int]]) -> NDArray[np.float64]:
-            """Add up the log-probabilities of each word's tokens, each after those before it."""
-            total = np.zeros((len(batch), len(words)))
-            for head, nexts in sorted(following.items()):
-                wanted = sorted(nexts)
-                values = self._ask(first, [[*prompt, *head] for prompt in batch], wanted)
-                for column, word in enumerate(words):
-                    if len(word) > len(head) and word[: len(head)] == head:
-                        total[:, column] += values[:, wanted.index(word[len(head)])]
-            return total
-
-        return self._in_batches(prompts, read, progress)
-
-    @staticmethod
-    def _in_batches(
-        prompts: list[list[int]],
-        read: Callable[[int, list[list[int]]], NDArray[np.float64]],
-        progress: Progress,
-    ) -> NDArray[np.float64]:
-        parts = []
-        for first in range(0, len(prompts), _BATCH):
-            batch = prompts[first : first + _BATCH]
-            parts.append(read(first, batch))
-            progress(len(batch))
-        return np.concatenate(parts)
-
-    def _ask(
-        self, first: int, prompts: Sequence[list[int]], wanted: list[int]
-    ) -> NDArray[np.float64]:
-        """Return the log-probabilities of some tokens after the prompts from row `first` on."""
+    def _ask(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
+        """Return the log-probabilities of some tokens after each prompt [M, K]."""
         if len(wanted) > _MOST_TOKEN_IDS:
             raise ScoringError(
                 f"{len(wanted)} label tokens: vllm reads at most {_MOST_TOKEN_IDS}; use the rule "
@@ -188,9 +169,7 @@ class VLLMScorer(TokenEngine):
         answers = self._engine.generate(
             [{"prompt_token_ids": ids} for ids in prompts], self._sampling(wanted), use_tqdm=False
         )
-        return np.array(
-            [self._values(row, answer, wanted) for row, answer in enumerate(answers, first)]
-        )
+        return np.array([self._values(row, answer, wanted) for row, answer in enumerate(answers)])
 
     def _free(self) -> None:
         engine = self._engine
@@ -233,13 +212,3 @@ class VLLMScorer(TokenEngine):
 def _has_token_ids(vllm: Any) -> bool:
     fields = getattr(vllm.SamplingParams, "__struct_fields__", ())
     return "logprob_token_ids" in fields
-
-
-def _require_vllm() -> Any:
-    try:
-        return importlib.import_module("vllm")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"vllm is not installed ({error}), which the vllm engine needs; install it with: "
-            "pip install 'dcs-debias[vllm]'"
-        ) from None

@@ -11,13 +11,12 @@ from dcs.prompting import (
     Example,
     Shots,
     Task,
-    get_task,
     prompt_hash,
     render_prefix,
     render_query,
     select_demonstrations,
 )
-from dcs.scoring import Progress, load_scorer
+from dcs.scoring import Progress
 from dcs.scoring.generation import count_queries, generate_tables
 
 TASK = Task(
@@ -102,15 +101,3 @@ def test_limit() -> None:
     assert count_queries(TASK, shots=2, seed=0, limit=3) == 6
     with pytest.raises(ConfigError, match="limit 0"):
         generate_tables(Clerk(), TASK, shots=2, seed=0, limit=0)
-
-
-def test_with_the_packaged_model() -> None:
-    scorer = load_scorer("tiny_lm", device="cpu")
-    task = get_task("reviews")
-    first, again = (generate_tables(scorer, task, shots="N", seed=0, limit=40) for _ in range(2))
-    for split in first:
-        assert first[split].digest == again[split].digest
-        assert first[split].n_rows == 40
-        assert first[split].provenance.model == "tiny_lm"
-        assert first[split].provenance.revision == scorer.revision
-    assert first["test"].digest != first["optimization"].digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -47,33 +46,7 @@ def measured(tiny_scorer: Scorer) -> dict[tuple[str, Shots], list[Classification
     }
 
 
-def test_folder() -> None:
-    files = {path.name for path in FOLDER.iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= files
-    assert not [name for name in files if name.endswith((".bin", ".py", ".pt"))]
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 4 * 10**6
-    config = json.loads((FOLDER / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"]
-    assert config["head_dim"] >= 32
-    assert "auto_map" not in config
-
-
-def test_card_says_what_it_is_not() -> None:
-    card = (FOLDER / "README.md").read_text()
-    for part in ("demonstration model", "What it is not", "train_tiny_lm.py", "COBias"):
-        assert part in card
-
-
-@pytest.mark.parametrize("name", ["helpdesk", "reviews"])
-def test_label_words_are_single_tokens(tiny_scorer: Scorer, name: str) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
-    for word in get_task(name).label_words:
-        assert len(tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
-
-
-def test_any_text_has_tokens(tiny_scorer: Scorer) -> None:
+def test_any_text_has_tokens_and_label_words_have_one() -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
@@ -81,6 +54,9 @@ def test_any_text_has_tokens(tiny_scorer: Scorer) -> None:
     ids = tokenizer(text)["input_ids"]
     assert ids[0] == tokenizer.bos_token_id
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    for name in ("helpdesk", "reviews"):
+        for word in get_task(name).label_words:
+            assert len(tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
 
 
 @pytest.mark.parametrize("name", ["helpdesk", "reviews"])

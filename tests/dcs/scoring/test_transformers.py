@@ -1,7 +1,11 @@
+"""The Transformers engine against forward passes with nothing clever."""
+
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,59 +13,83 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.prompting import Shots, get_task, render_prefix, render_query, select_demonstrations
-from dcs.scoring import resolve_model
-from dcs.scoring.label_words import class_probabilities, label_token_ids
+from dcs.scoring import LabelRule, load_scorer, resolve_model
 from dcs.scoring.transformers import TransformersScorer
 
+TINY = resolve_model("tiny_lm").location
 TASK = get_task("helpdesk")
 QUERIES = [render_query(TASK, e.text) for e in TASK.examples("test")[:12]]
 QUERIES[3] = render_query(TASK, "Help.")
+WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"reuse_prefix": False},
+    {"token_budget": 100},
+    {"token_budget": 1},
+]
+
+
+def prefix_of(shots: Shots) -> str:
+    return render_prefix(TASK, select_demonstrations(TASK, shots, seed=1))
 
 
 def plain_forward(
-    folder: str, prompts: Sequence[str], label_words: Sequence[str]
+    folder: str, prompts: Sequence[str], words: Sequence[str], rule: LabelRule
 ) -> NDArray[np.float64]:
-    """Return what the field notes ask for, one whole prompt at a time, with nothing clever."""
+    """Score one whole prompt at a time: the next token, or word by word."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = [tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in label_words]
+    labels = [tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words]
+
+    if rule == "first":
+        labels = [label[:1] for label in labels]
+
+    def log_softmax(ids: list[int]) -> Any:
+        with torch.no_grad():
+            return model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+
     rows = []
     for prompt in prompts:
-        with torch.no_grad():
-            logits = model(torch.tensor([tokenizer(prompt)["input_ids"]])).logits[0, -1]
-        softmax = torch.softmax(logits.double(), dim=-1)
-        rows.append([float(softmax[label].mean()) for label in ids])
+        ids = tokenizer(prompt)["input_ids"]
+        if rule == "joint":
+            steps = [log_softmax(ids + label)[len(ids) - 1 : -1] for label in labels]
+            logs = [sum(s[k, t] for k, t in enumerate(ls)) for s, ls in zip(steps, labels)]  # noqa: B905
+            rows.append([float(value.exp()) for value in logs])
+        else:
+            last = log_softmax(ids)[-1].exp()
+            rows.append([float(last[label].mean()) for label in labels])
     probs = np.array(rows)
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
-def check_against_the_plain_forward(folder: str, prefix: str) -> None:
-    expected = plain_forward(folder, [prefix + q for q in QUERIES], TASK.label_words)
-    for settings in ({}, {"reuse_prefix": False}, {"token_budget": 100}, {"token_budget": 1}):
-        scorer = TransformersScorer(folder, device="cpu", **settings)  # type: ignore[arg-type]
-        probs = scorer.score(prefix, QUERIES, TASK.label_words)
+def check(folder: str, prefix: str, words: Sequence[str], rule: LabelRule = "mean") -> None:
+    expected = plain_forward(folder, [prefix + q for q in QUERIES], words, rule)
+    for settings in SETTINGS:
+        scorer = load_scorer(folder, device="cpu", label_rule=rule, **settings)
+        probs = scorer.score(prefix, QUERIES, words)
         np.testing.assert_allclose(probs, expected, atol=1e-5, err_msg=str(settings))
 
 
-@pytest.mark.parametrize("shots", [0, 1, "N"])
-def test_equals_the_plain_forward(shots: Shots) -> None:
-    prefix = render_prefix(TASK, select_demonstrations(TASK, shots, seed=1))
-    check_against_the_plain_forward(resolve_model("tiny_lm").location, prefix)
+class TestEqualsThePlainForward:
+    @pytest.mark.parametrize("shots", [0, 1, "N"])
+    def test_of_single_tokens(self, shots: Shots) -> None:
+        check(TINY, prefix_of(shots), TASK.label_words)
 
+    @pytest.mark.parametrize("rule", ["mean", "first"])
+    def test_of_several_tokens(self, rule: LabelRule) -> None:
+        check(TINY, "", ("quixotry", "abbreviation", "zebra crossing"), rule)
 
-def test_equals_the_plain_forward_of_other_architectures(other_model: Path) -> None:
-    prefix = render_prefix(TASK, select_demonstrations(TASK, 2, seed=1))
-    check_against_the_plain_forward(str(other_model), prefix)
+    def test_of_whole_words(self) -> None:
+        check(TINY, prefix_of(1), WORDS, "joint")
 
-
-def test_label_words_of_several_tokens() -> None:
-    words = ("quixotry", "abbreviation", "zebra crossing")
-    scorer = TransformersScorer("tiny_lm", device="cpu")
-    expected = plain_forward(resolve_model("tiny_lm").location, QUERIES, words)
-    np.testing.assert_allclose(scorer.score("", QUERIES, words), expected, atol=1e-5)
+    @pytest.mark.parametrize(("rule", "words"), [("mean", TASK.label_words), ("joint", WORDS)])
+    def test_of_other_architectures(
+        self, other_model: Path, rule: LabelRule, words: Sequence[str]
+    ) -> None:
+        check(str(other_model), prefix_of(2), words, rule)
 
 
 def test_prefix_and_query_may_share_a_token() -> None:
@@ -71,72 +99,91 @@ def test_prefix_and_query_may_share_a_token() -> None:
     np.testing.assert_allclose(split, whole, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("abbreviation", "entity", "description", "human", "location", "number"),
-        ("world", "sports", "business", "technology"),
-        ("true", "false"),
-        ("yes", "no", "maybe"),
-        ("ja", "nein", "vielleicht"),
-    ],
-)
-def test_tiny_lm_takes_label_words_of_other_tasks(words: tuple[str, ...]) -> None:
-    probs = TransformersScorer("tiny_lm", device="cpu").score("", ["Text: a b\nLabel:"], words)
-    assert np.isfinite(probs).all()
+def test_a_model_in_memory() -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = (
+        kind.from_pretrained(TINY) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    scorer = TransformersScorer.from_model(model, tokenizer, name="mine")
+    loaded = TransformersScorer("tiny_lm", device="cpu")
+    assert (scorer.model, scorer.revision) == ("mine", "unknown")
+    assert scorer.settings == loaded.settings
+    np.testing.assert_array_equal(
+        scorer.score("", QUERIES, TASK.label_words), loaded.score("", QUERIES, TASK.label_words)
+    )
 
 
 def test_closed_scorer() -> None:
     scorer = TransformersScorer("tiny_lm", device="cpu")
     scorer.close()
-    with pytest.raises(ScoringError, match="has been closed"):
+    with pytest.raises(ScoringError, match="closed"):
         scorer.score("", QUERIES, TASK.label_words)
 
 
-class TestLabelTokens:
+class TestOutOfMemory:
+    """The model's forward pass fails as told: a scorer of a model in memory."""
+
     @staticmethod
-    def find(words: Sequence[str], prompt: str = "Label:") -> tuple[tuple[int, ...], ...]:
-        # A tokenizer of one token per character, 1 at the start of every text.
-        return label_token_ids(
-            prompt, words, encode=lambda text: [1, *map(ord, text)], describe=chr
+    def scorer(failure: Callable[[int], Exception | None], **options: Any) -> TransformersScorer:
+        """Return a scorer whose model fails on batches for which `failure` gives an error."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        model = AutoModelForCausalLM.from_pretrained(TINY)
+        forward = model.forward
+
+        def limited(*args: Any, **inputs: Any) -> Any:
+            error = failure(inputs["input_ids"].shape[0])
+            if error is not None:
+                raise error
+            return forward(*args, **inputs)
+
+        model.forward = limited
+        tokenizer = AutoTokenizer.from_pretrained(TINY)
+        return TransformersScorer.from_model(model, tokenizer, name="small", **options)
+
+    @pytest.mark.parametrize("rule", ["mean", "joint"])
+    @pytest.mark.parametrize(
+        "said", [None, "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory: 9 GB"]
+    )
+    def test_halves_the_batch_and_goes_on(
+        self, rule: str, said: str | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        import torch
+
+        def failure(rows: int) -> Exception | None:
+            error = torch.OutOfMemoryError("full") if said is None else RuntimeError(said)
+            return error if rows > 2 else None
+
+        steps: list[int] = []
+        with caplog.at_level(logging.WARNING):
+            probs = self.scorer(failure, label_rule=rule).score(
+                prefix_of(1), QUERIES, TASK.label_words, progress=steps.append
+            )
+        expected = load_scorer("tiny_lm", device="cpu", label_rule=rule)
+        np.testing.assert_allclose(
+            probs, expected.score(prefix_of(1), QUERIES, TASK.label_words), atol=1e-5
         )
+        assert (sum(steps), max(steps) <= 2) == (len(QUERIES), True)
+        assert "out of memory" in caplog.text
 
-    def test_leading_space_belongs_to_the_word(self) -> None:
-        assert self.find(("a",), prompt="Label:\n") == ((ord("a"),),)
+    def test_other_failures_are_not_taken_for_it(self) -> None:
+        scorer = self.scorer(lambda rows: RuntimeError("shapes do not match"))
+        with pytest.raises(RuntimeError, match="shapes do not match"):
+            scorer.score("", QUERIES, TASK.label_words)
 
-    def test_same_first_token(self) -> None:
-        # Every word starts with the space, which is a token of its own here.
-        with pytest.raises(ScoringError, match=r"'ab' \(' ', 'a', 'b'\) and 'cd' \(' ', 'c'"):
-            self.find(("ab", "cd"))
+    def test_a_single_prompt_too_large(self) -> None:
+        scorer = self.scorer(lambda rows: RuntimeError("can't allocate memory"))
+        with pytest.raises(ScoringError, match="'small'"):
+            scorer.score("", QUERIES, TASK.label_words)
 
-    def test_same_tokens_in_another_order(self) -> None:
-        with pytest.raises(ScoringError, match="'ab' .* and 'ba' "):
-            self.find(("ab", "ba"), prompt="\n")
+    def test_a_model_that_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
 
-    def test_shared_later_tokens_are_fine(self) -> None:
-        assert self.find(("abb", "cb"), prompt="\n") == ((97, 98), (99, 98))
+        def full(*args: Any, **kwargs: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
 
-    def test_a_word_without_tokens(self) -> None:
-        with pytest.raises(ScoringError, match="label word 'b' has no token"):
-            label_token_ids("a", ("b",), encode=lambda text: [1], describe=chr)
-
-
-class TestClassProbabilities:
-    def test_mean_of_tokens_then_normalised(self) -> None:
-        logits = np.log([[0.1, 0.3, 0.05], [0.2, 0.2, 0.4]])
-        probs = class_probabilities(logits, ((7, 9), (8,)))
-        expected = np.array([[0.075, 0.3], [0.3, 0.2]])
-        np.testing.assert_allclose(probs, expected / expected.sum(axis=1, keepdims=True))
-
-    def test_a_constant_changes_nothing_and_far_values_stay_finite(self) -> None:
-        logits = np.array([[-900.0, -1800.0], [900.0, 899.0]])
-        probs = class_probabilities(logits, ((3,), (5,)))
-        np.testing.assert_allclose(probs, class_probabilities(logits + 500.0, ((3,), (5,))))
-        assert np.isfinite(probs).all()
-
-    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    def test_values_that_are_not_finite(self, value: float) -> None:
-        logits = np.zeros((3, 2))
-        logits[1, 0] = value
-        with pytest.raises(ScoringError, match="query 1: the model gives"):
-            class_probabilities(logits, ((3,), (5,)))
+        monkeypatch.setattr(torch.nn.Module, "to", full)
+        with pytest.raises(ScoringError, match="'tiny_lm'") as caught:
+            load_scorer("tiny_lm", device="cpu")
+        assert "\n" not in str(caught.value)
