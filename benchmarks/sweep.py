@@ -30,26 +30,10 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import CellRecord, Recorder
 from workflows.cells import Cell, TableRequest
-from workflows.cluster.driver import run_sweep
+from workflows.cluster.driver import Silent, run_sweep
 from workflows.config.sweep import SweepConfig, load_config, packaged_config
 from workflows.plan import SweepPlan, plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def tables(self, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def cells(self, done: int, total: int, failed: int) -> None:
-        """Say nothing."""
-
-    def computed(self, record: CellRecord) -> None:
-        """Say nothing."""
-
-    def machines(self, **usage: float) -> None:
-        """Say nothing."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tracking import Archive, CellRecord, Recorder, RecorderReport
 from tracking.store import queries
-from workflows.cluster.driver import run_sweep
+from workflows.cluster.driver import Silent, run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import plan_sweep, sweep_key
 
@@ -24,18 +24,6 @@ CONFIG = SweepConfig(
     tuner=TunerSettings(trials=10),
     tracking={"trials": "none", "figures": "none"},
 )
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def tables(self, done: int, total: int) -> None: ...
-
-    def cells(self, done: int, total: int, failed: int) -> None: ...
-
-    def computed(self, record: CellRecord) -> None: ...
-
-    def machines(self, **usage: float) -> None: ...
 
 
 def write_config(path: Path, config: SweepConfig = CONFIG) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from tests.workflows.conftest import biased_table
 from tracking import Archive, CellRecord
 from workflows.cells import cells_of, request_key
-from workflows.cluster.driver import run_sweep
+from workflows.cluster.driver import Silent, run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
 from workflows.estimate import estimate
 from workflows.plan import (
@@ -106,17 +106,12 @@ def test_finished_cells_come_in_the_order_of_the_configuration(tmp_path):
     for cell in reversed(cells):
         error = ValueError("any record will do")
         archive.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
-    records = run_sweep(plan_sweep(CONFIG, tmp_path), _Nowhere(), _Silent())
+    records = run_sweep(plan_sweep(CONFIG, tmp_path), _Nowhere(), Silent())
     assert [record.key for record in records] == expected
 
 
 class _Nowhere:
     def record(self, record: CellRecord, figures: object = None) -> None: ...
-
-
-class _Silent:
-    def tables(self, done: int, total: int) -> None: ...
-    def cells(self, done: int, total: int, failed: int) -> None: ...
 
 
 def test_what_is_left_is_judged_by_what_is_like_it(begun):

@@ -15,8 +15,8 @@ import pytest
 
 from tests.faults.processes import wait_for
 from tests.workflows.conftest import run_dcs
-from tracking import Archive, CellRecord, Recorder
-from workflows.cluster.driver import run_sweep
+from tracking import Archive, Recorder
+from workflows.cluster.driver import Silent, run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import plan_sweep, sweep_key
 
@@ -37,18 +37,6 @@ CONFIG = SweepConfig(
 N_CELLS = 4
 SECONDS = 600.0
 TIMES = {"seconds", "opt/seconds", "started_ms", "finished_ms", "provenance"}
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def tables(self, done: int, total: int) -> None: ...
-
-    def cells(self, done: int, total: int, failed: int) -> None: ...
-
-    def computed(self, record: CellRecord) -> None: ...
-
-    def machines(self, **usage: float) -> None: ...
 
 
 @contextmanager

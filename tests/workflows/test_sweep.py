@@ -12,7 +12,7 @@ from dcs.errors import ScoringError, TableError
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from workflows.cells import request_key, table_requests
-from workflows.cluster.driver import run_sweep
+from workflows.cluster.driver import Silent, run_sweep
 from workflows.cluster.placement import place
 from workflows.config.sweep import SweepConfig, TrackingSettings, TunerSettings
 from workflows.estimate import estimate
@@ -32,7 +32,7 @@ CONFIG = SweepConfig(
 )
 
 
-class Steps:
+class Steps(Silent):
     """Keeps what a sweep said."""
 
     def __init__(self) -> None:

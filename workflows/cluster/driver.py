@@ -27,7 +27,7 @@ from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import failed_record
 from workflows.tuning.study import StudyStorageError, check_storage
 
-__all__ = ["Driver", "SweepProgress", "run_sweep"]
+__all__ = ["Driver", "Silent", "SweepProgress", "run_sweep"]
 
 #: A worker that dies (out of memory, a lost node) is tried again so often.
 _RETRIES = 3
@@ -95,6 +95,10 @@ class SweepProgress(Protocol):
         cpus_used, cpus, gpus_used, gpus : float
             What is at work, and what there is.
         """
+
+
+class Silent(SweepProgress):
+    """Progress that nobody watches."""
 
 
 class Driver:

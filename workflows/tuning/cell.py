@@ -27,7 +27,7 @@ from workflows.tuning.front import run_front
 from workflows.tuning.paper import run_study
 from workflows.tuning.study import Fitted, StoredStudy
 
-__all__ = ["compute_cell", "failed_record", "table_cells", "tune_cells"]
+__all__ = ["compute_cell", "failed_record", "optimization_rows", "table_cells", "tune_cells"]
 
 
 @one_thread()
@@ -64,7 +64,7 @@ def compute_cell(
         With status FINISHED; errors propagate.
     """
     started_ms = _now_ms()
-    optimization = _sized(optimization, cell)
+    optimization = optimization_rows(optimization, cell)
     stored = None
     if storage is not None:
         stored = StoredStudy(storage, cell.key, {"cell": cell.label, "sweep": sweep})
@@ -96,8 +96,8 @@ def compute_cell(
     )
 
 
-def _sized(table: ProbabilityTable, cell: Cell) -> ProbabilityTable:
-    """Return the optimization rows that a cell may use."""
+def optimization_rows(table: ProbabilityTable, cell: Cell) -> ProbabilityTable:
+    """Return the rows of the optimization table that a cell uses: all, or a seeded choice."""
     if cell.optimization_size is None or cell.optimization_size >= table.n_rows:
         return table
     rows = stratified_choice(

@@ -15,7 +15,7 @@ from tests.workflows.conftest import biased_table
 from tracking import CellRecord
 from workflows.cells import Cell
 from workflows.config.sweep import TunerSettings
-from workflows.tuning.cell import compute_cell
+from workflows.tuning.cell import compute_cell, optimization_rows
 from workflows.tuning.paper import certify, run_study
 
 TABLE, TEST = biased_table(), biased_table(600, seed=1)
@@ -133,22 +133,15 @@ def test_a_cell_on_fewer_rows_uses_no_others(method):
     record = _computed(cell)
     assert record.provenance["tables"]["optimization"]["rows"] == 30
     assert record.identity["optimization_size"] == 30
+    used = optimization_rows(TABLE, cell)
+    assert np.bincount(used.labels).tolist() == [10, 10, 10]
     # Rows that were left out may hold anything.
-    used = {str(row) for row in _rows_used(cell)}
     probs = TABLE.probs.copy()
-    spoiled = [i for i, name in enumerate(TABLE.ids) if name not in used]
+    spoiled = [i for i, name in enumerate(TABLE.ids) if name not in set(used.ids)]
     probs[spoiled] = np.roll(probs[spoiled], 1, axis=1)
     other = dataclasses.replace(TABLE, probs=probs)
     again = compute_cell(cell, other, TEST, sweep="ablation")
     assert again.scheme == record.scheme
-
-
-def _rows_used(cell: Cell) -> set[str]:
-    from workflows.tuning.cell import _sized
-
-    table = _sized(TABLE, cell)
-    assert np.bincount(table.labels).tolist() == [10, 10, 10]
-    return set(table.ids)
 
 
 def test_more_rows_than_there_are_are_all_rows():
