@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from dcs.evaluation.formatting import chance, percent
@@ -159,7 +161,7 @@ def main_results(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
     return _task_table(
         cells,
         rows={"method": list(dict.fromkeys(c.identity.get("method") for c in cells))},
-        titles=(method_title,),
+        titles={"method": method_title},
         published=("paper_results", like_the_papers) if paper_too else None,
         name="main_results",
         title="Main results: accuracy and COBias on the test rows, %",
@@ -201,7 +203,7 @@ def _objective_table(cells: Sequence[CellRecord], *, paper_too: bool) -> ResultT
     return _task_table(
         cells,
         rows={OBJECTIVE: axis.values},
-        titles=(objective_title,),
+        titles={OBJECTIVE: objective_title},
         published=("paper_ablation", terms) if paper_too else None,
         averages=False,
         name="objective_ablation",
@@ -213,7 +215,7 @@ def _axis_table(cells: Sequence[CellRecord], axis: Axis) -> ResultTable:
     return _task_table(
         cells,
         rows={"method": axis.methods, axis.name: axis.in_order},
-        titles=(method_title, axis.short),
+        titles={"method": method_title, axis.name: axis.short},
         published=None,
         name=f"{axis.name}_by_method" if axis.name == OBJECTIVE else f"{axis.name}_ablation",
         title=f"Ablation by {axis.title}: accuracy and COBias on the test rows, %",
@@ -224,7 +226,7 @@ def _task_table(
     cells: Sequence[CellRecord],
     *,
     rows: Mapping[str, Sequence[Any]],
-    titles: Sequence[Callable[[Any], str]],
+    titles: Mapping[str, Callable[[Any], str]],
     published: tuple[str, Mapping[Any, str | None]] | None,
     averages: bool = True,
     name: str,
@@ -256,61 +258,84 @@ def _task_table(
         ),
         ignore_index=True,
     )
-    if published is not None:
-        tidy = _with_paper(tidy, *published)
-    compared = published is not None and bool(tidy["paper_accuracy"].notna().any())
+    tidy = _with_paper(tidy, *(published or ("paper_results", {})))
     seen = Counter(map(task_title, columns))
     heads = {
         (measure, task): f"{_HEADS[measure]} {_column_title(task, seen)}"
         for measure in MEASURES
         for task in columns
     }
-    labels = ["model", "shots", *(label.replace("_", " ") for label in rows)]
-    lines: list[dict[str, str]] = []
-    kinds: list[RowKind] = []
-    keys, groups = grouped(tidy, by)
-    for where, (_, group) in zip(keys.itertuples(index=False, name=None), groups, strict=True):
-        model, shots, *values = where
-        shown = [title_of(value) for title_of, value in zip(titles, values, strict=True)]
-        first = [_text(model), _text(shots), *shown[:-1]]
-        for kind in _KINDS if compared and group["paper_accuracy"].notna().any() else _KINDS[:1]:
-            last = {"paper": f"{shown[-1]}, paper", "difference": kind}.get(kind, shown[-1])
-            figures = {
-                heads[measure, row["task"]]: _figure(row, measure, kind)
-                for row in group.to_dict("records")
-                for measure in MEASURES
-            }
-            lines.append(dict(zip(labels, [*first, last], strict=True)) | figures)
-            kinds.append(kind)
-    shown_estimates = [each for m in MEASURES for each in _estimates_of(tidy, m)]
+    shown = {measure: _estimates_of(tidy, measure) for measure in MEASURES}
+    long = [
+        tidy[by].assign(
+            column=[heads[measure, task] for task in tidy["task"]],
+            measured=[each.marked() for each in shown[measure]],
+            paper=list(map(percent, tidy[f"paper_{measure}"], tidy[f"paper_{measure}_sd"])),
+            difference=_gaps(tidy[f"{measure}_mean"], tidy[f"paper_{measure}"]),
+        )
+        for measure in MEASURES
+    ]
+    text, kinds = _compared(
+        pd.concat(long),
+        {"model": _text, "shots": _text, **titles},
+        list(heads.values()),
+        marked=by[-1],
+    )
+    text = text.rename(columns=lambda name: name.replace("_", " ") if name in by else name)
     numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
-    if compared:
+    if "paper" in kinds:
         for m in MEASURES:
             tidy[f"{m}_difference"] = tidy[f"{m}_mean"] - tidy[f"paper_{m}"]
         numbers += [f"paper_{m}" for m in MEASURES] + [f"{m}_difference" for m in MEASURES]
-    notes = (notes_of(shown_estimates), note, _PAPER_NOTE if compared else "")
     return ResultTable(
         name=name,
         title=title,
         frame=tidy[numbers],
-        text=pd.DataFrame(lines, columns=[*labels, *heads.values()]).fillna(""),
-        words=tuple(labels),
-        kinds=tuple(kinds),
+        text=text,
+        words=tuple(text.columns[: len(by)]),
+        kinds=kinds,
         sections=2,
-        note=" ".join(filter(None, notes)),
+        note=_note([*chain(*shown.values())], kinds, note),
     )
 
 
 _KINDS: Final[tuple[RowKind, ...]] = ("measured", "paper", "difference")
 
 
-def _figure(row: Mapping[Any, Any], measure: str, kind: RowKind) -> str:
-    if kind == "measured":
-        return Estimate.of(row, measure).marked()
-    theirs = row[f"paper_{measure}"]
-    if kind == "paper":
-        return percent(theirs, row[f"paper_{measure}_sd"])
-    return difference(100 * row[f"{measure}_mean"], 100 * theirs)
+def _compared(
+    long: pd.DataFrame,
+    titles: Mapping[str, Callable[[Any], str]],
+    columns: Sequence[str],
+    *,
+    marked: str,
+) -> tuple[pd.DataFrame, tuple[RowKind, ...]]:
+    """Return the text of a table: ours, and below it the paper's and the difference.
+
+    `long` has a row per row and column of the table: the keys of `titles`, which give their text,
+    ``column`` and a text of each kind. The key `marked` says what is not ours.
+    """
+    import pandas as pd
+
+    lines: list[dict[Any, str]] = []
+    kinds: list[RowKind] = []
+    keys, groups = grouped(long, list(titles))
+    for key, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
+        head = {name: title_of(key[name]) for name, title_of in titles.items()}
+        names = {"measured": head[marked], "paper": f"{head[marked]}, paper"}
+        for kind in _KINDS if (group["paper"] != "").any() else _KINDS[:1]:
+            figures = dict(zip(group["column"], group[kind], strict=True))
+            lines.append({**head, marked: names.get(kind, kind), **figures})
+            kinds.append(kind)
+    return pd.DataFrame(lines, columns=[*titles, *columns]).fillna(""), tuple(kinds)
+
+
+def _note(shown: Iterable[Estimate], kinds: Sequence[RowKind], more: str = "") -> str:
+    parts = (notes_of(shown), more, _PAPER_NOTE if "paper" in kinds else "")
+    return " ".join(filter(None, parts))
+
+
+def _gaps(ours: Iterable[float], theirs: Iterable[float]) -> list[str]:
+    return [difference(100 * a, 100 * b) for a, b in zip(ours, theirs, strict=True)]
 
 
 def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> Iterable[pd.DataFrame]:
@@ -335,14 +360,14 @@ def _with_paper(tidy: pd.DataFrame, name: str, called: Mapping[Any, str | None])
     paper = paper_frame(name)
     columns = [f"{measure}{more}" for measure in MEASURES for more in ("", "_sd")]
     figures = paper.reindex(columns=columns).astype(float).add_prefix("paper_") / 100
-    *_, column = (c for c in paper.columns[:4] if c in ("method", OBJECTIVE))
+    column = OBJECTIVE if name == "paper_ablation" else "method"
     paper = paper[["model", "shots", column, "task"]].join(figures)
     known = tidy["task"].where(tidy["task"].isin(_AVERAGES), tidy["task"].map(paper_task))
     keys = tidy[[]].assign(
         model=tidy["model"].map(paper_model),
         shots=tidy["shots"].map(str),
         task=known.where(tidy["whole"]),
-        **{column: tidy[column].map(called)},
+        **{column: tidy[column].map(called) if called else None},
     )
     return tidy.join(keys.merge(paper, how="left")[list(figures)])
 
@@ -372,65 +397,66 @@ def scheme_summary(
 
     cells = [c for c in main_cells(finished_cells(records)) if c.identity.get("method") == method]
     tidy = _schemes_of(cells)
-    lines: list[dict[str, str]] = []
-    kinds: list[RowKind] = []
-    for (model, task, shots), group in tidy.groupby([*_PROMPT], sort=False, dropna=False):
-        weights, memberships = group["weights"].mean(), group["memberships"].mean()
-        head = {"model": _text(model), "task": task_title(task), "shots": _text(shots)}
-        lines.append(
-            {
-                **head,
-                "classes": str(int(weights + memberships)),
-                "weights": f"{weights:.1f}",
-                "memberships": f"{memberships:.1f}",
-                "ratio": f"{memberships / weights:.2f}" if weights else "-",
-                "memberships by seed": "/".join(map(str, group["memberships"])),
-                _WEAKEST: "; ".join(
-                    map(_weakest_text, group.dropna(subset="weakest_class").to_dict("records"))
-                ),
-            }
-        )
-        kinds.append("measured")
-        for own in paper_rows("paper_schemes", model=model, task=task, shots=shots)[:paper_too]:
-            weakest = paper_rows("paper_weakest_classes", model=model, task=task, shots=shots)
-            lines.append(
-                {
-                    **head,
-                    "task": f"{task_title(task)}, paper",
-                    **{name: own[name] for name in ("classes", "weights", "memberships", "ratio")},
-                    "memberships by seed": own["memberships_by_seed"],
-                    _WEAKEST: "; ".join(
-                        f"{row['seed']}: {row['class']} (M) {row['before']} → {row['after']}"
-                        for row in weakest
-                    ),
-                }
-            )
-            lines.append(
-                {
-                    **head,
-                    "task": "difference",
-                    "weights": difference(weights, float(own["weights"])),
-                    "memberships": difference(memberships, float(own["memberships"])),
-                    "ratio": difference(memberships / weights, float(own["ratio"]), digits=2)
-                    if weights
-                    else "",
-                }
-            )
-            kinds += ["paper", "difference"]
-    heads = ["classes", "weights", "memberships", "ratio", "memberships by seed", _WEAKEST]
+    keys, groups = grouped(tidy, _PROMPT)
+    long = [
+        {**where, "column": column, **dict(zip(_KINDS, texts, strict=True))}
+        for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True)
+        for column, texts in _scheme_texts(where, group, paper_too=paper_too).items()
+    ]
+    columns = ["classes", "weights", "memberships", "ratio", "memberships by seed", _WEAKEST]
+    titles = {"model": _text, "task": task_title, "shots": _text}
+    text, kinds = _compared(
+        pd.DataFrame(long, columns=[*_PROMPT, "column", *_KINDS]), titles, columns, marked="task"
+    )
     return ResultTable(
         name="schemes",
         title=f"Correction schemes of {method_title(method)}: weights against memberships",
         frame=tidy,
-        text=pd.DataFrame(lines, columns=[*_PROMPT, *heads]).fillna(""),
+        text=text,
         words=(*_PROMPT, "memberships by seed", _WEAKEST),
-        kinds=tuple(kinds),
+        kinds=kinds,
         note="Classes with each kind of correction, mean over seeds; ratio of memberships to "
         "weights. (M): a membership corrects the weakest class.",
     )
 
 
 _WEAKEST: Final = "weakest class by seed, before → after"
+
+
+def _scheme_texts(
+    where: Mapping[Any, Any], group: pd.DataFrame, *, paper_too: bool
+) -> dict[str, tuple[str, str, str]]:
+    """Return what the columns say of the schemes of a prompt: ours, the paper's, difference."""
+    weights, memberships = group["weights"].mean(), group["memberships"].mean()
+    ratio = memberships / weights if weights else math.nan
+    ours = {"classes": weights + memberships, "weights": weights, "memberships": memberships}
+    own: dict[Any, Any] = next(iter(paper_rows("paper_schemes", **where)[:paper_too]), {})
+    weakest = paper_rows("paper_weakest_classes", **where) if own else []
+    texts = {
+        name: (
+            f"{value:.{name != 'classes':d}f}",
+            own.get(name, ""),
+            difference(value, float(own[name])) if own and name != "classes" else "",
+        )
+        for name, value in ours.items()
+    }
+    texts["ratio"] = (
+        "-" if is_missing(ratio) else f"{ratio:.2f}",
+        own.get("ratio", ""),
+        difference(ratio, float(own["ratio"]), digits=2) if own else "",
+    )
+    by_seed = "/".join(map(str, group["memberships"]))
+    texts["memberships by seed"] = (by_seed, own.get("memberships_by_seed", ""), "")
+    known = group.dropna(subset="weakest_class").to_dict("records")
+    texts[_WEAKEST] = (
+        "; ".join(map(_weakest_text, known)),
+        "; ".join(
+            f"{row['seed']}: {row['class']} (M) {row['before']} → {row['after']}"
+            for row in weakest
+        ),
+        "",
+    )
+    return texts
 
 
 def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
@@ -487,63 +513,65 @@ def _class_table(
 ) -> ResultTable:
     import pandas as pd
 
-    found = estimates(cells_frame(cells), ["key"]).to_dict("records")
-    totals: dict[Any, Mapping[Any, Any]] = {row["key"]: row for row in found}
     by = ["model", "shots", "method", "seed"]
     tidy = classes_frame(cells)
-    tidy["paper_accuracy"] = float("nan")
+    tidy["paper_accuracy"] = _paper_accuracies(tidy) if paper_too else math.nan
     heads = [name if name not in _CLASS_HEADS else f"class {name}" for name in classes]
-    lines: list[dict[str, str]] = []
-    kinds: list[RowKind] = []
-    shown: list[Estimate] = []
-    for (key, model, shots, method, seed), group in tidy.groupby(
-        ["key", *by], sort=False, dropna=False
-    ):
-        total = [Estimate.of(totals[key], measure) for measure in MEASURES]
-        after = [Estimate.of_class(row) for row in group.to_dict("records")]
-        shown += [*total, *after]
-        head = dict(
-            zip(by, (_text(model), _text(shots), method_title(method), str(seed)), strict=True)
+    totals = estimates(cells_frame(cells), by)
+    shown = {measure: _estimates_of(totals, measure) for measure in MEASURES}
+    after = [Estimate.of_class(row) for row in tidy.to_dict("records")]
+    long = [
+        totals[by].assign(
+            column=_HEADS[measure],
+            measured=[each.marked() for each in own],
+            paper="",
+            difference="",
         )
-        figures = [
-            *(each.marked() for each in total),
-            *(each.percent(coarse=True) for each in after),
-        ]
-        lines.append(head | dict(zip([*_HEADS.values(), *heads], figures, strict=True)))
-        kinds.append("measured")
-        paper = {
-            row["class"].lower(): float(row["accuracy"]) / 100
-            for row in paper_rows("paper_class_accuracies", model=model, task=task, shots=shots)
-            if paper_too and (row["seed"], row["method"]) == (str(seed), method)
-        }
-        if paper:
-            names = group["class"].map(lambda name: str(name).lower())
-            theirs = names.map(paper).astype(float)
-            tidy.loc[group.index, "paper_accuracy"] = theirs
-            gaps = (
-                difference(100 * ours.mean, 100 * own)
-                for ours, own in zip(after, theirs, strict=True)
-            )
-            published = dict(zip(heads, map(percent, theirs), strict=True))
-            lines.append(head | {"method": f"{head['method']}, paper"} | published)
-            lines.append(head | {"method": "difference"} | dict(zip(heads, gaps, strict=True)))
-            kinds += ["paper", "difference"]
-    compared = "paper" in kinds
+        for measure, own in shown.items()
+    ]
+    named = tidy["class"].map(dict(zip(classes, heads, strict=True)))
+    long.append(
+        tidy[by].assign(
+            column=named,
+            measured=[each.percent(coarse=True) for each in after],
+            paper=list(map(percent, tidy["paper_accuracy"])),
+            difference=_gaps(tidy["after"], tidy["paper_accuracy"]),
+        )
+    )
+    titles: dict[str, Callable[[Any], str]] = {"model": _text, "shots": _text}
+    titles |= {"method": method_title, "seed": str}
+    columns = [*_HEADS.values(), *heads]
+    text, kinds = _compared(pd.concat(long), titles, columns, marked="method")
     tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
-    numbers = ["model", "task", *by[1:], "class", "accuracy", "low", "high"] + [
-        "paper_accuracy"
-    ] * compared
+    numbers = ["model", "task", *by[1:], "class", "accuracy", "low", "high"]
+    numbers += ["paper_accuracy"] if "paper" in kinds else []
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in str(task))
     return ResultTable(
         name=f"class_accuracies_{stem}",
         title=f"Class accuracies of {task_title(task)} by seed, % of test rows",
         frame=tidy[numbers],
-        text=pd.DataFrame(lines, columns=[*_CLASS_HEADS, *heads]).fillna(""),
+        text=text,
         words=tuple(by),
-        kinds=tuple(kinds),
+        kinds=kinds,
         sections=2,
-        note=" ".join(filter(None, (notes_of(shown), _PAPER_NOTE if compared else ""))),
+        note=_note([*chain(*shown.values(), after)], kinds),
     )
+
+
+def _paper_accuracies(tidy: pd.DataFrame) -> list[float]:
+    """Return the paper's class accuracies where it has the cell and the class; else NaN."""
+    columns = ["model", "task", "shots", "seed", "method", "class"]
+    paper = paper_frame("paper_class_accuracies")
+    known = {
+        (*row[:-1], str(row[-1]).lower()): float(accuracy) / 100
+        for *row, accuracy in paper[[*columns, "accuracy"]].itertuples(index=False, name=None)
+    }
+    return [
+        known.get(
+            (paper_model(model), paper_task(task), *map(str, rest), str(name).lower()), math.nan
+        )
+        for model, task, *rest, name in tidy[columns].itertuples(index=False, name=None)
+    ]
 
 
 _CLASS_HEADS: Final = ("model", "shots", "method", "seed", *_HEADS.values())

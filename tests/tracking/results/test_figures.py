@@ -15,6 +15,7 @@ from matplotlib.text import Text
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, SchemeError
+from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord, TrialRecord
@@ -34,6 +35,7 @@ from tracking.results.figures import (
     trace_figure,
     tradeoff_figure,
 )
+from tracking.results.figures.schemes import class_histograms
 from tracking.results.figures.search import importances
 from tracking.results.figures.style import empty_figure, label_points
 
@@ -199,6 +201,21 @@ def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
             make_cell(1),
             table=ProbabilityTable.from_arrays(np.eye(2), np.array([0, 1]), classes=("a", "b")),
         )
+
+
+def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
+    table = ProbabilityTable.from_arrays(
+        np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [1.0, 0.0]]),
+        np.array([0, 1, 1, 0]),
+        classes=("World", "Sports"),
+    )
+    scheme = CorrectionScheme.from_dict(make_cell().scheme)
+    assert scheme.classes == ("Sports", "World")
+    counts = class_histograms(table, scheme)
+    assert [sum(of_class) for of_class in counts["all"]] == [4, 4]
+    sports, world = (np.flatnonzero(of_class).tolist() for of_class in counts["own"])
+    assert sports == [16, 32], "0.4 and 0.8 in 40 bins"
+    assert world == [36, 39], "1 lies in the last bin"
 
 
 def test_the_overview_leaves_out_what_there_is_nothing_for() -> None:
