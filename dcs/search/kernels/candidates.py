@@ -166,7 +166,7 @@ def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> Non
     threshold, key, slot = room.threshold, room.key, room.slot
     weights, bins, reached = table.weights, table.bins, room.reached
     last = np.float64(bins.size - 1)
-    scale = last - 1.0
+    scale = (last - 1.0) / max(1.0, weights[-1])
     for m in range(column.size):
         x = threshold[m] / column[m] * scale
         # Also false where p is 0 and the quotient is not a number: no weight wins there.

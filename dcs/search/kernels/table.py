@@ -166,22 +166,23 @@ def _plan(
     """Divide the corrections into those judged one by one and the weights in a histogram.
 
     Bin b tells the first weight that wins a row where a weight must exceed a ratio in
-    ``[b, b + 1) / 4096``. Where the ratio lies too close to a weight to be sure despite rounding,
-    the bin holds ``-1 - g`` instead, and the search starts at weight g. Weights too close to each
-    other for that are judged one by one as well.
+    ``[b, b + 1) / 4096``, times the largest weight where that is above 1. Where the ratio lies too
+    close to a weight to be sure despite rounding, the bin holds ``-1 - g`` instead, and the search
+    starts at weight g. Weights too close to each other for that are judged one by one as well.
     """
     is_weight = np.array([isinstance(c, Weight) for c in corrections])
     values = corrections.coefficients[:, 1]
     weighed = np.flatnonzero(is_weight)
     weighed = weighed[np.argsort(values[weighed])]
-    if weighed.size > 1 and np.diff(values[weighed]).min() < 2 / _BINS:
+    bins_per_unit = _BINS / values[weighed].max(initial=1.0)
+    if weighed.size > 1 and np.diff(values[weighed]).min() < 2 / bins_per_unit:
         weighed = weighed[:0]
     direct = np.setdiff1d(np.arange(len(corrections)), weighed)
     weights = values[weighed]
-    edges = np.arange(_BINS + 2) / _BINS
+    edges = np.arange(_BINS + 2) / bins_per_unit
     low = np.searchsorted(weights, edges - 1e-9)
-    high = np.searchsorted(weights, edges + (1 / _BINS + 1e-9))
-    # The last bin holds every ratio that is far above 1, or not a number: no weight wins.
+    high = np.searchsorted(weights, edges + (1 / bins_per_unit + 1e-9))
+    # The last bin holds every ratio above the largest weight, or not a number: no weight wins.
     low[-1] = high[-1] = weights.size
     bins = np.where(low == high, low, -1 - low).astype(np.int32)
     return direct.astype(np.int64), weighed.astype(np.int64), bins

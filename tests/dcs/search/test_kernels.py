@@ -19,7 +19,7 @@ _CLOSE_WEIGHTS = CorrectionSet(
     (Membership(0, 1, 1), Weight(0.5), Weight(np.nextafter(0.5, 1)), Weight(0.9))
 )
 _UNEVEN_WEIGHTS = CorrectionSet(
-    (Weight(0.9), Weight(1.0), Weight(0.123), Membership(0.1, 0.3, 1.0), Weight(0.125))
+    (Weight(0.9), Weight(1.0), Weight(0.123), Membership(0.1, 0.3, 1.0), Weight(3.7))
 )
 
 
@@ -105,10 +105,6 @@ def test_random_stream_is_splitmix() -> None:
     # The first outputs of the reference implementation for this seed.
     for word in (6457827717110365317, 3203168211198807973, 9817491932198370423):
         assert uniform(stream) == (word >> 11) * 2.0**-53
-
-
-def test_random_indices_cover_their_range() -> None:
-    stream = np.array([7], np.uint64)
     assert {below(stream, 5) for _ in range(200)} == set(range(5))
 
 
