@@ -20,7 +20,7 @@ from dcs.selection.settings import Hyperparameters, Prepared
 
 __all__ = [
     "Folds",
-    "Mapping",
+    "Mapper",
     "cobias_noise",
     "cross_validate",
     "stratified_folds",
@@ -33,7 +33,7 @@ R = TypeVar("R")
 _FEW_ROWS: Final = 200
 
 
-class Mapping(Protocol):
+class Mapper(Protocol):
     """Applies a function to items, here or elsewhere; results come in order."""
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
@@ -202,7 +202,7 @@ class Folds:
         self,
         grid: Sequence[Hyperparameters],
         *,
-        mapper: Mapping = map,
+        mapper: Mapper = map,
         progress: Callable[[float], None] | None = None,
     ) -> list[NDArray[np.int64]]:
         """Return, for each setting, the prediction of every row by a scheme without it.

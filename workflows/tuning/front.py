@@ -14,8 +14,8 @@ from dcs.schemes.calibration import CalibrationKind
 from dcs.search.annealing import Schedule
 from dcs.selection.baselines import paper_settings
 from dcs.selection.cross_validation import cross_validate
-from dcs.selection.fit import SelectionSettings, fit_scheme
-from dcs.selection.front import FrontPoint, pareto_front
+from dcs.selection.fit import FrontPoint, SelectionSettings, fit_scheme
+from dcs.selection.front import pareto_front
 from dcs.selection.methods import Method
 from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpacing
 from tracking import TrialRecord

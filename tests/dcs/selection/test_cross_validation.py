@@ -13,8 +13,8 @@ from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import Folds, cobias_noise, cross_validate
-from dcs.selection.fit import SelectionSettings, fit_scheme
-from dcs.selection.front import FrontPoint, Preference, choose_point
+from dcs.selection.fit import FrontPoint, SelectionSettings, choose_point, fit_scheme
+from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters, fit_setting
 from tests.dcs.biased import biased_table
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.objective import Objective
-from dcs.schemes.corrections import CorrectionSet, Membership, Weight
-from dcs.schemes.scheme import CorrectionScheme
+from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import Schedule
 from dcs.search.exact import exact_search
 from dcs.selection.cross_validation import cross_validate, stratified_folds
@@ -96,23 +95,6 @@ def test_folds_are_even_in_every_class(labels: list[int], folds: int, seed: int)
     for rows in [np.full(len(labels), True), *(np.array(labels) == j for j in range(4))]:
         counts = np.bincount(place[rows], minlength=folds)
         assert counts.max() - counts.min() <= 1
-
-
-def test_kernels_agree_with_schemes_on_weights_above_one() -> None:
-    probs, labels = biased_table(150, 2, seed=3)
-    objective = Objective(beta=0.4, tau=0.05)
-    corrections = CorrectionSet(
-        (Membership(0, 1, 1), Membership(0, 0.5, 1), Weight(0.3), Weight(1.0), Weight(3.7))
-    )
-    found = exact_search(probs, labels, corrections=corrections, objective=objective)
-
-    def z(a: int, b: int) -> float:
-        scheme = CorrectionScheme(("0", "1"), (corrections[a], corrections[b]))
-        confusion = np.zeros((2, 2), np.int64)
-        np.add.at(confusion, (labels, scheme.predict(probs)), 1)
-        return objective.value(confusion)
-
-    assert found.z == pytest.approx(min(z(a, b) for a in range(5) for b in range(5)), abs=1e-12)
 
 
 def test_weights_do_what_beta_asks() -> None:
@@ -256,7 +238,7 @@ def test_limits_are_kept_where_they_can_be() -> None:
 def test_missing_class_warns_and_default_fits_two_rows() -> None:
     probs, labels = biased_table(60, 3)
     keep = labels < 2
-    with pytest.warns(UserWarning, match="no rows are labelled 'class_2'"):
+    with pytest.warns(UserWarning, match="class_2"):
         fit_scheme(probs[keep], labels[keep], settings=_QUICK)
     with pytest.warns(UserWarning):
         found = fit_scheme(probs[:2], labels[:2])
