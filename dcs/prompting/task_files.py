@@ -22,7 +22,7 @@ from pydantic import (
 
 from dcs.errors import ConfigError
 from dcs.io import read_yaml
-from dcs.messages import escaped, show, suggest
+from dcs.messages import escaped, first_fault, show, suggest
 from dcs.prompting.tasks import Split
 
 __all__ = [
@@ -42,7 +42,18 @@ _FOLDER = Path(__file__).parents[1] / "assets" / "tasks"
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_only_known_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                raise ValueError(
+                    f"unknown key {show(key)}{suggest(key, cls.model_fields)}; "
+                    f"allowed: {', '.join(cls.model_fields)}"
+                )
+        return values
 
 
 def _as_list(entry: Any) -> Any:
@@ -222,18 +233,4 @@ def _parse(path: Path, stamp: int) -> TaskFile:
     try:
         return TaskFile.model_validate(read_yaml(path, error=ConfigError))
     except ValidationError as error:
-        raise ConfigError(f"{escaped(path)}: {_first_fault(error)}") from None
-
-
-def _first_fault(error: ValidationError) -> str:
-    # A misspelt key is also one that is missing; how it is written is the better clue.
-    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    *parents, key = faults[0]["loc"] or ("",)
-    place = ".".join(map(str, faults[0]["loc"]))
-    if faults[0]["type"] == "extra_forbidden":
-        models: dict[Any, type[BaseModel]] = {"files": FileLocation, "hub": HubLocation}
-        model = models[parents[0]] if parents else TaskFile
-        allowed = list(model.model_fields)
-        return f"unknown key {place!r}{suggest(key, allowed)}; allowed: {', '.join(allowed)}"
-    said = faults[0]["msg"].removeprefix("Value error, ")
-    return f"key {place!r} is {show(faults[0]['input'])}: {said}" if place else said
+        raise ConfigError(f"{escaped(path)}: {first_fault(error)}") from None

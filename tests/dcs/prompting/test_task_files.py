@@ -256,7 +256,7 @@ class TestOwnTask:
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, "files.fields"),
             ({"files": OWN["files"] | {"format": "jsonlines"}}, "files.format"),
             ({"files": OWN["files"] | {"test": "../b.jsonl"}}, "files.test"),
-            ({"files": OWN["files"] | {"lable": "x"}}, "files.lable"),
+            ({"files": OWN["files"] | {"lable": "x"}}, "lable"),
         ],
     )
     def test_errors_name_file_and_key(
