@@ -119,7 +119,7 @@ def test_window_and_seed_belong_to_the_study():
 def test_a_window_still_learns(window):
     values = [
         max(trial.metrics["value"] for trial in _trials(trials=60, window=window, seed=seed))
-        for seed in range(3)
+        for seed in range(2)
     ]
     assert max(values) > -0.1
 
@@ -158,10 +158,9 @@ def test_a_stored_study_is_all_there_is_to_see(stored):
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
-@pytest.mark.parametrize("seed", [1, 2])
-def test_what_was_finished_is_not_judged_again(stored, window, seed):
+def test_what_was_finished_is_not_judged_again(stored, window):
     """Killed at various times, the same trials come out as from a run that nothing happened to."""
-    settings = {"window": window, "seed": seed, "first": {"x": 0.0, "k": 1}}
+    settings = {"window": window, "first": {"x": 0.0, "k": 1}}
     judged: list[int] = []
     for lives in (5, 0, 2, 6, 100):
         judge = Judge(lives)
@@ -190,7 +189,7 @@ def test_what_was_finished_is_not_judged_again(stored, window, seed):
 def test_a_kill_before_or_after_any_write_changes_nothing(stored, monkeypatch, owner, call):
     undisturbed = _plain(_trials())
     real = getattr(owner, call)
-    for kill_before in (True, False) * 3:
+    for kill_before in (True, False) * 2:
         left = [5]
 
         def dying(*arguments, left=left, kill_before=kill_before, **options):
