@@ -165,7 +165,9 @@ def to_mlflow_json(frame: pd.DataFrame) -> str:
     `MlflowClient.log_table` reads a table back and appends to it; a file of the same form
     replaces it instead, so that a sweep recorded again has each row once.
     """
-    return columns_json({str(name): frame[name].tolist() for name in frame.columns})
+    # JSON has neither NaN nor the NA of columns of text and whole numbers.
+    plain = frame.astype(object).where(frame.notna(), None)
+    return columns_json({str(name): plain[name].tolist() for name in plain.columns})
 
 
 def columns_json(columns: Mapping[str, Sequence[Any]]) -> str:

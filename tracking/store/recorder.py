@@ -402,6 +402,7 @@ class _Sender:
             except Exception as error:
                 # A run that seems to run for ever is worse; that it ends otherwise than it is
                 # known to makes the next `sync` write the tables.
+                _log.debug("the tables of the sweep were not taken", exc_info=True)
                 self._trouble = one_line(error)
                 runs.end("KILLED")
                 return
