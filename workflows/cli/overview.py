@@ -38,6 +38,9 @@ __all__ = ["headline", "results_table", "show_plan", "show_results"]
 #: Room taken by everything but the class columns.
 _OTHER_COLUMNS = 58
 
+#: Columns of cells by how far they are.
+_STATES = ("cells", "finished", "failed", "to do")
+
 #: The method whose class accuracies are drawn.
 _DRAWN = "dcs"
 
@@ -56,25 +59,33 @@ def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
     """Print the cells of a sweep: what is finished, what is missing, how long that may take."""
     with console.status("looking at what is there already"):
         plan = plan_sweep(config, output, retry_failed=retry_failed)
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    n_variants = len(plan.variants)
+    variants = plan.variants
+    tables: dict[tuple[str, str], Counter[str]] = {}
     for key, first in plan.requests.items():
         for request in plan.requests_of(key):
-            count = counts.setdefault((request.model, request.task), Counter())
+            count = tables.setdefault((request.model, request.task), Counter())
             count["tables"] += request is first  # which may answer several requests
             count["scored"] += request is first and key in plan.cells
-            count["cells"] += n_variants
-    for record in plan.ended.values():
-        counts[_group(record)]["finished" if record.finished else "failed"] += 1
-    heads = ("tables", "scored", "cells", "finished", "failed")
-    table = new_table("model ", "task ", *heads, "to do")
-    for names, count in counts.items():
-        to_do = count["cells"] - count["finished"] - count["failed"]
-        table.add_row(*names, *(f"{count[head]:,}" for head in heads), f"{to_do:,}")
-    console.print(table)
+            count["cells"] += len(variants)
+    ended = Counter((*_group(record), record.finished) for record in plan.ended.values())
+    shown = new_table("model ", "task ", "tables", "scored", *_STATES)
+    for names, count in tables.items():
+        states = _states(count["cells"], ended[*names, True], ended[*names, False])
+        shown.add_row(*names, f"{count['tables']:,}", f"{count['scored']:,}", *states)
+    console.print(shown)
+    of_method = Counter((r.identity["method"], r.finished) for r in plan.ended.values())
+    shown = new_table("method ", *_STATES)
+    for method, number in Counter(variant.method for variant in variants).items():
+        cells = number * plan.n_cells // len(variants)
+        shown.add_row(method, *_states(cells, of_method[method, True], of_method[method, False]))
+    console.print(shown)
     console.print(headline(plan))
     announce(plan.missing_tables.values(), yes=True)
     console.print(_to_do(plan))
+
+
+def _states(cells: int, finished: int, failed: int) -> list[str]:
+    return [f"{n:,}" for n in (cells, finished, failed, cells - finished - failed)]
 
 
 def _to_do(plan: SweepPlan) -> str:

@@ -57,12 +57,13 @@ def submit(
     from workflows.cluster.jobs import follow_job, open_jobs, start_job
     from workflows.config.sweep import load_config, narrowed
 
-    if tracking_uri is not None and redact(tracking_uri) != tracking_uri:
-        raise ConfigError(
-            f"--tracking-uri {redact(tracking_uri)}: the password would be shown with the job; "
-            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, on the "
-            "cluster instead"
-        )
+    for text in filter(None, [tracking_uri, *(settings or [])]):
+        if redact(text) != text:
+            raise ConfigError(
+                f"{redact(text)}: the password would be shown with the job; set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, on the "
+                "cluster instead"
+            )
     # Errors in the configuration show here and not on the cluster.
     file = sweep_file(config)
     narrowed(load_config(file, sets=settings or (), models=model), only or [])
