@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dcs.errors import ConfigError
@@ -414,19 +415,21 @@ def search_space(record: CellRecord) -> int | None:
         return None
     tuner = record.identity.get("tuner") or {}
     scale = int(record.params.get("weight_scale") or tuner.get("weight_scale") or 30)
+    method = str(record.identity.get("method"))
+    family = str(record.params.get("corrections"))
     # A setting may narrow down what the method chooses from.
-    family = record.params.get("corrections")
+    method = {"weights": "dnip", "both": "dcs", "none": "icl"}.get(family, method)
+    size = _number_of_corrections(method, scale, tuner.get("memberships"))
+    return size * len(record.scheme["corrections"]) or None
+
+
+@cache
+def _number_of_corrections(method: str, scale: int, memberships: int | None) -> int:
     try:
-        method = get_method(
-            {"weights": "dnip", "both": "dcs"}.get(str(family), "")
-            or str(record.identity.get("method"))
-        )
+        corrections = get_method(method).correction_set(scale, memberships=memberships)
     except ConfigError:
-        return None
-    corrections = method.correction_set(scale, memberships=tuner.get("memberships"))
-    if corrections is None or family == "none":
-        return None
-    return len(corrections) * len(record.scheme["corrections"])
+        return 0
+    return 0 if corrections is None else len(corrections)
 
 
 def has_chosen(record: CellRecord) -> bool:

@@ -144,10 +144,11 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
 
 def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
     """Return in words what sets a cell apart from the main ones; often nothing."""
+    own, method = _settings(record), record.identity.get("method")
     return ", ".join(
-        axis.words(value)
+        axis.words(own[axis.name])
         for axis in axes
-        if axis.varies(record) and (value := axis.value(record)) != axis.main
+        if axis.name in own and method in axis.methods and own[axis.name] != axis.main
     )
 
 

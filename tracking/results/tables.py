@@ -106,12 +106,11 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
     return estimates(_measured(cells_frame(records)), _GROUP)
 
 
-def leaderboard_markdown(records: Iterable[CellRecord]) -> str:
-    """Return the leaderboard in percent, as a Markdown table and a line that explains it.
+def leaderboard_markdown(frame: pd.DataFrame) -> str:
+    """Return a `leaderboard` in percent, as a Markdown table and a line that explains it.
 
     Several seeds have ``mean ± deviation``, one has ``figure [95 % interval]`` and p-values.
     """
-    frame = leaderboard(records)
     if frame.empty:
         return "No finished cells.\n"
     text = frame[[*_GROUP]].map(_text)
@@ -656,11 +655,12 @@ def all_tables(records: Iterable[CellRecord], *, paper_too: bool = True) -> list
 def table_files(records: Iterable[CellRecord]) -> dict[str, str]:
     """Return the tables that the run of a sweep shows, by artifact path."""
     cells = list(records)
+    board = leaderboard(cells)
     classes = classes_frame(cells)[[*CLASS_COLUMNS[1:]]]
     files = {
-        schema.LEADERBOARD_FILE: to_mlflow_json(leaderboard(cells)),
+        schema.LEADERBOARD_FILE: to_mlflow_json(board),
         schema.CLASS_ACCURACIES_FILE: to_mlflow_json(classes),
-        schema.LEADERBOARD_TEXT: leaderboard_markdown(cells),
+        schema.LEADERBOARD_TEXT: leaderboard_markdown(board),
     }
     for table in all_tables(cells):
         for name, text in table.contents().items():

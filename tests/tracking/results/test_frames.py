@@ -18,7 +18,12 @@ from tracking.results.frames import (
     estimates,
     trials_frame,
 )
-from tracking.results.tables import class_accuracies_by_seed, leaderboard_markdown, main_results
+from tracking.results.tables import (
+    class_accuracies_by_seed,
+    leaderboard,
+    leaderboard_markdown,
+    main_results,
+)
 
 _SURE = {
     "test/accuracy": 0.5,
@@ -94,7 +99,7 @@ def test_what_earlier_versions_recorded_is_shown_without_an_interval() -> None:
 
 def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
     cells = [_cell(method="icl"), _cell()]
-    text = leaderboard_markdown(cells)
+    text = leaderboard_markdown(leaderboard(cells))
     assert "| 50.0 [45.0, 56.0] | <0.002 | 9.0 [4.1, 12.0] | 0.250 |" in text
 
     main = main_results(cells)

@@ -61,11 +61,12 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     assert first["accuracy_std"] == pytest.approx(math.sqrt(0.005))
     assert first["cobias_mean"] == pytest.approx(0.225)
     assert math.isnan(frame.iloc[1]["accuracy_std"])
-    text = tables.leaderboard_markdown(records)
+    text = tables.leaderboard_markdown(frame)
     assert "45.0 ± 7.1" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len({len(line) for line in lines}) == 1, "columns are not aligned"
-    assert tables.leaderboard([]).empty and tables.leaderboard_markdown([failed_cell(1)])
+    empty = tables.leaderboard([failed_cell(1)])
+    assert empty.empty and tables.leaderboard_markdown(empty)
 
 
 def test_measured_and_published_stand_side_by_side() -> None:
