@@ -183,10 +183,3 @@ def test_what_a_server_refuses_is_said_with_a_remedy(
     ):
         queries.cells(address, "demo")
     assert "\n" not in str(told.value)
-
-
-def test_a_server_of_a_newer_version_may_say_more() -> None:
-    experiment = b'{"experiment_id": "1", "name": "demo", "lifecycle_stage": "active", "new": 3}'
-    body = b'{"experiments": [%s], "experiment": %s, "runs": [], "more": 1}'
-    with _answering(200, body % (experiment, experiment)) as address:
-        assert queries.cells(address, "demo").empty
