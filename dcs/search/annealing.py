@@ -210,7 +210,7 @@ def anneal(
         Seed of all random choices, 0 or more. The same arguments give the same result, whatever
         the machine's load or number of processors.
     classes : sequence of str, optional
-        Class names for the scheme, by default ``"0", "1", ...``.
+        Class names for the scheme, by default ``"class_0", "class_1", ...``.
 
     Returns
     -------

@@ -48,7 +48,7 @@ def exact_search(
     objective : Objective, optional
         What to minimise, by default ``Objective(beta=1.0, tau=0.2)``.
     classes : sequence of str, optional
-        Class names for the scheme, by default ``"0", "1", ...``.
+        Class names for the scheme, by default ``"class_0", "class_1", ...``.
     progress : callable, optional
         Called with the share of the work done so far, 0..1, now and then.
 

@@ -166,7 +166,7 @@ class SchemeEvaluator:
     corrections : CorrectionSet, optional
         What the indices stand for, by default ``CorrectionSet.dcs(weight_scale=30)``.
     classes : sequence of str, optional
-        Class names, by default ``"0", "1", ...``.
+        Class names, by default ``"class_0", "class_1", ...``.
 
     Raises
     ------

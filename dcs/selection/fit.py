@@ -122,13 +122,16 @@ class FrontPoint:
         The weight of COBias at which the setting was the best.
     noise : float
         COBias that a scheme without any would show on rows as few as those of a fold.
+    predictions : array of int, shape [M]
+        Those that the estimate judges.
     """
 
     setting: Hyperparameters | None
     estimate: ClassificationMetrics
     scheme: CorrectionScheme
-    beta: float = 0.0
-    noise: float = 0.0
+    beta: float
+    noise: float
+    predictions: NDArray[np.int64] = field(repr=False, compare=False)
 
     @property
     def accuracy(self) -> float:
@@ -230,7 +233,7 @@ def fit_scheme(
     seed : int, optional
         The same arguments give the same schemes.
     classes : sequence of str, optional
-        Class names, by default ``"0", "1", ...``.
+        Class names, by default ``"class_0", "class_1", ...``.
     progress : callable, optional
         Called with the share of the work done, 0..1.
     mapper : callable, optional
@@ -268,7 +271,6 @@ def fit_scheme(
     judged = {setting: folds.metrics(p, setting) for setting, p in predictions.items()}
     prepare = lru_cache(None)(partial(Prepared.from_arguments, values, indices, classes=names))
     points: list[FrontPoint] = []
-    kept: list[NDArray[np.int64]] = []
     for beta in settings.betas:
         among = (*(_at(c, beta) for c in candidates), *settings.fixed)
         setting = min(among, key=lambda s: _loss(judged[s], beta))
@@ -276,15 +278,14 @@ def fit_scheme(
         scheme = prepared.fit(setting, seed=derive_seed(seed, "anneal"))
         own = ClassificationMetrics.from_predictions(indices, scheme.predict(values), n_classes)
         estimate = _no_better(judged[setting], own)
-        points.append(FrontPoint(setting, estimate, scheme, beta, folds.noise(estimate)))
-        kept.append(predictions[setting])
+        noise = folds.noise(estimate)
+        points.append(FrontPoint(setting, estimate, scheme, beta, noise, predictions[setting]))
     plain = values.argmax(axis=1).astype(np.int64)
     before = folds.metrics(plain)
     untouched = CorrectionScheme.identity(names)
-    points.append(FrontPoint(None, before, untouched, noise=folds.noise(before)))
+    points.append(FrontPoint(None, before, untouched, 0.0, folds.noise(before), plain))
     chosen = choose_point(
         points,
-        [*kept, plain],
         folds=folds,
         preference=settings.preference,
         keep_uncorrected=settings.keep_uncorrected,
@@ -301,7 +302,6 @@ def fit_scheme(
 
 def choose_point(
     points: Sequence[FrontPoint],
-    predictions: Sequence[NDArray[np.int64]],
     *,
     folds: Folds,
     preference: Preference,
@@ -317,8 +317,6 @@ def choose_point(
     ----------
     points : sequence of FrontPoint
         At least two; the last is that of the uncorrected probabilities.
-    predictions : sequence of array of int, shape [M]
-        Cross-validated predictions of every point.
     folds : Folds
         The rows, and the folds they were predicted in.
     preference : Preference
@@ -336,10 +334,9 @@ def choose_point(
         found = choose(among, preference)
         return points[next(i for i, point in enumerate(among) if point is found)]
     best = choose(corrected, preference)
-    at = {id(point): p for point, p in zip(points, predictions, strict=True)}
 
     def beats(a: FrontPoint, b: FrontPoint, errors: float) -> bool:
-        accuracy, score = folds.standard_errors(at[id(b)], at[id(a)])
+        accuracy, score = folds.standard_errors(b.predictions, a.predictions)
         gain = a.accuracy - b.accuracy
         if preference.prefer == "accuracy":
             return gain > errors * accuracy
@@ -352,7 +349,7 @@ def choose_point(
             best = middle
     if keep_uncorrected:
         # The best of many points flatters itself; where it costs accuracy it must show more.
-        accuracy, _ = folds.standard_errors(at[id(plain)], at[id(best)])
+        accuracy, _ = folds.standard_errors(plain.predictions, best.predictions)
         costs = best.accuracy - plain.accuracy < -accuracy
         if not beats(best, plain, 1.0 if costs else 0.5):
             return plain

@@ -105,7 +105,7 @@ class Method:
         labels : array of int, shape [M]
             True class indices.
         classes : sequence of str, optional
-            Class names, by default ``"0", "1", ...``.
+            Class names, by default ``"class_0", "class_1", ...``.
         seed : int, optional
             Seed of methods that draw at random.
         content_free : array of float, shape [N] or [K, N], optional

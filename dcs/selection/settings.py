@@ -333,7 +333,7 @@ def fit_setting(
     seed : int, optional
         The same arguments give the same scheme.
     classes : sequence of str, optional
-        Class names, by default ``"0", "1", ...``.
+        Class names, by default ``"class_0", "class_1", ...``.
 
     Returns
     -------

@@ -159,14 +159,11 @@ def test_a_limit_is_held_against_what_lasts() -> None:
     plain = probs.argmax(axis=1)
     estimate = folds.metrics(plain)
     identity = CorrectionScheme.identity(("0", "1", "2"))
-    noisy = FrontPoint(None, replace(estimate, cobias=0.05), identity, beta=0.3, noise=0.04)
-    worse = FrontPoint(
-        None, replace(estimate, cobias=0.045, accuracy=0.0), identity, beta=1.0, noise=0.04
-    )
+    noisy = FrontPoint(None, replace(estimate, cobias=0.05), identity, 0.3, 0.04, plain)
+    worse = replace(noisy, estimate=replace(estimate, cobias=0.045, accuracy=0.0), beta=1.0)
     assert noisy.lasting_cobias == pytest.approx(0.03)
     chosen = choose_point(
         [noisy, worse, replace(worse, estimate=replace(estimate, cobias=0.9, accuracy=0.0))],
-        [plain] * 3,
         folds=folds,
         preference=Preference(max_cobias=0.035),
         keep_uncorrected=True,
