@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from dcs.errors import ConfigError
 from dcs.io import content_key
+from dcs.messages import one_line
 from dcs.prompting import SPLITS, Shots, get_task, prompt_hash, select_demonstrations
 from dcs.selection.methods import Method, get_method
-from workflows.config.errors import validated
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig, TablesConfig
 from workflows.config.tuner import TunerSettings
@@ -93,6 +95,8 @@ class Cell:
         Rows of the optimization table that are used; None for all.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     model: str
     task: str
     shots: Shots | None
@@ -106,10 +110,8 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """All that decides the result, as plain JSON values."""
-        values: dict[str, Any] = {
-            name: getattr(self, name) for name in self.__slots__ if name != "tuner"
-        }
-        return values | {"tuner": _plain(self.tuner)}
+        plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
+        return plain
 
     @classmethod
     def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
@@ -130,15 +132,10 @@ class Cell:
         ConfigError
             It is not that of a cell, or holds settings that are not known.
         """
-        values = {name: value for name, value in identity.items() if name != "tuner"}
-        tuner = identity.get("tuner")
-        settings = (
-            None if tuner is None else validated(TunerSettings, tuner, source="cell identity")
-        )
         try:
-            return cls(tuner=settings, **values)
-        except TypeError as error:
-            raise ConfigError(f"cell identity: {error}") from None
+            return _CELL.validate_python(dict(identity))
+        except ValidationError as error:
+            raise ConfigError(f"cell identity: {one_line(error)}") from None
 
     @property
     def key(self) -> str:
@@ -190,15 +187,12 @@ class Variant:
     @property
     def identity(self) -> dict[str, Any]:
         """Its part of the identity of a cell."""
-        return {
-            "method": self.method,
-            "tuner": _plain(self.tuner),
-            "optimization_size": self.optimization_size,
-        }
+        plain: dict[str, Any] = _VARIANT.dump_python(self, mode="json")
+        return plain
 
 
-def _plain(tuner: TunerSettings | None) -> dict[str, Any] | None:
-    return None if tuner is None else tuner.model_dump()
+_CELL = TypeAdapter(Cell)
+_VARIANT = TypeAdapter(Variant)
 
 
 def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
