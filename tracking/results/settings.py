@@ -22,6 +22,7 @@ __all__ = [
     "axes_of",
     "main_cells",
     "objective_label",
+    "objective_name",
     "objective_terms",
     "objective_title",
     "own_setting",
@@ -202,6 +203,11 @@ def objective_label(record: CellRecord) -> str | None:
     objective = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
     if objective is None:
         return "full" if tuner or record.trials else None
+    return objective_name(objective)
+
+
+def objective_name(objective: str | Mapping[str, float]) -> str:
+    """Return how people write an objective: ``full``, ``err``, ..., ``beta=0.5 tau=0.1``."""
     if not isinstance(objective, Mapping):
         return str(objective)
     beta, tau = (float(objective.get(name, 0.0)) for name in ("beta", "tau"))

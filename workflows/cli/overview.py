@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -25,11 +24,10 @@ from tracking.results.frames import (
     estimates,
     grouped,
 )
-from tracking.results.settings import axes_of
+from tracking.results.settings import axes_of, objective_label
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
 from workflows.config.sweep import SweepConfig
-from workflows.config.tuner import objective_label
 from workflows.estimate import estimate
 from workflows.plan import SweepPlan, plan_sweep
 
@@ -125,7 +123,7 @@ def show_results(name: str, records: Sequence[CellRecord], *, output: Path) -> N
     for record in records:
         if not record.finished:
             reason = last_line(record.error or "")
-            console.print(f"[red]failed[/red] {_cell_name(record.identity)}: {reason}")
+            console.print(f"[red]failed[/red] {_cell_name(record)}: {reason}")
     if len(finished) < len(records):
         console.print("add [bold]--retry-failed[/bold] to compute the failed cells again")
     console.print()
@@ -140,13 +138,10 @@ def _group(record: CellRecord) -> tuple[str, str]:
     return record.identity["model"], record.identity["task"]
 
 
-def _cell_name(identity: Mapping[str, Any]) -> str:
-    """Return the name of a cell, whose settings may be of another version."""
-    name = f"{identity['method']} {identity['task']} {identity['shots']}-shot"
-    tuner = identity.get("tuner") or {}
-    if tuner.get("objective", "full") != "full":
-        name += f" objective {objective_label(tuner['objective'])}"
-    return f"{name} seed {identity['seed']}"
+def _cell_name(record: CellRecord) -> str:
+    who, objective = record.identity, objective_label(record)
+    searched = "" if objective in (None, "full") else f" objective {objective}"
+    return f"{who['method']} {who['task']} {who['shots']}-shot{searched} seed {who['seed']}"
 
 
 def results_table(records: Sequence[CellRecord], *, width: int) -> Table:

@@ -10,8 +10,9 @@ from pydantic import AfterValidator, PlainSerializer, PlainValidator, create_mod
 
 from dcs.errors import ConfigError
 from dcs.messages import suggest
+from tracking.results.settings import objective_name
 from workflows.config.errors import Strict
-from workflows.config.tuner import FixedObjective, TunerSettings, objective_label
+from workflows.config.tuner import FixedObjective, TunerSettings
 
 __all__ = [
     "ABLATED",
@@ -105,7 +106,7 @@ def value_label(axis: str, value: Any) -> str:
         One of its values.
     """
     if axis == "objectives":
-        return objective_label(value)
+        return objective_name(value.model_dump() if isinstance(value, FixedObjective) else value)
     return _NONE.get(axis, "none") if value is None else str(value)
 
 

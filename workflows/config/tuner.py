@@ -17,7 +17,6 @@ __all__ = [
     "ObjectiveChoice",
     "TrackingSettings",
     "TunerSettings",
-    "objective_label",
 ]
 
 #: The terms of Z that a search may have beside the error rate, by the name of the objective.
@@ -69,25 +68,6 @@ def _plain(value: str | FixedObjective) -> Any:
 ObjectiveChoice: TypeAlias = Annotated[
     str | FixedObjective, PlainValidator(_objective), PlainSerializer(_plain, return_type=Any)
 ]
-
-
-def objective_label(value: str | FixedObjective | dict[str, float]) -> str:
-    """Return how people write an objective: ``full``, ``err``, ..., ``beta=0.5 tau=0.1``.
-
-    Parameters
-    ----------
-    value : str, FixedObjective or dict
-        As in the configuration, or as in a record's identity.
-
-    Returns
-    -------
-    str
-        The label.
-    """
-    if isinstance(value, str):
-        return value
-    fixed = value if isinstance(value, FixedObjective) else FixedObjective(**value)
-    return f"beta={fixed.beta:g} tau={fixed.tau:g}"
 
 
 class TunerSettings(Strict):

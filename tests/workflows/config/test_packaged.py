@@ -8,9 +8,9 @@ import pytest
 
 from tracking.results.paper import paper_frame, paper_model, paper_rows
 from workflows.cells import variants_of
+from workflows.config.axes import value_label
 from workflows.config.sweep import SweepConfig, TunerSettings, load_config
 from workflows.config.sweep import packaged_config as packaged
-from workflows.config.tuner import objective_label
 from workflows.plan import plan_sweep
 
 NAMES = sorted(path.stem for path in packaged("quickstart").parent.glob("*.yaml"))
@@ -68,7 +68,9 @@ def test_the_ablation_has_the_cells_of_the_paper():
     assert {row["model"] for row in rows} == {paper_model(model) for model in config.models}
     assert {row["task"] for row in rows} == set(config.tasks)
     assert {row["shots"] for row in rows} == {str(shots) for shots in config.shots}
-    assert {row["objective"] for row in rows} <= {objective_label(o) for o in config.objectives}
+    assert {row["objective"] for row in rows} <= {
+        value_label("objectives", o) for o in config.objectives
+    }
     # One thing at a time beside the cell that nothing is left out of.
     main = [v for v in variants_of(config) if v.method == "dcs" and v.tuner == TunerSettings()]
     assert len(main) == 1
