@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,12 @@ from workflows.cells import (
     texts_key,
     variants_of,
 )
-from workflows.config.axes import ABLATED, value_label
 from workflows.config.scoring import INDECISIVE
 from workflows.config.sweep import SweepConfig
 from workflows.tables import ProbabilityStore
 
 __all__ = [
     "SweepPlan",
-    "differing_settings",
     "plan_sweep",
     "sweep_key",
 ]
@@ -206,34 +204,3 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
                 if record.finished or not retry_failed
             )
     return plan
-
-
-def differing_settings(variants: Iterable[Variant]) -> dict[Variant, dict[str, str]]:
-    """Return for each variant in what it differs from others of its method.
-
-    Returns
-    -------
-    dict of Variant to dict
-        By axis, named as ``--only`` does, its value as people write it. An axis that does not
-        touch a method is not there.
-    """
-    values = {variant: _values(variant) for variant in variants}
-    seen: dict[tuple[str, str], set[str]] = {}
-    for variant, own in values.items():
-        for axis, value in own.items():
-            seen.setdefault((variant.method, axis), set()).add(value)
-    return {
-        variant: {
-            axis: value for axis, value in own.items() if len(seen[variant.method, axis]) > 1
-        }
-        for variant, own in values.items()
-    }
-
-
-def _values(variant: Variant) -> dict[str, str]:
-    values: dict[str, Any] = {}
-    if variant.tuner is not None:
-        values["objectives"] = variant.tuner.objective
-        values |= {name: getattr(variant.tuner, name) for name in ABLATED}
-    values["optimization_sizes"] = variant.optimization_size
-    return {axis: value_label(axis, value) for axis, value in values.items()}

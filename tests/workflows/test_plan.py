@@ -15,7 +15,6 @@ from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
 from workflows.estimate import estimate
 from workflows.plan import (
     SweepPlan,
-    differing_settings,
     plan_sweep,
 )
 from workflows.tables import ProbabilityStore
@@ -68,19 +67,6 @@ def test_a_plan_has_every_cell_of_every_table(begun):
     assert Counter(variant.method for variant in plan.variants) == PER_TABLE
     assert (len(plan.ended), plan.n_failed, len(plan.missing_tables)) == (5, 1, 1)
     assert len(plan_sweep(CONFIG, begun, retry_failed=True).ended) == 4
-
-
-def test_only_what_differs_within_a_method_is_said():
-    variants = plan_sweep(CONFIG, Path("nowhere")).variants
-    said = {
-        variant.method: set(settings) for variant, settings in differing_settings(variants).items()
-    }
-    assert said == {
-        "icl": set(),
-        "batch": {"optimization_sizes"},
-        "dnip": {"objectives", "optimization_sizes"},
-        "dcs": {"objectives", "memberships", "optimization_sizes"},
-    }
 
 
 def test_failed_cells_of_one_value_are_retried_alone(begun):
