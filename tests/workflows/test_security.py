@@ -98,6 +98,7 @@ def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
         ("report", "tune", "--runs", tmp_path, *uri),
         ("doctor", "--quick", "-o", tmp_path, *uri),
         ("submit", "quickstart", *uri),
+        ("submit", "quickstart", "--set", f"optuna_storage=postgresql://{echo}/x"),
         ("ui", "-o", tmp_path, *uri),
     ):
         search(run_dcs(*words), tmp_path)
