@@ -61,8 +61,8 @@ def submit(
         if redact(text) != text:
             raise ConfigError(
                 f"{redact(text)}: the password would be shown with the job; set "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, on the "
-                "cluster instead"
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, DCS_OPTUNA_STORAGE or "
+                "PGPASSWORD on the cluster instead"
             )
     # Errors in the configuration show here and not on the cluster.
     file = sweep_file(config)
