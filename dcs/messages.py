@@ -6,14 +6,10 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
+from typing import Any
 
 __all__ = [
     "escaped",
-    "first_fault",
     "hub_advice",
     "last_line",
     "listing",
@@ -122,15 +118,6 @@ def _lines(said: BaseException | str) -> list[str]:
     """Return the lines that say something, at least one."""
     silent = type(said).__name__ if isinstance(said, BaseException) else ""
     return [line.strip()[:_LONGEST] for line in str(said).splitlines() if line.strip()] or [silent]
-
-
-def first_fault(error: ValidationError) -> str:
-    """Say where content does not fit its pydantic model, what is allowed, and what is there."""
-    faults = error.errors(include_url=False)
-    place = ".".join(map(str, faults[0]["loc"]))
-    said = escaped(faults[0]["msg"].removeprefix("Value error, "))
-    others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return f"{f'key {place!r}: ' if place else ''}{said}, got {show(faults[0]['input'])}{others}"
 
 
 def hub_advice(error: BaseException) -> str:

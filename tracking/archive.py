@@ -25,7 +25,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from dcs.errors import ConfigError, TrackingError
 from dcs.io import atomic_write_bytes, read_text
 from dcs.messages import suggest
-from tracking.records import KEY_PATTERN, CellRecord, first_problem, plain
+from dcs.validation import first_fault
+from tracking.records import KEY_PATTERN, CellRecord, plain
 
 __all__ = ["Archive", "ArchiveContents", "Sweep", "SweepStatus", "parse_trials"]
 
@@ -318,7 +319,7 @@ def _read_sweep(path: Path) -> Sweep:
         return Sweep.model_validate_json(text)
     except ValidationError as error:
         raise TrackingError(
-            f"{path}: not a whole description of a sweep ({first_problem(error)}); delete it and "
+            f"{path}: not a whole description of a sweep ({first_fault(error)}); delete it and "
             "run the sweep again to record it"
         ) from error
 

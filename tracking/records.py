@@ -22,6 +22,7 @@ from dcs.errors import TrackingError
 from dcs.io import parse_json
 from dcs.messages import show
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.validation import first_fault
 
 if TYPE_CHECKING:
     from dcs.search.problem import TracePoint
@@ -36,7 +37,6 @@ __all__ = [
     "StoredCell",
     "TrialRecord",
     "TrialState",
-    "first_problem",
     "plain",
     "trace_rows",
 ]
@@ -76,13 +76,6 @@ def plain(value: Any) -> Any:
     if callable(convert):
         return plain(convert())
     raise ValueError(f"{type(value).__name__} cannot be written as JSON")
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return the first thing that a model refused, on one line that names the key."""
-    detail = error.errors()[0]
-    message = detail["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(map(str, detail['loc']))}: {message}, got {show(detail['input'])}"
 
 
 _Plain = BeforeValidator(plain)
@@ -265,7 +258,7 @@ class CellRecord:
             return cls(**body)
         except ValidationError as error:
             raise TrackingError(
-                f"{source}: not a whole cell record ({first_problem(error)})"
+                f"{source}: not a whole cell record ({first_fault(error)})"
             ) from error
         except RecursionError:
             raise TrackingError(f"{source}: nested too deeply for a cell record") from None

@@ -16,9 +16,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dcs.errors import ConfigError
 from dcs.io import content_key
-from dcs.messages import one_line
 from dcs.prompting import SPLITS, Shots, get_task, prompt_hash, select_demonstrations
 from dcs.selection.methods import Method, get_method
+from dcs.validation import first_fault
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig, TablesConfig
 from workflows.config.tuner import TunerSettings
@@ -135,7 +135,7 @@ class Cell:
         try:
             return _CELL.validate_python(dict(identity))
         except ValidationError as error:
-            raise ConfigError(f"cell identity: {one_line(error)}") from None
+            raise ConfigError(f"cell identity: {first_fault(error)}") from None
 
     @property
     def key(self) -> str:

@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from dcs.errors import TableError
-from dcs.io import atomic_path, existing_file, memory_bound
-from dcs.messages import escaped, first_fault, listing, reason, show
+from dcs.io import atomic_path, existing_file, memory_bound, parse_json
+from dcs.messages import escaped, listing, reason, show
+from dcs.validation import validated
 
 PREFIX: Final = "p:"
 """What stands before a class in the name of its column."""
@@ -151,10 +152,5 @@ def _numbers(table: Any, name: str, source: str) -> NDArray[np.float64]:
 def _header(metadata: dict[bytes, bytes], source: str) -> _Header | None:
     if _KEY not in metadata:
         return None
-    try:
-        return _Header.model_validate_json(metadata[_KEY])
-    except ValidationError as error:
-        raise TableError(
-            f"{source}: table metadata: {first_fault(error)}; make the table again, or install a "
-            "newer dcs-debias if a newer one wrote it"
-        ) from None
+    values = parse_json(metadata[_KEY].decode("utf-8", "replace"), source=source, error=TableError)
+    return validated(_Header, values, source=f"{source}: table metadata", error=TableError)

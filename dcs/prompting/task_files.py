@@ -8,22 +8,20 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveInt,
     StrictBool,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from dcs.errors import ConfigError
 from dcs.io import read_yaml
-from dcs.messages import escaped, first_fault, show, suggest
+from dcs.messages import escaped
 from dcs.prompting.tasks import Split
+from dcs.validation import Strict, validated
 
 __all__ = [
     "DESCRIBED",
@@ -41,21 +39,6 @@ DESCRIBED = ("agnews", "dbpedia", "sst5", "trec", "rte", "ddi", "pubmedqa")
 _FOLDER = Path(__file__).parents[1] / "assets" / "tasks"
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_only_known_keys(cls, values: Any) -> Any:
-        for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                raise ValueError(
-                    f"unknown key {show(key)}{suggest(key, cls.model_fields)}; "
-                    f"allowed: {', '.join(cls.model_fields)}"
-                )
-        return values
-
-
 def _as_list(entry: Any) -> Any:
     return entry if isinstance(entry, list) else [entry]
 
@@ -63,7 +46,7 @@ def _as_list(entry: Any) -> Any:
 Labels = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_as_list)], ...]
 
 
-class TextLocation(_Record):
+class TextLocation(Strict):
     """Where the texts of a task are, and under which names.
 
     Attributes
@@ -111,7 +94,7 @@ class HubLocation(TextLocation):
     revision: str = ""
 
 
-class TaskFile(_Record):
+class TaskFile(Strict):
     """A task as its YAML file describes it.
 
     Attributes
@@ -230,7 +213,5 @@ def read_task_file(path: Path) -> TaskFile:
 
 @lru_cache(maxsize=32)
 def _parse(path: Path, stamp: int) -> TaskFile:
-    try:
-        return TaskFile.model_validate(read_yaml(path, error=ConfigError))
-    except ValidationError as error:
-        raise ConfigError(f"{escaped(path)}: {first_fault(error)}") from None
+    values = read_yaml(path, error=ConfigError)
+    return validated(TaskFile, values, source=escaped(path), error=ConfigError)

@@ -10,14 +10,15 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError
 from dcs.io import atomic_write_text, parse_json, read_text
-from dcs.messages import escaped, show
+from dcs.messages import escaped
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
+from dcs.validation import validated
 
 __all__ = ["CorrectionScheme"]
 
@@ -323,20 +324,14 @@ class CorrectionScheme:
         SchemeError
             When they are not those of a scheme; names `source` and the key.
         """
+        file = validated(_File, data, source=source, error=SchemeError)
         try:
-            file = _File.model_validate(data)
             return cls(
                 tuple(entry.name for entry in file.corrections),
                 tuple(entry.correction() for entry in file.corrections),
                 file.provenance,
                 Calibration(**dict(file.calibration)) if file.calibration else None,
             )
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"])) or "file"
-            raise SchemeError(
-                f"{source}: key {show(key)} is {show(first['input'])}: {first['msg']}"
-            ) from error
         except InvalidInputError as error:
             raise SchemeError(f"{source}: {error}") from error
 

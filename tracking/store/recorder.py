@@ -19,8 +19,9 @@ from pydantic import ValidationError
 
 from dcs.errors import ConfigError, TrackingError
 from dcs.messages import named, one_line
+from dcs.validation import first_fault
 from tracking.archive import Archive, Sweep, SweepStatus
-from tracking.records import CellRecord, first_problem
+from tracking.records import CellRecord
 from tracking.results.figures import sweep_figures
 from tracking.store.client import (
     StoreUnavailable,
@@ -119,7 +120,7 @@ class Recorder:
         try:
             described = Sweep(tracking_uri=stored_uri(self.tracking_uri, output), **sweep)
         except ValidationError as error:
-            raise ConfigError(f"tracking: {first_problem(error)}") from None
+            raise ConfigError(f"tracking: {first_fault(error)}") from None
         self._sweep_key = described.sweep_key
         # Imported here and not by the thread, where it would race with the imports of others.
         load_client_class()

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, PlainSerializer, PlainValidator, create_mod
 
 from dcs.errors import ConfigError
 from dcs.messages import suggest
+from dcs.validation import Strict
 from tracking.results.settings import objective_name
-from workflows.config.errors import Strict
 from workflows.config.tuner import FixedObjective, TunerSettings
 
 __all__ = [

@@ -18,7 +18,7 @@ from dcs.scoring import (
     resolve_model,
 )
 from dcs.scoring.base import SCORING_VERSION
-from workflows.config.errors import Strict, as_value_error
+from dcs.validation import Strict, as_value_error
 
 __all__ = ["INDECISIVE", "ScoringSettings"]
 

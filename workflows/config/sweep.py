@@ -18,6 +18,7 @@ from dcs.messages import show, suggest
 from dcs.prompting import get_task, parse_shots
 from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
+from dcs.validation import Strict, as_value_error, validated
 from workflows.config.axes import (
     GRID,
     AxisValues,
@@ -27,7 +28,6 @@ from workflows.config.axes import (
     kept_values,
     settings_of,
 )
-from workflows.config.errors import Strict, as_value_error, validated
 from workflows.config.scoring import ScoringSettings
 from workflows.config.storage import StudyStorage
 from workflows.config.tuner import (
@@ -258,7 +258,9 @@ def configured(
                 node[name] = {}
             node = node[name]
         node[path[-1]] = value
-    return validated(model, content, source=f"{source} with --set" if sets else source)
+    return validated(
+        model, content, source=f"{source} with --set" if sets else source, error=ConfigError
+    )
 
 
 def _leave_engine(content: dict[str, Any], engines: list[Any]) -> None:

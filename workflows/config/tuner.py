@@ -8,8 +8,8 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
+from dcs.validation import Strict, as_value_error
 from tracking.archive import parse_trials
-from workflows.config.errors import Strict, as_value_error
 
 __all__ = [
     "OBJECTIVE_NAMES",

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from dcs.errors import ConfigError
+from dcs.validation import validated
 from workflows.cells import TableRequest, request_key
-from workflows.config.errors import validated
 from workflows.config.scoring import (
     INDECISIVE,
     ScoringSettings,
@@ -109,7 +109,7 @@ class TestSettings:
     )
     def test_errors_are_one_line(self, values, named):
         with pytest.raises(ConfigError, match=named) as caught:
-            validated(ScoringSettings, values, source="x")
+            validated(ScoringSettings, values, source="x", error=ConfigError)
         assert "\n" not in str(caught.value)
 
     def test_options_go_to_the_engine(self):
