@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from pathlib import Path
@@ -27,6 +28,8 @@ from workflows.tuning.cell import compute_cell, failed_record
 from workflows.tuning.study import StudyStorageError
 
 __all__ = ["Figures", "ScoringActor", "run_cell", "scorer_facts", "warm_up"]
+
+_log = logging.getLogger(__name__)
 
 #: Files of figures, by artifact path.
 Figures: TypeAlias = dict[str, bytes]
@@ -203,7 +206,16 @@ def run_cell(
         raise
     except Exception as error:
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms), {}
-    return record, cell_figures(record) if drawn else {}
+    return record, _figures(record) if drawn else {}
+
+
+def _figures(record: CellRecord) -> Figures:
+    """Draw a cell; a search is not lost for its pictures, which `dcs report` draws again."""
+    try:
+        return cell_figures(record)
+    except Exception:
+        _log.exception("the figures of cell %s were not drawn", record.key)
+        return {}
 
 
 def warm_up() -> None:
