@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +12,7 @@ from dcs.errors import ConfigError
 from dcs.evaluation.formatting import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
-from tracking.results.settings import axes_of, objective_label, setting
+from tracking.results.settings import axes_of, main_cells, objective_label, setting
 from tracking.schema import IDENTITY_TAGS, flatten
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ __all__ = [
     "grouped",
     "has_chosen",
     "is_missing",
+    "main_finished",
     "method_title",
     "name_of",
     "notes_of",
@@ -326,6 +327,14 @@ def notes_of(shown: Iterable[Estimate], *, tested: str = STARS) -> str:
 def finished_cells(records: Iterable[CellRecord]) -> list[CellRecord]:
     """Return the finished cells in the order of tables: see `ordered`."""
     return ordered(record for record in records if record.finished)
+
+
+def main_finished(
+    records: Iterable[CellRecord], *, method: str | None = None, but: Collection[str] = ()
+) -> list[CellRecord]:
+    """Return the finished cells that main results are of, all or those of a method."""
+    cells = main_cells(finished_cells(records), but=but)
+    return [cell for cell in cells if method in (None, cell.identity.get("method"))]
 
 
 def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:

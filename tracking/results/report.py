@@ -16,33 +16,11 @@ from dcs.evaluation.formatting import chance, percent, sentence_of_chance
 from dcs.messages import last_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
+from tracking.results import frames, settings, tables
 from tracking.results.figures import figure_bytes, overview_figures, scheme_figure, trace_figure
 from tracking.results.figures.overview import ABLATION
-from tracking.results.frames import (
-    MEASURES,
-    Estimate,
-    annealing_seconds,
-    cells_frame,
-    classes_frame,
-    estimates,
-    finished_cells,
-    fullest,
-    grouped,
-    has_chosen,
-    is_missing,
-    method_title,
-    name_of,
-    shots_rank,
-)
-from tracking.results.settings import Axis, axes_of, main_cells, setting
-from tracking.results.tables import (
-    ablation_tables,
-    class_accuracies_by_seed,
-    difference,
-    main_results,
-    scheme_summary,
-    timing_table,
-)
+from tracking.results.frames import MEASURES, Estimate, cells_frame
+from tracking.results.settings import Axis, axes_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +71,7 @@ def render_report(
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    records = finished_cells(cell.record for cell in cells)
+    records = frames.finished_cells(cell.record for cell in cells)
     if not records:
         why = "{} failed with: {}; add --retry-failed to the sweep to compute all again"
         failed = f"; {why.format(*_failure(cells[0], ''))}" if cells else ""
@@ -109,7 +87,7 @@ def render_report(
     )
     environment.filters["measured"] = _measured
     axes = axes_of(records)
-    main = main_cells(records, axes=axes)
+    main = settings.main_cells(records, axes=axes)
     of_main = {record.key for record in main}
     schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
     figures = {
@@ -126,20 +104,20 @@ def render_report(
         facts=_facts(records, axes),
         changes=_changes(main),
         over_seeds=len({record.identity.get("seed") for record in records}) > 1,
-        main=main_results(records),
+        main=tables.main_results(records),
         result_figures=[figures[name] for name in _RESULT_FIGURES if name in figures],
-        ablations=ablation_tables(records),
+        ablations=tables.ablation_tables(records),
         ablation_figures=[figures[name] for name in ablations],
-        scheme_summary=scheme_summary(records),
+        scheme_summary=tables.scheme_summary(records),
         schemes=schemes,
         # A page of a hundred schemes would hide what comes after them.
         folded=len(schemes) > _MOST_SCHEMES,
-        timing=timing_table(records),
+        timing=tables.timing_table(records),
         search_figures=[
             *(figures[name] for name in _SEARCH_FIGURES if name in figures),
             *((_TRACE_CAPTION, *_picture(trace_figure(record))) for record in _traced(main)[:1]),
         ],
-        class_tables=class_accuracies_by_seed(records),
+        class_tables=tables.class_accuracies_by_seed(records),
         with_settings=bool(axes),
         rows=_rows(cells, link, axes),
         failures=[_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
@@ -158,7 +136,7 @@ def _facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[st
         ("models", ", ".join(different("model"))),
         ("tasks", ", ".join(different("task"))),
         *([("shots", shots)] if shots else []),
-        ("methods", ", ".join(method_title(name) for name in different("method"))),
+        ("methods", ", ".join(frames.method_title(name) for name in different("method"))),
         ("seeds", ", ".join(sorted(different("seed"), key=lambda seed: (len(seed), seed)))),
         *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in axes),
         ("computed", _period(records)),
@@ -212,9 +190,9 @@ def _changes(records: Iterable[CellRecord], *, method: str = _DRAWN_METHOD) -> l
     """Return what a method does to every model and task at the largest number of shots."""
     cells = [cell for cell in records if cell.identity.get("method") == method]
     needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
-    frame = fullest(cells_frame(cells).dropna(subset=needed))
-    classes = classes_frame(cells)
-    keys, groups = grouped(frame, ("model", "task", "shots"))
+    frame = frames.fullest(cells_frame(cells).dropna(subset=needed))
+    classes = frames.classes_frame(cells)
+    keys, groups = frames.grouped(frame, ("model", "task", "shots"))
     result = []
     for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
         accuracy, cobias = (_shift(group, f"test/{measure}") for measure in MEASURES)
@@ -222,7 +200,7 @@ def _changes(records: Iterable[CellRecord], *, method: str = _DRAWN_METHOD) -> l
         means = 100 * of_group[["before", "after"]].mean().dropna()
         lowest = means.nsmallest(1, "before").reset_index()
         weakest = next(lowest.itertuples(index=False, name=None), None)
-        detail = name_of(where | {"method": method}, "model", "shots", "method")
+        detail = frames.name_of(where | {"method": method}, "model", "shots", "method")
         result.append(_Change(str(where["task"]), detail, accuracy, cobias, weakest))
     return result
 
@@ -231,11 +209,11 @@ def _shift(cells: pd.DataFrame, metric: str) -> _Shift:
     """Return the change with its deviation over seeds, or, of one seed, how likely chance is."""
     before, after = 100 * cells[f"uncorrected/{metric}"], 100 * cells[metric]
     gap = after - before
-    change = difference(gap.mean(), 0.0)
+    change = tables.difference(gap.mean(), 0.0)
     p = float(cells[f"{metric}_p"].iloc[0])
     if len(cells) > 1:
         change += f" ± {gap.std():.1f}"
-    elif not is_missing(p):
+    elif not frames.is_missing(p):
         change += f", {sentence_of_chance(p)}"
     return _Shift(float(before.mean()), float(after.mean()), change)
 
@@ -257,7 +235,7 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
     One per model and task is drawn: that of the largest number of shots that was best on the
     development rows.
     """
-    tuned = [cell for cell in cells if cell.record.finished and has_chosen(cell.record)]
+    tuned = [cell for cell in cells if cell.record.finished and frames.has_chosen(cell.record)]
     shown = [
         cell for cell in tuned if cell.record.identity.get("method") == _DRAWN_METHOD
     ] or tuned
@@ -274,7 +252,7 @@ def _scheme(cell: StoredCell, link: str, *, drawn: bool) -> _Scheme:
     scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
     corrections = zip(scheme.classes, scheme.corrections, strict=True)
     return _Scheme(
-        name=name_of(record.identity, "task", "model", "shots", "seed", "method"),
+        name=frames.name_of(record.identity, "task", "model", "shots", "seed", "method"),
         link=link,
         calibration=scheme.calibration.name if scheme.calibration else "",
         classes=tuple((name, each.kind, each.effect) for name, each in corrections),
@@ -283,7 +261,7 @@ def _scheme(cell: StoredCell, link: str, *, drawn: bool) -> _Scheme:
 
 
 def _merit(record: CellRecord) -> tuple[float, float]:
-    return shots_rank(record.identity.get("shots")), record.metrics.get("dev/score", 0.0)
+    return frames.shots_rank(record.identity.get("shots")), record.metrics.get("dev/score", 0.0)
 
 
 def _traced(records: Iterable[CellRecord]) -> list[CellRecord]:
@@ -306,22 +284,22 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of the table of all cells, failed ones without figures."""
     frame = cells_frame(cell.record for cell in cells)
-    found = {row["key"]: row for row in estimates(frame, ("key",)).to_dict("records")}
+    found = {row["key"]: row for row in frames.estimates(frame, ("key",)).to_dict("records")}
     rows = []
     for cell in cells:
         record = cell.record
-        seconds = annealing_seconds(record)
+        seconds = frames.annealing_seconds(record)
         who = {name: record.identity.get(name) for name in ("model", "task", "shots", "seed")}
         rows.append(
             {
                 **{name: "" if value is None else value for name, value in who.items()},
-                "method": method_title(record.identity.get("method")),
+                "method": frames.method_title(record.identity.get("method")),
                 "measures": [_measures(found.get(record.key), record, m) for m in MEASURES],
                 "seconds": "" if seconds is None else f"{seconds:.2f}",
                 "status": record.status.lower(),
                 "run": cell.run_id[:8],
                 "link": link(cell),
-                "setting": setting(record, axes),
+                "setting": settings.setting(record, axes),
             }
         )
     return rows
@@ -336,7 +314,7 @@ def _measures(
 
 
 def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
-    name = name_of(cell.record.identity, "method", "task", "shots", "seed")
+    name = frames.name_of(cell.record.identity, "method", "task", "shots", "seed")
     return name, last_line(cell.record.error or "") or "no traceback was kept", link
 
 

@@ -11,24 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from dcs.evaluation.formatting import chance, percent
 from tracking import schema
 from tracking.records import CellRecord
+from tracking.results import frames, settings
 from tracking.results.formats import ResultTable, RowKind, to_markdown, to_mlflow_json
-from tracking.results.frames import (
-    CLASS_COLUMNS,
-    MEASURE_COLUMNS,
-    MEASURES,
-    P_VALUES,
-    Estimate,
-    cells_frame,
-    classes_frame,
-    corrections_frame,
-    estimates,
-    finished_cells,
-    grouped,
-    is_missing,
-    method_title,
-    notes_of,
-    shots_rank,
-)
+from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped, is_missing
 from tracking.results.paper import (
     BIOMEDICAL,
     GENERAL,
@@ -39,15 +24,7 @@ from tracking.results.paper import (
     task_rank,
     task_title,
 )
-from tracking.results.settings import (
-    OBJECTIVE,
-    Axis,
-    axes_of,
-    main_cells,
-    objective_label,
-    objective_terms,
-    objective_title,
-)
+from tracking.results.settings import OBJECTIVE, Axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +44,7 @@ __all__ = [
 
 _GROUP: Final = ("model", "task", "shots", "method", "setting")
 _PROMPT: Final = ("model", "task", "shots")
-LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *MEASURE_COLUMNS)
+LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *frames.MEASURE_COLUMNS)
 
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
 _AVERAGES: Final = {
@@ -125,7 +102,9 @@ def leaderboard_markdown(frame: pd.DataFrame) -> str:
         if frame["accuracy_p"].notna().any():
             text[f"p {heads[measure]}"] = [chance(each.p) for each in own]
     text = text.rename(columns=lambda name: "p" if name.startswith("p ") else name)
-    note = notes_of((each for own in shown.values() for each in own), tested=P_VALUES)
+    note = frames.notes_of(
+        (each for own in shown.values() for each in own), tested=frames.P_VALUES
+    )
     table = to_markdown(text, words=words)
     return f"{table}\n{note}\n" if note else table
 
@@ -147,11 +126,14 @@ def main_results(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
         A row per model, shots and method; in percent, mean and standard deviation over seeds.
         An average is the mean of task means, over the tasks that there are.
     """
-    cells = finished_cells(records)
-    axes = axes_of(cells)
-    cells = main_cells(cells, axes=axes)
+    cells = frames.finished_cells(records)
+    axes = settings.axes_of(cells)
+    cells = settings.main_cells(cells, axes=axes)
     # The paper's cells had all terms of the objective.
-    terms = {(c.identity.get("method"), objective_terms(objective_label(c))) for c in cells}
+    terms = {
+        (c.identity.get("method"), settings.objective_terms(settings.objective_label(c)))
+        for c in cells
+    }
     like_the_papers = {method: method for method, _ in terms} | {
         method: None for method, own in terms if own != "full"
     }
@@ -160,7 +142,7 @@ def main_results(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
     return _task_table(
         cells,
         rows={"method": list(dict.fromkeys(c.identity.get("method") for c in cells))},
-        titles={"method": method_title},
+        titles={"method": frames.method_title},
         published=("paper_results", like_the_papers) if paper_too else None,
         name="main_results",
         title="Main results: accuracy and COBias on the test rows, %",
@@ -184,10 +166,10 @@ def ablation_tables(records: Iterable[CellRecord], *, paper_too: bool = True) ->
         ``objective_ablation`` first: DCS by the terms of its objective (paper, ablations); empty
         if all cells have the same settings.
     """
-    cells = finished_cells(records)
+    cells = frames.finished_cells(records)
     tables = []
-    for axis in axes_of(cells):
-        own = [cell for cell in main_cells(cells, but=(axis.name,)) if axis.varies(cell)]
+    for axis in settings.axes_of(cells):
+        own = [cell for cell in settings.main_cells(cells, but=(axis.name,)) if axis.varies(cell)]
         if axis.name == OBJECTIVE and "dcs" in axis.methods:
             tables.append(_objective_table(own, paper_too=paper_too))
         if axis.name != OBJECTIVE or axis.methods != ("dcs",):
@@ -197,12 +179,12 @@ def ablation_tables(records: Iterable[CellRecord], *, paper_too: bool = True) ->
 
 def _objective_table(cells: Sequence[CellRecord], *, paper_too: bool) -> ResultTable:
     cells = [cell for cell in cells if cell.identity.get("method") == "dcs"]
-    (axis,) = (axis for axis in axes_of(cells) if axis.name == OBJECTIVE)
-    terms = {label: objective_terms(label) for label in axis.values}
+    (axis,) = (axis for axis in settings.axes_of(cells) if axis.name == OBJECTIVE)
+    terms = {label: settings.objective_terms(label) for label in axis.values}
     return _task_table(
         cells,
         rows={OBJECTIVE: axis.values},
-        titles={OBJECTIVE: objective_title},
+        titles={OBJECTIVE: settings.objective_title},
         published=("paper_ablation", terms) if paper_too else None,
         averages=False,
         name="objective_ablation",
@@ -214,7 +196,7 @@ def _axis_table(cells: Sequence[CellRecord], axis: Axis) -> ResultTable:
     return _task_table(
         cells,
         rows={"method": axis.methods, axis.name: axis.in_order},
-        titles={"method": method_title, axis.name: axis.short},
+        titles={"method": frames.method_title, axis.name: axis.short},
         published=None,
         name=f"{axis.name}_by_method" if axis.name == OBJECTIVE else f"{axis.name}_ablation",
         title=f"Ablation by {axis.title}: accuracy and COBias on the test rows, %",
@@ -253,7 +235,7 @@ def _task_table(
     tidy = tidy.sort_values(
         [*by, "task"],
         key=lambda column: column.map(
-            shots_rank if column.name == "shots" else ranks[column.name].index
+            frames.shots_rank if column.name == "shots" else ranks[column.name].index
         ),
         ignore_index=True,
     )
@@ -281,7 +263,7 @@ def _task_table(
         marked=by[-1],
     )
     text = text.rename(columns=lambda name: name.replace("_", " ") if name in by else name)
-    numbers = [*by, "task", "seeds", *MEASURE_COLUMNS]
+    numbers = [*by, "task", "seeds", *frames.MEASURE_COLUMNS]
     if "paper" in kinds:
         for m in MEASURES:
             tidy[f"{m}_difference"] = tidy[f"{m}_mean"] - tidy[f"paper_{m}"]
@@ -329,7 +311,7 @@ def _compared(
 
 
 def _note(shown: Iterable[Estimate], kinds: Sequence[RowKind], more: str = "") -> str:
-    parts = (notes_of(shown), more, _PAPER_NOTE if "paper" in kinds else "")
+    parts = (frames.notes_of(shown), more, _PAPER_NOTE if "paper" in kinds else "")
     return " ".join(filter(None, parts))
 
 
@@ -394,7 +376,7 @@ def scheme_summary(
     """
     import pandas as pd
 
-    cells = [c for c in main_cells(finished_cells(records)) if c.identity.get("method") == method]
+    cells = frames.main_finished(records, method=method)
     tidy = _schemes_of(cells)
     keys, groups = grouped(tidy, _PROMPT)
     long = [
@@ -409,7 +391,7 @@ def scheme_summary(
     )
     return ResultTable(
         name="schemes",
-        title=f"Correction schemes of {method_title(method)}: weights against memberships",
+        title=f"Correction schemes of {frames.method_title(method)}: weights against memberships",
         frame=tidy,
         text=text,
         words=(*_PROMPT, "memberships by seed", _WEAKEST),
@@ -460,11 +442,11 @@ def _scheme_texts(
 
 def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
     """Return a row per cell: its kinds of corrections, and what becomes of its weakest class."""
-    corrections = corrections_frame(cells)
+    corrections = frames.corrections_frame(cells)
     kinds = corrections.groupby(["key", "kind"]).size().unstack(fill_value=0)
     kinds = kinds.reindex(columns=["weight", "membership"], fill_value=0)
     kinds.columns = ["weights", "memberships"]
-    classes = classes_frame(cells).dropna(subset="before")
+    classes = frames.classes_frame(cells).dropna(subset="before")
     weakest = classes.loc[classes.groupby("key")["before"].idxmin()]
     weakest = weakest.merge(corrections[["key", "class", "kind"]], on=["key", "class"], how="left")
     weakest = weakest.rename(columns={"class": "weakest_class", "kind": "weakest_kind"})
@@ -497,7 +479,7 @@ def class_accuracies_by_seed(
         One per task: a row per model, shots, method and seed; in percent.
     """
     by_task: dict[Any, list[CellRecord]] = {}
-    for cell in main_cells(finished_cells(records)):
+    for cell in frames.main_finished(records):
         if cell.class_accuracies:
             classes = map(str, cell.class_accuracies["class"])
             by_task.setdefault((cell.identity.get("task"), *classes), []).append(cell)
@@ -513,7 +495,7 @@ def _class_table(
     import pandas as pd
 
     by = ["model", "shots", "method", "seed"]
-    tidy = classes_frame(cells)
+    tidy = frames.classes_frame(cells)
     tidy["paper_accuracy"] = _paper_accuracies(tidy) if paper_too else math.nan
     heads = [name if name not in _CLASS_HEADS else f"class {name}" for name in classes]
     totals = estimates(cells_frame(cells), by)
@@ -538,7 +520,7 @@ def _class_table(
         )
     )
     titles: dict[str, Callable[[Any], str]] = {"model": _text, "shots": _text}
-    titles |= {"method": method_title, "seed": str}
+    titles |= {"method": frames.method_title, "seed": str}
     columns = [*_HEADS.values(), *heads]
     text, kinds = _compared(pd.concat(long), titles, columns, marked="method")
     tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
@@ -608,7 +590,7 @@ def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
     lines = [
         (
             *(_text(row["model"]), task_title(row["task"]), _text(row["shots"])),
-            ", ".join(filter(None, (method_title(row["method"]), row["setting"]))),
+            ", ".join(filter(None, (frames.method_title(row["method"]), row["setting"]))),
             f"{row['classes']:.0f}",
             _count(row["rows"]),
             "-".join(dict.fromkeys(f"{row[end]:.0f}" for end in ("smallest", "largest"))),
@@ -656,7 +638,7 @@ def table_files(records: Iterable[CellRecord]) -> dict[str, str]:
     """Return the tables that the run of a sweep shows, by artifact path."""
     cells = list(records)
     board = leaderboard(cells)
-    classes = classes_frame(cells)[[*CLASS_COLUMNS[1:]]]
+    classes = frames.classes_frame(cells)[[*frames.CLASS_COLUMNS[1:]]]
     files = {
         schema.LEADERBOARD_FILE: to_mlflow_json(board),
         schema.CLASS_ACCURACIES_FILE: to_mlflow_json(classes),

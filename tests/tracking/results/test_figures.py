@@ -20,23 +20,27 @@ from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord, TrialRecord
 from tracking.results.figures import (
-    ablation_figure,
-    axis_figure,
     cell_figures,
     class_accuracy_figure,
-    class_group_figure,
-    importance_figure,
     overview_figures,
     save_figure,
     scheme_figure,
-    slice_figure,
     sweep_figures,
-    time_figure,
     trace_figure,
+)
+from tracking.results.figures.results import (
+    ablation_figure,
+    axis_figure,
+    class_group_figure,
     tradeoff_figure,
 )
 from tracking.results.figures.schemes import class_histograms
-from tracking.results.figures.search import importances
+from tracking.results.figures.search import (
+    importance_figure,
+    importances,
+    slice_figure,
+    time_figure,
+)
 from tracking.results.figures.style import empty_figure, label_points
 
 

@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING
 from dcs.errors import InvalidInputError
 from tracking import schema
 from tracking.records import CellRecord
-from tracking.results.figures.results import (
-    ablation_figure,
-    axis_figure,
-    class_accuracy_figure,
-    class_group_figure,
-    tradeoff_figure,
-)
+from tracking.results.figures import results, search
 from tracking.results.figures.schemes import scheme_figure
-from tracking.results.figures.search import (
-    importance_figure,
-    slice_figure,
-    time_figure,
-    trace_figure,
-)
 from tracking.results.figures.style import figure_files
 from tracking.results.frames import finished_cells, has_chosen
 from tracking.results.settings import OBJECTIVE, axes_of
@@ -39,32 +27,32 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     "class_accuracies": (
         "Class accuracies before and after correction by DCS{mean}: the nearer the filled dots "
         "of a panel lie to one upright line, the fairer",
-        class_accuracy_figure,
+        results.class_accuracy_figure,
     ),
     "accuracy_cobias": (
         "Accuracy against COBias{sure}; numbers are shots. "
         "Good is up and to the left; what lies below and right of the line is beaten in both",
-        tradeoff_figure,
+        results.tradeoff_figure,
     ),
     "class_groups": (
         "Accuracy from the weakest to the strongest classes: correction lifts the first at the "
         "cost of the last, more evenly the flatter the bars of a colour",
-        class_group_figure,
+        results.class_group_figure,
     ),
-    ABLATION: ("DCS by the terms of its objective{spread}", ablation_figure),
+    ABLATION: ("DCS by the terms of its objective{spread}", results.ablation_figure),
     "annealing_time": (
         "Time of the search against its size, both on logarithmic scales{spread}",
-        time_figure,
+        search.time_figure,
     ),
     "importances": (
         "How much of what trials reached each hyperparameter explains: mean decrease in impurity "
         "of a random forest over the trials of all cells",
-        importance_figure,
+        search.importance_figure,
     ),
     "slices": (
         "What each value of each hyperparameter of DCS reached, a dot per trial, the later the "
         "darker: where a cloud is level, the value hardly matters",
-        slice_figure,
+        search.slice_figure,
     ),
 }
 _SPREAD = ", mean and standard deviation over seeds"
@@ -89,7 +77,7 @@ def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figu
     drawn = _FIGURES | {
         f"{ABLATION}_{axis.name}": (
             f"Accuracy and COBias by {axis.title}{{spread}}",
-            partial(axis_figure, axis_name=axis.name),
+            partial(results.axis_figure, axis_name=axis.name),
         )
         for axis in axes_of(cells)
         if axis.name != OBJECTIVE
@@ -123,7 +111,7 @@ def cell_figures(record: CellRecord) -> dict[str, bytes]:
     if record.finished and has_chosen(record):
         files |= figure_files(scheme_figure(record), f"{schema.FIGURES_FOLDER}/scheme")
     if record.finished and record.trace:
-        files |= figure_files(trace_figure(record), f"{schema.FIGURES_FOLDER}/annealing")
+        files |= figure_files(search.trace_figure(record), f"{schema.FIGURES_FOLDER}/annealing")
     return files
 
 

@@ -9,36 +9,11 @@ from typing import TYPE_CHECKING, Any
 from dcs.errors import InvalidInputError
 from dcs.selection.front import pareto_front
 from tracking.records import CellRecord
-from tracking.results.figures.style import (
-    ACCENT,
-    GREY,
-    INK,
-    LIGHT,
-    Look,
-    bars,
-    draw_point,
-    grid_of,
-    label_points,
-    legend,
-    looks,
-    tidy,
-    title,
-)
-from tracking.results.frames import (
-    MEASURES,
-    Estimate,
-    cells_frame,
-    classes_frame,
-    estimates,
-    finished_cells,
-    fullest,
-    grouped,
-    is_missing,
-    method_title,
-    shots_text,
-)
+from tracking.results import frames, settings
+from tracking.results.figures import style
+from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped
 from tracking.results.paper import task_title
-from tracking.results.settings import OBJECTIVE, Axis, axes_of, main_cells, objective_title
+from tracking.results.settings import OBJECTIVE, Axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,17 +55,17 @@ def class_accuracy_figure(records: Iterable[CellRecord], *, method: str = "dcs")
     InvalidInputError
         There is no finished cell of that method.
     """
-    cells = [cell for cell in _main(records) if cell.identity.get("method") == method]
-    panels = dict(_panels(classes_frame(cells)))
+    cells = frames.main_finished(records, method=method)
+    panels = dict(_panels(frames.classes_frame(cells)))
     if not panels:
         raise InvalidInputError(f"no finished cell of method {method!r} to draw")
     totals = dict(_panels(cells_frame(cells)))
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels.values()]
     shares = [height / max(heights) for height in heights]
-    figure, axes = grid_of(len(panels), width=4.6, height=max(heights), shares=shares)
+    figure, axes = style.grid_of(len(panels), width=4.6, height=max(heights), shares=shares)
     for panel, (where, group) in zip(axes, panels.items(), strict=True):
         _draw_changes(panel, group, totals[where])
-    legend(figure, axes[0])
+    style.legend(figure, axes[0])
     return figure
 
 
@@ -98,11 +73,11 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     means = 100 * classes.groupby("class", sort=False)[["before", "after"]].mean().dropna()
     means = means.sort_values("before", ascending=False, kind="stable")
     heights = range(len(means))
-    axes.hlines(heights, means["before"], means["after"], color=LIGHT, linewidth=5, zorder=1)
-    hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": GREY, "linewidth": 2}
+    axes.hlines(heights, means["before"], means["after"], color=style.LIGHT, linewidth=5, zorder=1)
+    hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": style.GREY, "linewidth": 2}
     axes.scatter(means["before"], heights, s=52, **hollow, label="before", zorder=2)
-    axes.scatter(means["after"], heights, s=52, color=ACCENT, label="after", zorder=3)
-    tidy(axes, grid="x")
+    axes.scatter(means["after"], heights, s=52, color=style.ACCENT, label="after", zorder=3)
+    style.tidy(axes, grid="x")
     axes.set_yticks(list(heights), [str(name) for name in means.index])
     axes.set_xlim(-3, 103)
     axes.set_xlabel("class accuracy, % of test rows")
@@ -114,12 +89,12 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
         f"{_NAMES[m]} {_whole(cells[f'uncorrected/test/{m}'])} → {_whole(cells[f'test/{m}'])}"
         for m in MEASURES
     )
-    title(axes, f"{_panel_name(cells)}\n{changes}")
+    style.title(axes, f"{_panel_name(cells)}\n{changes}")
 
 
 def _whole(shares: pd.Series[float]) -> str:
     mean = float(shares.mean())
-    return "?" if is_missing(mean) else f"{100 * mean:.0f}"
+    return "?" if frames.is_missing(mean) else f"{100 * mean:.0f}"
 
 
 def class_group_figure(records: Iterable[CellRecord]) -> Figure:
@@ -139,31 +114,35 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
     InvalidInputError
         There is no cell with class accuracies.
     """
-    frame = fullest(classes_frame(_main(records)))
+    frame = frames.fullest(frames.classes_frame(frames.main_finished(records)))
     if frame.empty:
         raise InvalidInputError("no finished cell with class accuracies to draw")
     panels = dict(_panels(frame))
-    figure, axes = grid_of(len(panels), width=4.8, height=3.2)
-    styles = looks(frame["method"])
+    figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
+    looks = style.looks(frame["method"])
     for panel, group in zip(axes, panels.values(), strict=True):
         count = min(_MOST_GROUPS, int(group.groupby("key").size().min()))
         known = group.dropna(subset=["before", "after"]).sort_values(["before", "after"])
         by_cell = known.groupby("key")["class"]
         rank = by_cell.cumcount() * count // by_cell.transform("size")
         means = known["after"].groupby([known["method"], rank]).mean().unstack()
-        for at, (name, style) in enumerate(styles.items()):
+        for at, (name, look) in enumerate(looks.items()):
             if name in means.index and means.loc[name].notna().all():
                 level = _LEVELS.get(str(name))
-                label = f"{method_title(name)} ({level})" if level else method_title(name)
-                bars(panel, list(means.loc[name]), style, at=at, of=len(styles), label=label)
+                label = (
+                    f"{frames.method_title(name)} ({level})"
+                    if level
+                    else frames.method_title(name)
+                )
+                style.bars(panel, list(means.loc[name]), look, at=at, of=len(looks), label=label)
         middle = [str(place) for place in range(2, count)]
         panel.set_xticks(range(count), ["weakest", *middle, "strongest"][:count])
         panel.set_xlabel("classes, by accuracy before correction")
         panel.set_ylabel("accuracy, %")
         panel.set_ylim(0, 102)
-        tidy(panel)
-        title(panel, _panel_name(group))
-    legend(figure, axes[0], columns=2)
+        style.tidy(panel)
+        style.title(panel, _panel_name(group))
+    style.legend(figure, axes[0], columns=2)
     return figure
 
 
@@ -188,19 +167,21 @@ def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
     InvalidInputError
         There is no cell with test metrics.
     """
-    frame = cells_frame(_main(records)).dropna(subset=["test/accuracy", "test/cobias"])
+    frame = cells_frame(frames.main_finished(records)).dropna(
+        subset=["test/accuracy", "test/cobias"]
+    )
     if frame.empty:
         raise InvalidInputError("no finished cell with accuracy and COBias to draw")
     found = estimates(frame, ("model", "task", "method", "shots"))
     keys, groups = grouped(found, ("model", "task"))
-    figure, axes = grid_of(len(keys), width=4.4, height=3.7)
-    styles = looks(frame["method"])
+    figure, axes = style.grid_of(len(keys), width=4.4, height=3.7)
+    looks = style.looks(frame["method"])
     labels = {}
     for panel, (_, group) in zip(axes, groups, strict=True):
-        labels[panel] = _draw_plane(panel, group.to_dict("records"), styles)
-        title(panel, _panel_name(group, with_shots=False))
-    legend(figure, axes[0], columns=len(styles) + 1)
-    label_points(figure, labels)
+        labels[panel] = _draw_plane(panel, group.to_dict("records"), looks)
+        style.title(panel, _panel_name(group, with_shots=False))
+    style.legend(figure, axes[0], columns=len(looks) + 1)
+    style.label_points(figure, labels)
     return figure
 
 
@@ -211,7 +192,7 @@ class _Point:
 
 
 def _draw_plane(
-    axes: Axes, rows: Sequence[dict[Any, Any]], styles: Mapping[Any, Look]
+    axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, style.Look]
 ) -> list[tuple[float, float, str]]:
     """Draw one panel, and return the labels that its points are to get."""
     points, labels = [], []
@@ -221,8 +202,8 @@ def _draw_plane(
         points.append(point)
         xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
         at, method = (point.cobias, point.accuracy), row["method"]
-        draw_point(axes, at, method, styles[method], xerr=xerr, yerr=yerr)
-        if not is_missing(row["shots"]):
+        style.draw_point(axes, at, method, looks[method], xerr=xerr, yerr=yerr)
+        if not frames.is_missing(row["shots"]):
             labels.append((*at, str(row["shots"])))
     axes.margins(0.12)
     # A deviation may reach below 0, COBias does not.
@@ -232,13 +213,13 @@ def _draw_plane(
     x = [front[0].cobias, *(point.cobias for point in front), right]
     y = [bottom, *(point.accuracy for point in front), front[-1].accuracy]
     axes.fill_between(x, y, bottom, step="post", color=_BEATEN, linewidth=0, zorder=0)
-    dashed: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+    dashed: dict[str, Any] = {"color": style.GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
     axes.step(x, y, where="post", zorder=1, label="Pareto front", **dashed)
     axes.set_xlim(right=right)
     axes.set_ylim(bottom=bottom)
     axes.set_xlabel("COBias, % (less is fairer)")
     axes.set_ylabel("accuracy, %")
-    tidy(axes, grid="both")
+    style.tidy(axes, grid="both")
     return labels
 
 
@@ -258,10 +239,10 @@ def ablation_figure(records: Iterable[CellRecord]) -> Figure:
     axis, frame = _of_axis(records, OBJECTIVE, method="dcs")
     found = estimates(frame, ("model", "task", OBJECTIVE))
     models = list(dict.fromkeys(found["model"]))
-    figure, axes = grid_of(2 * len(models), width=5.2, height=2.8, columns=2)
+    figure, axes = style.grid_of(2 * len(models), width=5.2, height=2.8, columns=2)
     # The terms are drawn as the methods that they resemble.
     alike = {"full": "dcs", "err": "dnip", "err+pmi": "furud"}
-    styles = looks(alike.get(label, label) for label in axis.values)
+    looks = style.looks(alike.get(label, label) for label in axis.values)
     for panel, (model, measure) in zip(
         axes, ((model, measure) for model in models for measure in MEASURES), strict=True
     ):
@@ -269,24 +250,24 @@ def ablation_figure(records: Iterable[CellRecord]) -> Figure:
         tasks = list(dict.fromkeys(own["task"]))
         for at, label in enumerate(axis.values):
             of_label = own[own[OBJECTIVE] == label].set_index("task").reindex(tasks)
-            bars(
+            style.bars(
                 panel,
                 list(of_label[f"{measure}_mean"]),
-                styles[alike.get(label, label)],
+                looks[alike.get(label, label)],
                 at=at,
                 of=len(axis.values),
                 label=_terms(label),
                 yerr=list(100 * of_label[f"{measure}_std"]),
-                error_kw={"ecolor": INK, "elinewidth": 1},
+                error_kw={"ecolor": style.INK, "elinewidth": 1},
             )
         panel.set_xticks(range(len(tasks)), [task_title(task) for task in tasks])
         panel.set_ylabel(f"{_NAMES[measure]}, %")
         panel.set_ylim(bottom=0)
-        tidy(panel)
-        shots = set(frame.loc[frame["model"] == model, "shots"].map(shots_text))
+        style.tidy(panel)
+        shots = set(frame.loc[frame["model"] == model, "shots"].map(frames.shots_text))
         about = ", ".join(filter(None, (str(model), shots.pop() if len(shots) == 1 else "")))
-        title(panel, f"{_NAMES[measure]} ({about})")
-    legend(figure, axes[0], columns=len(axis.values))
+        style.title(panel, f"{_NAMES[measure]} ({about})")
+    style.legend(figure, axes[0], columns=len(axis.values))
     return figure
 
 
@@ -308,13 +289,13 @@ def axis_figure(records: Iterable[CellRecord], axis_name: str) -> Figure:
     """
     axis, frame = _of_axis(records, axis_name)
     panels = [(group, measure) for _, group in _panels(frame) for measure in MEASURES]
-    figure, axes = grid_of(len(panels), width=4.6, height=2.7, columns=2)
-    styles = looks(axis.methods)
+    figure, axes = style.grid_of(len(panels), width=4.6, height=2.7, columns=2)
+    looks = style.looks(axis.methods)
     order = axis.in_order
     for panel, (group, measure) in zip(axes, panels, strict=True):
         found = estimates(group, ("method", axis_name))
         found["at"] = found[axis_name].map(order.index)
-        for method, style in styles.items():
+        for method, look in looks.items():
             own = found[found["method"] == method].sort_values("at")
             if own.empty:
                 continue
@@ -322,21 +303,21 @@ def axis_figure(records: Iterable[CellRecord], axis_name: str) -> Figure:
                 own["at"],
                 100 * own[f"{measure}_mean"],
                 yerr=100 * own[f"{measure}_std"].fillna(0.0),
-                marker=style.marker,
-                color=style.color,
+                marker=look.marker,
+                color=look.color,
                 linewidth=1.5,
                 elinewidth=0.8,
                 markersize=6.5,
                 markeredgecolor="white",
-                label=method_title(method),
+                label=frames.method_title(method),
             )
         panel.set_xticks(range(len(order)), [axis.short(value) for value in order])
         panel.set_xlabel(axis.title)
         panel.set_ylabel(f"{_NAMES[measure]}, %")
         panel.margins(x=0.08)
-        tidy(panel)
-        title(panel, _panel_name(group))
-    legend(figure, axes[0], columns=len(styles))
+        style.tidy(panel)
+        style.title(panel, _panel_name(group))
+    style.legend(figure, axes[0], columns=len(looks))
     return figure
 
 
@@ -344,23 +325,17 @@ def _of_axis(
     records: Iterable[CellRecord], name: str, *, method: str | None = None
 ) -> tuple[Axis, pd.DataFrame]:
     """Return a setting and the cells to draw it from: other settings as in the main results."""
-    cells = main_cells(finished_cells(records), but=(name,))
-    if method is not None:
-        cells = [cell for cell in cells if cell.identity.get("method") == method]
-    axis = next((axis for axis in axes_of(cells) if axis.name == name), None)
+    cells = frames.main_finished(records, method=method, but=(name,))
+    axis = next((axis for axis in settings.axes_of(cells) if axis.name == name), None)
     if axis is None:
         raise InvalidInputError(f"an ablation needs cells of two values of {name!r} or more")
     frame = cells_frame(cell for cell in cells if axis.varies(cell))
-    return axis, fullest(frame.dropna(subset="test/accuracy"))
-
-
-def _main(records: Iterable[CellRecord]) -> list[CellRecord]:
-    return main_cells(finished_cells(records))
+    return axis, frames.fullest(frame.dropna(subset="test/accuracy"))
 
 
 def _panels(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
     """Yield model and task, and their cells of the largest number of shots."""
-    keys, groups = grouped(fullest(frame), ("model", "task"))
+    keys, groups = grouped(frames.fullest(frame), ("model", "task"))
     for where, (_, group) in zip(keys.itertuples(index=False, name=None), groups, strict=True):
         yield where, group
 
@@ -368,10 +343,12 @@ def _panels(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame
 def _panel_name(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     """Return task, model and prompt of a panel's cells."""
     first = group.iloc[0]
-    shots = shots_text(first["shots"]) if with_shots else ""
+    shots = frames.shots_text(first["shots"]) if with_shots else ""
     return f"{first['task']} ({', '.join(filter(None, (str(first['model']), shots)))})"
 
 
 def _terms(label: str) -> str:
     terms = {"Z_err": r"$Z_{err}$", "Z_cobias": r"$Z_{cobias}$", "Z_pmi": r"$Z_{pmi}$"}
-    return " + ".join(terms.get(part, part) for part in objective_title(label).split(" + "))
+    return " + ".join(
+        terms.get(part, part) for part in settings.objective_title(label).split(" + ")
+    )

@@ -12,16 +12,7 @@ from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord
-from tracking.results.figures.style import (
-    ACCENT,
-    GREY,
-    INK,
-    LIGHT,
-    grid_of,
-    place_labels,
-    tidy,
-    title,
-)
+from tracking.results.figures import style
 from tracking.results.frames import name_of
 
 if TYPE_CHECKING:
@@ -98,7 +89,7 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     if table is not None:
         scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
         counts = class_histograms(table, scheme)
-    figure, panels = grid_of(
+    figure, panels = style.grid_of(
         len(scheme.classes), width=_WIDTH, height=_HEIGHT, columns=5, head=_HEAD, fitted=False
     )
     # Drawn for every cell: margins that are known need not be found out.
@@ -117,18 +108,18 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
         if counts:
             _draw_histogram(panel, counts["all"][index], counts["own"][index])
         points = np.linspace(0.0, 1.0, 257)
-        panel.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=(0, (3, 3)))
-        panel.plot(points, np.minimum(correction(points), 1.04), color=ACCENT, linewidth=2.2)
+        panel.plot([0, 1], [0, 1], color=style.GREY, linewidth=0.9, linestyle=(0, (3, 3)))
+        panel.plot(points, np.minimum(correction(points), 1.04), color=style.ACCENT, linewidth=2.2)
         panel.set_xlim(0, 1)
         panel.set_ylim(0, 1.04)
         panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         panel.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
-        tidy(panel, grid=None)
-        title(panel, f"{name}\n{_brief(correction)}")
-        place_labels(panel, left=0.36, below=0.25)
-    panels[0].set_ylabel("corrected", color=INK)
+        style.tidy(panel, grid=None)
+        style.title(panel, f"{name}\n{_brief(correction)}")
+        style.place_labels(panel, left=0.36, below=0.25)
+    panels[0].set_ylabel("corrected", color=style.INK)
     kind = "calibrated probability" if scheme.calibration else "probability"
-    panels[0].set_xlabel(kind, color=INK)
+    panels[0].set_xlabel(kind, color=style.INK)
     figure.suptitle(
         name_of(record.identity, "method", "task", "shots", "seed"),
         x=0.01,
@@ -137,7 +128,7 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
         ha="left",
         va="top",
         fontsize=10,
-        color=INK,
+        color=style.INK,
         weight="bold",
     )
     return figure
@@ -149,8 +140,8 @@ def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
     # Most probabilities lie near 0: on a square-root scale the others are seen too.
     heights = np.sqrt(rows / max(1, rows.max()))
     share = np.asarray(own) / np.maximum(rows, 1)
-    axes.stairs(heights, edges, fill=True, color=LIGHT, linewidth=0)
-    axes.stairs(heights * share, edges, fill=True, color=GREY, linewidth=0)
+    axes.stairs(heights, edges, fill=True, color=style.LIGHT, linewidth=0)
+    axes.stairs(heights * share, edges, fill=True, color=style.GREY, linewidth=0)
 
 
 def _brief(correction: Correction) -> str:

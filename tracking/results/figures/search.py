@@ -12,33 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
 from tracking.records import CellRecord
-from tracking.results.figures.style import (
-    ACCENT,
-    BLUE,
-    GREY,
-    INK,
-    LIGHT,
-    draw_point,
-    empty_figure,
-    grid_of,
-    label_points,
-    legend,
-    log_scale,
-    looks,
-    place_labels,
-    tidy,
-    title,
-)
-from tracking.results.frames import (
-    cells_frame,
-    finished_cells,
-    grouped,
-    method_title,
-    name_of,
-    trials_frame,
-)
+from tracking.results import frames
+from tracking.results.figures import style
+from tracking.results.frames import cells_frame, grouped
 from tracking.results.paper import task_title
-from tracking.results.settings import main_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,38 +45,40 @@ def trace_figure(record: CellRecord) -> Figure:
     if not record.trace:
         raise InvalidInputError(f"cell {record.key} has no annealing trace to draw")
     # Drawn for every cell: margins that are known need not be found out.
-    figure = empty_figure(6.4, 4.6, fitted=False)
+    figure = style.empty_figure(6.4, 4.6, fitted=False)
     figure.subplots_adjust(left=0.115, right=0.975, top=0.94, bottom=0.105, hspace=0.14)
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
     upper, middle, lower = panels
     steps = range(len(record.trace))
     temperature, current, best, acceptance = zip(*record.trace, strict=True)
-    upper.plot(steps, current, color=GREY, linewidth=1, label="current")
-    upper.plot(steps, best, color=ACCENT, linewidth=2.2, label="best so far")
+    upper.plot(steps, current, color=style.GREY, linewidth=1, label="current")
+    upper.plot(steps, best, color=style.ACCENT, linewidth=2.2, label="best so far")
     upper.set_ylabel("objective Z")
-    upper.legend(frameon=False, fontsize=9, ncols=2, loc="upper right", labelcolor=INK)
+    upper.legend(frameon=False, fontsize=9, ncols=2, loc="upper right", labelcolor=style.INK)
     # Room for the legend, above what the search went through.
     upper.set_ylim(top=max(current) + 0.22 * (max(current) - min(best) or 1.0))
-    name = name_of(record.identity, "method", "task", "shots", "seed")
-    title(upper, f"{name}: best Z {best[-1]:.4f}")
-    middle.plot(steps, temperature, color=BLUE, linewidth=1.4)
-    log_scale(middle, "y", ticks=2)
+    name = frames.name_of(record.identity, "method", "task", "shots", "seed")
+    style.title(upper, f"{name}: best Z {best[-1]:.4f}")
+    middle.plot(steps, temperature, color=style.BLUE, linewidth=1.4)
+    style.log_scale(middle, "y", ticks=2)
     middle.set_ylabel("temperature")
-    lower.fill_between(steps, [100 * value for value in acceptance], color=LIGHT, linewidth=0)
-    lower.plot(steps, [100 * value for value in acceptance], color=INK, linewidth=1)
+    lower.fill_between(
+        steps, [100 * value for value in acceptance], color=style.LIGHT, linewidth=0
+    )
+    lower.plot(steps, [100 * value for value in acceptance], color=style.INK, linewidth=1)
     lower.set_ylim(0, 104)
     lower.set_ylabel("accepted, %")
     lower.set_xlabel("temperature step")
     rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _RISE * a]
     for axes in panels:
-        tidy(axes)
-        place_labels(axes, left=0.52, below=0.27)
+        style.tidy(axes)
+        style.place_labels(axes, left=0.52, below=0.27)
         axes.set_xlim(0, max(1, len(record.trace) - 1))
         # Where there are very many, the lines would be all that is seen.
         if len(rises) <= _MOST_RESTARTS:
             # From the bottom of the panel to its top, whatever its scale.
             whole = axes.get_xaxis_transform()
-            axes.vlines(rises, 0, 1, transform=whole, color=LIGHT, linewidth=0.9, zorder=0)
+            axes.vlines(rises, 0, 1, transform=whole, color=style.LIGHT, linewidth=0.9, zorder=0)
     return figure
 
 
@@ -116,7 +95,7 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
         There are fewer than two searches to compare.
     """
     # Other ablations leave the search as large as it is.
-    cells = main_cells(finished_cells(records), but=("weight_scale", "memberships"))
+    cells = frames.main_finished(records, but=("weight_scale", "memberships"))
     frame = cells_frame(cells)
     frame = frame[(frame["tuning_seconds"] > 0) & frame["search_space"].notna()]
     keys, groups = grouped(frame, ("method", "task", "model", "shots", "setting"))
@@ -125,25 +104,25 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     timed = bool((frame["annealing_seconds"] > 0).all())
     seconds = groups["annealing_seconds" if timed else "tuning_seconds"]
     points = keys.assign(x=groups["search_space"].mean(), y=seconds.mean(), std=seconds.std())
-    figure, (axes,) = grid_of(1, width=6.6, height=4.2)
-    styles = looks(points["method"])
+    figure, (axes,) = style.grid_of(1, width=6.6, height=4.2)
+    looks = style.looks(points["method"])
     named: dict[tuple[Any, Any], tuple[float, float, str]] = {}
     unnamed: list[tuple[float, float]] = []
     for row in points.to_dict("records"):
         x, y, spread = row["x"], row["y"], row["std"]
         # A logarithmic axis has no room for what reaches down to 0.
         bar = [[min(spread, 0.9 * y)], [spread]] if spread == spread else None
-        draw_point(axes, (x, y), row["method"], styles[row["method"]], yerr=bar)
+        style.draw_point(axes, (x, y), row["method"], looks[row["method"]], yerr=bar)
         if (row["method"], row["task"]) in named:
             unnamed.append((x, y))
         named.setdefault((row["method"], row["task"]), (x, y, task_title(row["task"])))
-    log_scale(axes, "x")
-    log_scale(axes, "y")
+    style.log_scale(axes, "x")
+    style.log_scale(axes, "y")
     axes.set_xlabel("search space: classes times correction functions")
     axes.set_ylabel("seconds of one annealing run" if timed else "seconds to tune a cell")
-    tidy(axes, grid="both")
-    legend(figure, axes)
-    label_points(figure, {axes: list(named.values())}, others=unnamed)
+    style.tidy(axes, grid="both")
+    style.legend(figure, axes)
+    style.label_points(figure, {axes: list(named.values())}, others=unnamed)
     return figure
 
 
@@ -177,29 +156,29 @@ def importance_figure(records: Iterable[CellRecord]) -> Figure:
     InvalidInputError
         No method has enough trials.
     """
-    cells = finished_cells(records)
-    styles = looks(str(cell.identity.get("method")) for cell in cells if cell.trials)
-    found = {name: importances(cells, method=name) for name in styles}
+    cells = frames.finished_cells(records)
+    looks = style.looks(str(cell.identity.get("method")) for cell in cells if cell.trials)
+    found = {name: importances(cells, method=name) for name in looks}
     found = {name: values for name, values in found.items() if values}
     if not found:
         raise InvalidInputError(f"no method has {_FEWEST_TRIALS} trials to draw")
     height = 1.0 + 0.3 * max(map(len, found.values()))
-    figure, panels = grid_of(len(found), width=4.2, height=height)
+    figure, panels = style.grid_of(len(found), width=4.2, height=height)
     for panel, (name, values) in zip(panels, found.items(), strict=True):
         order = list(reversed(values.items()))
         drawn = panel.barh(
             [_readable(parameter) for parameter, _ in order],
             [100 * value for _, value in order],
-            color=styles[name].color,
-            hatch=styles[name].hatch,
+            color=looks[name].color,
+            hatch=looks[name].hatch,
             edgecolor="white",
             linewidth=0,
         )
-        panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8, color=INK)
+        panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8, color=style.INK)
         panel.set_xlabel("importance, %")
         panel.margins(x=0.15)
-        tidy(panel, grid="x")
-        title(panel, method_title(name))
+        style.tidy(panel, grid="x")
+        style.title(panel, frames.method_title(name))
     return figure
 
 
@@ -218,11 +197,11 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
         raise InvalidInputError(f"no trials of method {method!r} to draw")
     from matplotlib.colors import LinearSegmentedColormap
 
-    figure, panels = grid_of(values.shape[1], width=2.7, height=2.3, columns=4)
-    color = looks([method])[method].color
+    figure, panels = style.grid_of(values.shape[1], width=2.7, height=2.3, columns=4)
+    color = style.looks([method])[method].color
     shades = LinearSegmentedColormap.from_list("later", [_EARLY, color])
     for panel, name in zip(panels, map(str, values), strict=True):
-        panel.axhline(0.0, color=GREY, linewidth=0.8)
+        panel.axhline(0.0, color=style.GREY, linewidth=0.8)
         panel.scatter(
             values[name],
             100 * frame["gain"],
@@ -241,8 +220,8 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
             panel.margins(x=0.2)
         elif _is_wide(values[name]):
             panel.set_xscale("log")
-        tidy(panel)
-        title(panel, _readable(name))
+        style.tidy(panel)
+        style.title(panel, _readable(name))
     panels[0].set_ylabel("score against the\ncell's mean, points")
     return figure
 
@@ -254,8 +233,7 @@ def _pooled(
 
     Parameters that are words become numbers, places in their choices.
     """
-    cells = main_cells(finished_cells(records))
-    frame = trials_frame(cell for cell in cells if cell.identity.get("method") == method)
+    frame = frames.trials_frame(frames.main_finished(records, method=method))
     by_cell = frame.groupby("key")
     frame["gain"] = frame["score"] - by_cell["score"].transform("mean")
     frame["age"] = frame["trial"] / by_cell["trial"].transform("max").clip(lower=1)
