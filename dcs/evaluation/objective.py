@@ -11,30 +11,7 @@ from numpy.typing import NDArray
 from dcs.data.checks import finite_number
 from dcs.evaluation.metrics import accuracy, cobias
 
-__all__ = ["Objective", "ObjectiveTerms"]
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectiveTerms:
-    """The three terms of Z and their weighted sum.
-
-    Attributes
-    ----------
-    error : float
-        Error rate, 0..1.
-    cobias : float
-        COBias, 0..1.
-    pmi : float
-        Minus the sum over classes of the smoothed pointwise mutual information between
-        predictions and labels: lower is better, like the other terms.
-    total : float
-        ``error_weight * error + beta * cobias + tau * pmi``.
-    """
-
-    error: float
-    cobias: float
-    pmi: float
-    total: float
+__all__ = ["Objective"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +57,6 @@ class Objective:
             number = finite_number(value, name, least=0.0, positive=positive)
             object.__setattr__(self, field.name, number)
 
-    def terms(self, confusion: NDArray[Any]) -> ObjectiveTerms:
-        """Return the terms of Z for a confusion matrix [N, N] (row = true, column = predicted).
-
-        Parameters
-        ----------
-        confusion : array of int, shape [N, N]
-            Counts.
-
-        Returns
-        -------
-        ObjectiveTerms
-            Error rate, COBias, PMI term, and their weighted sum.
-
-        Raises
-        ------
-        InvalidInputError
-            When the matrix is not square or counts no rows.
-        """
-        error, bias = 1.0 - accuracy(confusion), cobias(confusion)
-        pmi = self._negative_pmi(np.asarray(confusion, dtype=np.float64))
-        total = self.error_weight * error + self.beta * bias + self.tau * pmi
-        return ObjectiveTerms(error=error, cobias=bias, pmi=pmi, total=total)
-
     def value(self, confusion: NDArray[Any]) -> float:
         """Return Z for a confusion matrix [N, N].
 
@@ -115,10 +69,18 @@ class Objective:
         -------
         float
             The weighted sum.
+
+        Raises
+        ------
+        InvalidInputError
+            When the matrix is not square or counts no rows.
         """
-        return self.terms(confusion).total
+        error, bias = 1.0 - accuracy(confusion), cobias(confusion)
+        pmi = self._negative_pmi(np.asarray(confusion, dtype=np.float64))
+        return self.error_weight * error + self.beta * bias + self.tau * pmi
 
     def _negative_pmi(self, counts: NDArray[np.float64]) -> float:
+        """Return minus the sum of PMI_j over classes: lower is better, like the other terms."""
         k = self.pseudo_count
         n_rows, n_classes = counts.sum(), counts.shape[0]
         labelled = counts.sum(axis=1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -128,55 +128,45 @@ class Calibration:
 
     def permuted(self, order: list[int]) -> Calibration:
         """Return the calibration with class ``order[j]`` in place j."""
-        matrix = np.array(self.matrix)[np.ix_(order, order)]
-        return from_arrays(self.name, matrix, np.array(self.offset)[order], floor=self.floor)
+        matrix = tuple(tuple(self.matrix[i][j] for j in order) for i in order)
+        return replace(self, matrix=matrix, offset=tuple(self.offset[i] for i in order))
 
 
-def from_offset(name: str, offset: Array, *, floor: float = DEFAULT_FLOOR) -> Calibration:
+def from_offset(name: str, offset: Array) -> Calibration:
     """Return the calibration that only adds `offset` [N] to the logarithms."""
-    return from_arrays(name, np.eye(offset.size), offset, floor=floor)
+    return from_arrays(name, np.eye(offset.size), offset)
 
 
-def from_arrays(
-    name: str, matrix: Array, offset: Array, *, floor: float = DEFAULT_FLOOR
-) -> Calibration:
+def from_arrays(name: str, matrix: Array, offset: Array) -> Calibration:
     """Return the calibration of a matrix [N, N] and an offset [N]."""
-    return Calibration(name, tuple(map(tuple, matrix.tolist())), tuple(offset.tolist()), floor)
+    return Calibration(name, tuple(map(tuple, matrix.tolist())), tuple(offset.tolist()))
 
 
-def batch_calibration(probs: ArrayLike, *, floor: float = DEFAULT_FLOOR) -> Calibration:
+def batch_calibration(probs: ArrayLike) -> Calibration:
     """Divide by the mean probability of every class over the rows (needs no labels).
 
     Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
     """
-    values = checked_probabilities(probs)
-    return from_offset("batch", -np.log(np.maximum(values.mean(axis=0), floor)), floor=floor)
+    return from_offset("batch", -_log_means(checked_probabilities(probs)))
 
 
-def contextual_calibration(
-    content_free: ArrayLike, *, floor: float = DEFAULT_FLOOR
-) -> Calibration:
+def contextual_calibration(content_free: ArrayLike) -> Calibration:
     """Divide by the probabilities that the model gives to content-free inputs.
 
     Parameters
     ----------
     content_free : array of float, shape [N] or [K, N]
         Class probabilities of one or several inputs such as ``"N/A"``; several are averaged.
-    floor : float, optional
-        Smaller probabilities count as this one.
 
     Notes
     -----
     Source: contextual calibration, Zhao et al. 2021, arXiv 2102.09690.
     """
     values = checked_probabilities(np.atleast_2d(np.asarray(content_free, dtype=np.float64)))
-    mean = np.maximum(values.mean(axis=0), floor)
-    return from_offset("contextual", -np.log(mean), floor=floor)
+    return from_offset("contextual", -_log_means(values))
 
 
-def prior_reweighting(
-    probs: ArrayLike, labels: ArrayLike, *, floor: float = DEFAULT_FLOOR
-) -> Calibration:
+def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     """Multiply by label frequency over mean probability, class by class.
 
     Moves the share of every class in the mean prediction to its share in the labels; one row is
@@ -184,9 +174,12 @@ def prior_reweighting(
     """
     values, indices, names = checked_rows(probs, labels)
     counts = np.bincount(indices, minlength=len(names)) + 1.0
-    frequency = counts / counts.sum()
-    mean = np.maximum(values.mean(axis=0), floor)
-    return from_offset("prior", np.log(frequency) - np.log(mean), floor=floor)
+    return from_offset("prior", np.log(counts / counts.sum()) - _log_means(values))
+
+
+def _log_means(probs: Array) -> Array:
+    means: Array = np.log(np.maximum(probs.mean(axis=0), DEFAULT_FLOOR))
+    return means
 
 
 def fit_calibration(
@@ -195,7 +188,6 @@ def fit_calibration(
     *,
     kind: CalibrationKind,
     ridge: float = 10.0,
-    floor: float = DEFAULT_FLOOR,
 ) -> Calibration | None:
     """Fit a calibration by maximum likelihood, with an L2 penalty towards the identity.
 
@@ -215,8 +207,6 @@ def fit_calibration(
     ridge : float, optional
         Strength of the penalty, 0 or more; not used by ``"batch"``, ``"prior"`` and
         ``"temperature"``.
-    floor : float, optional
-        Smaller probabilities count as this one.
 
     Returns
     -------
@@ -236,10 +226,10 @@ def fit_calibration(
     if kind == "none":
         return None
     if kind == "batch":
-        return batch_calibration(values, floor=floor)
+        return batch_calibration(values)
     if kind == "prior":
-        return prior_reweighting(values, indices, floor=floor)
-    logs = np.log(np.maximum(values, floor))
+        return prior_reweighting(values, indices)
+    logs = np.log(np.maximum(values, DEFAULT_FLOOR))
     row_weights = np.ones(indices.size)
     if kind == "balanced":
         counts = np.bincount(indices, minlength=len(names))
@@ -252,7 +242,7 @@ def fit_calibration(
         form = _whole_matrix(logs, row_weights, ridge)
     change, offset = form.unpack(_most_likely(logs, indices, row_weights, form))
     matrix = np.eye(len(names)) + change
-    return from_arrays(kind, matrix.round(_DIGITS), offset.round(_DIGITS), floor=floor)
+    return from_arrays(kind, matrix.round(_DIGITS), offset.round(_DIGITS))
 
 
 #: The optimiser's BLAS adds in an order that depends on the processor: it decides digits far

@@ -230,7 +230,7 @@ class CorrectionSet:
             )
 
     @classmethod
-    def dcs(cls, *, weight_scale: int = 30) -> CorrectionSet:
+    def dcs(cls, weight_scale: int = 30) -> CorrectionSet:
         """Return the 19 memberships and the weights ``i / weight_scale``, in published order.
 
         Parameters
@@ -246,7 +246,7 @@ class CorrectionSet:
         return cls(_memberships() + _weights(weight_scale))
 
     @classmethod
-    def dnip(cls, *, weight_scale: int = 30) -> CorrectionSet:
+    def dnip(cls, weight_scale: int = 30) -> CorrectionSet:
         """Return the weights ``i / weight_scale`` only (the DNIP method).
 
         Parameters

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,8 +21,6 @@ from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 from dcs.validation import validated
 
 __all__ = ["CorrectionScheme"]
-
-_FORMAT: Final = "dcs-scheme"
 
 
 class _Values(BaseModel):
@@ -239,13 +237,10 @@ class CorrectionScheme:
                 f"{source}: a scheme for the classes {', '.join(self.classes)}; the table has "
                 f"{', '.join(classes)}, use a scheme that was tuned on these classes"
             )
-        by_name = dict(zip(self.classes, self.corrections, strict=True))
-        calibration = self.calibration
-        if calibration is not None:
-            calibration = calibration.permuted([self.classes.index(name) for name in classes])
-        return CorrectionScheme(
-            tuple(classes), tuple(by_name[name] for name in classes), self.provenance, calibration
-        )
+        order = [self.classes.index(name) for name in classes]
+        calibration = self.calibration and self.calibration.permuted(order)
+        corrections = tuple(self.corrections[j] for j in order)
+        return CorrectionScheme(tuple(classes), corrections, self.provenance, calibration)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`to_json` writes, as plain values.
@@ -256,7 +251,7 @@ class CorrectionScheme:
             Format, version, corrections and provenance, in the oldest version that can hold them.
         """
         above = any(isinstance(c, Weight) and c.value > 1.0 for c in self.corrections)
-        data: dict[str, Any] = {"format": _FORMAT, "version": 2 if above else 1}
+        data: dict[str, Any] = {"format": "dcs-scheme", "version": 2 if above else 1}
         if self.calibration is not None:
             data |= {"version": 2, "calibration": self.calibration.to_dict()}
         return data | {

@@ -233,7 +233,8 @@ def anneal(
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
     table = problem.table
     room, state = make_room(table), make_state(table)
-    streams = _streams(seed, schedule.restarts)
+    seeds = np.random.SeedSequence(whole_number(seed, "seed", least=0))
+    streams = seeds.generate_state(schedule.restarts, np.uint64).astype(np.uint64)
     temperatures = schedule.temperatures()
     limits = schedule.limits(problem.n_classes)
     choice = np.full(problem.n_classes, problem.corrections.identity)
@@ -275,8 +276,3 @@ def anneal(
         seconds=time.perf_counter() - started,
         trace=tuple(trace),
     )
-
-
-def _streams(seed: int, n: int) -> NDArray[np.uint64]:
-    sequence = np.random.SeedSequence(whole_number(seed, "seed", least=0))
-    return sequence.generate_state(n, np.uint64).astype(np.uint64)

@@ -202,14 +202,12 @@ class SchemeEvaluator:
         """
         n_classes, n_functions = self._problem.n_classes, len(self._problem.corrections)
         choice = np.array(indices)
-        if choice.shape != (n_classes,) or choice.dtype.kind not in "iu":
+        whole = choice.shape == (n_classes,) and choice.dtype.kind in "iu"
+        if not whole or choice.min() < 0 or choice.max() >= n_functions:
             raise InvalidInputError(
-                f"indices has shape {choice.shape} and type {choice.dtype}; a whole number for "
-                f"each of {n_classes} classes is needed"
+                f"indices {choice.tolist()}: {n_classes} whole numbers, one for each class, of "
+                f"0..{n_functions - 1} are needed"
             )
-        wrong = choice[(choice < 0) | (choice >= n_functions)]
-        if wrong.size:
-            raise InvalidInputError(f"indices holds {wrong[0]}; allowed are 0..{n_functions - 1}")
         matrix = np.zeros((n_classes, n_classes), np.int64)
         count_confusion(self._problem.table, self._room, choice.astype(np.int64), matrix)
         return matrix

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -210,7 +210,9 @@ class Folds:
         Settings next to each other with the same calibration are fitted together; `mapper` is
         given one item for each such group and fold.
         """
-        groups = [tuple(group) for _, group in groupby(grid, key=_calibration)]
+        groups = [
+            tuple(group) for _, group in groupby(grid, key=lambda s: (s.calibration, s.ridge))
+        ]
         items = [(fold, group) for fold in range(self.n_folds) for group in groups]
         work = _Work(self.probs, self.labels, self.place, self.seed)
         found = [np.zeros(self.labels.size, np.int64) for _ in grid]
@@ -258,7 +260,3 @@ class Folds:
             self.labels, before, after, self.probs.shape[1], parts=self.part, resamples=500
         )
         return pair.accuracy.standard_error, pair.score.standard_error
-
-
-def _calibration(setting: Hyperparameters) -> tuple[Any, float]:
-    return setting.calibration, setting.ridge

@@ -190,10 +190,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = self.estimator is None
-        if self.estimator is not None:
-            inner = self.estimator.__sklearn_tags__()
-            tags.input_tags = inner.input_tags
+        if self.estimator is None:
+            tags.input_tags.positive_only = True
+        else:
+            tags.input_tags = self.estimator.__sklearn_tags__().input_tags
         return tags
 
     def _settings(self) -> SelectionSettings:
@@ -224,13 +224,16 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInputError(
                 f"y has only one class, {self.classes_[0]!r}; at least two are needed"
             )
-        order = {label: j for j, label in enumerate(self.classes_.tolist())}
+        order = self._order()
         unknown = [label for label in np.unique(targets).tolist() if label not in order]
         if unknown:
             raise InvalidInputError(
                 f"y has the class {unknown[0]!r}, which is not in labels; name every class there"
             )
         return np.array([order[label] for label in targets.tolist()], dtype=np.int64)
+
+    def _order(self) -> dict[Any, int]:
+        return {label: j for j, label in enumerate(self.classes_.tolist())}
 
     def _normalised(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
         wrong = np.argwhere(probs < 0.0)
@@ -277,7 +280,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Return ``predict_proba`` with one column per class of ours."""
         found = np.asarray(model.predict_proba(X), dtype=np.float64)
-        order = {label: j for j, label in enumerate(self.classes_.tolist())}
+        order = self._order()
         probs = np.zeros((found.shape[0], self.classes_.size))
         for column, label in enumerate(model.classes_.tolist()):
             if label not in order:

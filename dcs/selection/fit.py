@@ -284,12 +284,7 @@ def fit_scheme(
     before = folds.metrics(plain)
     untouched = CorrectionScheme.identity(names)
     points.append(FrontPoint(None, before, untouched, 0.0, folds.noise(before), plain))
-    chosen = choose_point(
-        points,
-        folds=folds,
-        preference=settings.preference,
-        keep_uncorrected=settings.keep_uncorrected,
-    )
+    chosen = choose_point(points, folds, settings)
     return FittedScheme(
         scheme=replace(chosen.scheme, provenance=_provenance(chosen, settings, seed)),
         chosen=chosen,
@@ -301,11 +296,7 @@ def fit_scheme(
 
 
 def choose_point(
-    points: Sequence[FrontPoint],
-    *,
-    folds: Folds,
-    preference: Preference,
-    keep_uncorrected: bool,
+    points: Sequence[FrontPoint], folds: Folds, settings: SelectionSettings
 ) -> FrontPoint:
     """Pick a point; what cross-validation cannot tell apart is decided by caution.
 
@@ -319,11 +310,10 @@ def choose_point(
         At least two; the last is that of the uncorrected probabilities.
     folds : Folds
         The rows, and the folds they were predicted in.
-    preference : Preference
-        The rule.
-    keep_uncorrected : bool
-        Whether the last point may be chosen.
+    settings : SelectionSettings
+        The preference, and whether the last point may be chosen.
     """
+    preference, keep_uncorrected = settings.preference, settings.keep_uncorrected
     corrected, plain = points[:-1], points[-1]
     if preference.max_cobias is not None or preference.max_accuracy_loss is not None:
         # A limit is meant for many rows; the noise of small folds would use up most of it.

@@ -131,16 +131,8 @@ class Method:
         )
 
 
-def _weights(weight_scale: int) -> CorrectionSet:
-    return CorrectionSet.dnip(weight_scale=weight_scale)
-
-
 def _memberships(weight_scale: int) -> CorrectionSet:
     return CorrectionSet.furud()
-
-
-def _both(weight_scale: int) -> CorrectionSet:
-    return CorrectionSet.dcs(weight_scale=weight_scale)
 
 
 #: The methods of the paper, in the order in which tables list them.
@@ -150,7 +142,7 @@ METHODS: Final = (
         "dnip",
         "DNIP",
         "One weight per class, a correction at the class level.",
-        build=_weights,
+        build=CorrectionSet.dnip,
         uses_weight_scale=True,
     ),
     Method(
@@ -164,7 +156,7 @@ METHODS: Final = (
         "dcs",
         "DCS",
         "A weight or a membership function for each class, whichever serves it.",
-        build=_both,
+        build=CorrectionSet.dcs,
         uses_weight_scale=True,
         uses_memberships=True,
     ),

@@ -16,7 +16,7 @@ from dcs.evaluation.objective import Objective
 from dcs.schemes.calibration import Calibration, CalibrationKind, fit_calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.annealing import AnnealingResult, Schedule, anneal
+from dcs.search.annealing import Schedule, anneal
 
 __all__ = [
     "CorrectionFamily",
@@ -93,8 +93,6 @@ _BALANCED_BETA: Final = 0.3
 _SEARCHED_ROWS: Final = 14_000
 
 _FEWEST_HALVED: Final = 40
-
-_MOST_AVERAGES: Final = 1000
 
 #: The mean of two or three searches on halves is worse than one on all rows.
 _FEWEST_AVERAGED: Final = 4
@@ -177,8 +175,7 @@ class Hyperparameters:
         scale = whole_number(self.weight_scale, "weight_scale", least=2)
         object.__setattr__(self, "weight_scale", scale)
         CorrectionSet.dcs().limited(self.memberships)
-        averages = whole_number(self.averages, "averages", least=0, most=_MOST_AVERAGES)
-        object.__setattr__(self, "averages", averages)
+        object.__setattr__(self, "averages", whole_number(self.averages, "averages", least=0))
         Objective(beta=self.beta, tau=self.tau)
 
     def smoothing(self, n_rows: int) -> float:
@@ -288,15 +285,14 @@ class Prepared:
         with warnings.catch_warnings():
             # Reported once by fit_setting, not by each of a hundred searches.
             warnings.simplefilter("ignore", UserWarning)
-            result: AnnealingResult = anneal(
+            return anneal(
                 probs,
                 labels,
                 corrections=corrections,
                 objective=Objective(beta=setting.beta, tau=setting.tau),
                 schedule=setting.schedule,
                 seed=seed,
-            )
-        return result.scheme.corrections
+            ).scheme.corrections
 
     def _balancing_weights(self) -> NDArray[np.float64]:
         """Return the logarithms of the weights that give all classes the same prior."""

@@ -24,27 +24,26 @@ def test_published_predictions_and_objective_values() -> None:
         assert case.objective.value(confusion) == pytest.approx(case.z, rel=0, abs=1e-9)
 
 
-def test_total_is_the_weighted_sum_of_the_terms() -> None:
-    confusion = np.array([[8, 2, 0], [1, 5, 4], [0, 0, 3]])
-    terms = Objective(beta=2.7, tau=0.4, error_weight=0.5, pseudo_count=10.0).terms(confusion)
-    assert terms.error == pytest.approx(7 / 23)
-    assert terms.total == pytest.approx(0.5 * terms.error + 2.7 * terms.cobias + 0.4 * terms.pmi)
-
-
 def test_a_class_that_is_never_predicted_has_a_finite_value() -> None:
     assert math.isfinite(Objective().value(np.array([[5, 0], [5, 0]])))
 
 
-def test_classes_without_rows_are_left_out() -> None:
-    objective = Objective(pseudo_count=3.0)
+def test_terms_leave_out_classes_without_rows() -> None:
+    error, bias, pmi = (
+        Objective(error_weight=e, beta=b, tau=t, pseudo_count=3.0)
+        for e, b, t in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+    )
+    whole = Objective(error_weight=0.5, beta=2.7, tau=0.4, pseudo_count=3.0)
     confusion = np.array([[4, 1, 0], [2, 6, 0], [0, 0, 0]])
     expected = sum(
         math.log(((d + 3) / (13 + 27)) / (((q + 3) / (13 + 9)) * ((n + 3) / (13 + 9))))
         for d, q, n in [(4, 6, 5), (6, 7, 8)]
     )
-    terms = objective.terms(confusion)
-    assert terms.pmi == pytest.approx(-expected)
-    assert terms.cobias == pytest.approx(abs(4 / 5 - 6 / 8))
+    assert error.value(confusion) == pytest.approx(3 / 13)
+    assert bias.value(confusion) == pytest.approx(abs(4 / 5 - 6 / 8))
+    assert pmi.value(confusion) == pytest.approx(-expected)
+    terms = (0.5 * error.value(confusion), 2.7 * bias.value(confusion), 0.4 * pmi.value(confusion))
+    assert whole.value(confusion) == pytest.approx(sum(terms))
 
 
 @pytest.mark.parametrize("name", ["beta", "tau", "error_weight", "pseudo_count"])

@@ -164,9 +164,8 @@ def test_a_limit_is_held_against_what_lasts() -> None:
     assert noisy.lasting_cobias == pytest.approx(0.03)
     chosen = choose_point(
         [noisy, worse, replace(worse, estimate=replace(estimate, cobias=0.9, accuracy=0.0))],
-        folds=folds,
-        preference=Preference(max_cobias=0.035),
-        keep_uncorrected=True,
+        folds,
+        SelectionSettings(preference=Preference(max_cobias=0.035)),
     )
     assert chosen is noisy
 
