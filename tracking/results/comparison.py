@@ -9,38 +9,25 @@ from dataclasses import dataclass
 
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord
-from tracking.results.frames import Estimate, classes_frame, is_missing
+from tracking.results.frames import Estimate, classes_frame
 from tracking.results.tables import difference
 from tracking.schema import flatten, shorten
 
 __all__ = ["ComparedRow", "compare_records"]
 
 _LONGEST = 40
-#: What less is better of.
-_LESS = ("cobias", "seconds")
 _SHARES = ("accuracy", "cobias")
 _INTERVALS = ("_low", "_high")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One value of both cells.
-
-    Attributes
-    ----------
-    name, first, second : str
-        What it is, and its values.
-    difference : str
-        Second minus first; empty for words.
-    better : bool or None
-        Whether the second is better; None where neither is, or it cannot be said.
-    """
+    """One value of both cells, and second minus first where that says something."""
 
     name: str
     first: str
     second: str
     difference: str = ""
-    better: bool | None = None
 
 
 def compare_records(first: CellRecord, second: CellRecord) -> dict[str, list[ComparedRow]]:
@@ -49,16 +36,15 @@ def compare_records(first: CellRecord, second: CellRecord) -> dict[str, list[Com
     Returns
     -------
     dict of str to list of ComparedRow
-        By title: settings that differ, results, class accuracies, schemes in words; without the
-        parts that have nothing to show.
+        By title: settings that differ, results, class accuracies, other figures, schemes in
+        words; without the parts that have nothing to show.
     """
     settings = _texts(_settings(first), _settings(second))
     parts = {
         "Settings that differ": [row for row in settings if row.first != row.second],
-        "Results": _figures(_results(first), _results(second)),
-        "Class accuracies, % of test rows": _figures(
-            _classes(first), _classes(second), shares=True
-        ),
+        "Results, %": _shares(_results(first), _results(second)),
+        "Class accuracies, % of test rows": _shares(_classes(first), _classes(second)),
+        "Other figures": _texts(_others(first), _others(second)),
         "Schemes": _texts(_words(first), _words(second)),
     }
     return {title: rows for title, rows in parts.items() if rows}
@@ -76,13 +62,16 @@ def _settings(cell: CellRecord) -> dict[str, str]:
 
 def _results(cell: CellRecord) -> dict[str, Estimate]:
     own = cell.metrics
-    order = ("test/", "uncorrected/", "dev/", "opt/")
-    names = sorted(
-        (name for name in own if not name.endswith(_INTERVALS)),
-        key=lambda name: next((i for i, p in enumerate(order) if name.startswith(p)), len(order)),
-    )
-    ends = {name: [own.get(name + end, math.nan) for end in _INTERVALS] for name in names}
-    return {name: Estimate(own[name], low=ends[name][0], high=ends[name][1]) for name in names}
+    return {
+        name: Estimate(own[name], math.nan, *(own.get(name + end, math.nan) for end in _INTERVALS))
+        for name in own
+        if name.endswith(_SHARES)
+    }
+
+
+def _others(cell: CellRecord) -> dict[str, str]:
+    known = (*_SHARES, *_INTERVALS)
+    return {name: f"{v:,.6g}" for name, v in cell.metrics.items() if not name.endswith(known)}
 
 
 def _classes(cell: CellRecord) -> dict[str, Estimate]:
@@ -94,11 +83,9 @@ def _words(cell: CellRecord) -> dict[str, str]:
     if cell.scheme is None:
         return {}
     scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
-    effects = {
-        name: correction.effect
-        for name, correction in zip(scheme.classes, scheme.corrections, strict=True)
-    }
-    return ({"calibration": scheme.calibration.name} if scheme.calibration else {}) | effects
+    calibration = {"calibration": scheme.calibration.name} if scheme.calibration else {}
+    effects = [correction.effect for correction in scheme.corrections]
+    return calibration | dict(zip(scheme.classes, effects, strict=True))
 
 
 def _texts(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[ComparedRow]:
@@ -106,27 +93,11 @@ def _texts(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[ComparedR
     return [ComparedRow(name, ours.get(name, ""), theirs.get(name, "")) for name in names]
 
 
-def _figures(
-    ours: Mapping[str, Estimate], theirs: Mapping[str, Estimate], *, shares: bool = False
-) -> list[ComparedRow]:
+def _shares(ours: Mapping[str, Estimate], theirs: Mapping[str, Estimate]) -> list[ComparedRow]:
     rows = []
     for name in dict.fromkeys([*ours, *theirs]):
-        both = [own.get(name, Estimate(math.nan)) for own in (ours, theirs)]
-        gap = both[1].mean - both[0].mean
-        is_share = shares or name.endswith(_SHARES)
-        if is_share:
-            first, second = (each.percent(padded=True) for each in both)
-            change = difference(100 * both[1].mean, 100 * both[0].mean)
-        else:
-            # A count has no places.
-            digits = 0 if all(float(e.mean).is_integer() for e in both if e.mean == e.mean) else 4
-            first, second = ("" if is_missing(e.mean) else f"{e.mean:,.{digits}f}" for e in both)
-            change = "" if is_missing(gap) else f"{gap:+,.{digits}f}".replace("-", "−")
-        better = None
-        if change.strip("+−0.") == "":
-            change = change and "="
-        elif is_share or name.endswith((*_LESS, "score")):
-            better = (gap < 0) == name.endswith(_LESS)
-        label = f"{name}, %" if is_share and not shares else name
-        rows.append(ComparedRow(label, first, second, change, better))
+        first, second = (own.get(name, Estimate(math.nan)) for own in (ours, theirs))
+        gap = difference(100 * second.mean, 100 * first.mean)
+        texts = first.percent(padded=True), second.percent(padded=True)
+        rows.append(ComparedRow(name, *texts, gap))
     return rows

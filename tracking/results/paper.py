@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "AVERAGES",
     "BIOMEDICAL",
     "GENERAL",
+    "paper_beside",
     "paper_frame",
     "paper_model",
     "paper_rows",
@@ -27,6 +29,13 @@ GENERAL: Final = ("agnews", "dbpedia", "sst5", "trec", "rte")
 
 BIOMEDICAL: Final = ("ddi", "pubmedqa")
 """The paper's biomedical tasks, in its order."""
+
+AVERAGES: Final = {
+    "average_all": (*GENERAL, *BIOMEDICAL),
+    "average_general": GENERAL,
+    "average_biomedical": BIOMEDICAL,
+}
+"""The tasks of the averages that the paper prints."""
 
 #: The short titles that the paper's tables use.
 _TITLES: Final = {
@@ -82,6 +91,29 @@ def paper_frame(name: str) -> pd.DataFrame:
 
     with files("tracking").joinpath("data", f"{name}.csv").open(encoding="utf-8") as file:
         return pd.read_csv(file, dtype=str).astype(object)
+
+
+def paper_beside(
+    name: str, ours: pd.DataFrame, *, columns: Sequence[str], figures: Sequence[str]
+) -> pd.DataFrame:
+    """Return `figures` of a data file for each of our rows, in percent; NaN where it has none.
+
+    Parameters
+    ----------
+    name : str
+        The file: ``paper_results``.
+    ours : pandas.DataFrame
+        Rows with ``model``, ``task`` and `columns`.
+    columns : sequence of str
+        What else says of which row a figure is, written as the paper does.
+    figures : sequence of str
+        Columns of the file, where it has them.
+    """
+    keys = ours[list(columns)].astype(object).map(str)
+    keys["model"] = ours["model"].map(paper_model)
+    keys["task"] = ours["task"].where(ours["task"].isin(AVERAGES), ours["task"].map(paper_task))
+    paper = paper_frame(name).reindex(columns=[*keys, *figures])
+    return keys.merge(paper, how="left")[list(figures)].astype(float).set_axis(ours.index)
 
 
 def paper_rows(

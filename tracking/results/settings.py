@@ -237,7 +237,7 @@ def _settings(record: CellRecord) -> dict[str, Any]:
     """Return the settings of a cell by name, all values hashable."""
     known = {**record.identity, **(record.identity.get("tuner") or {})}
     found = {
-        name: json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else value
+        name: json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
         for name, value in known.items()
         if name not in _NOT_SETTINGS and not name.endswith("digest")
     }

@@ -15,10 +15,8 @@ from tracking.results import frames, settings
 from tracking.results.formats import ResultTable, RowKind, to_markdown, to_mlflow_json
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped, is_missing
 from tracking.results.paper import (
-    BIOMEDICAL,
-    GENERAL,
-    paper_frame,
-    paper_model,
+    AVERAGES,
+    paper_beside,
     paper_rows,
     paper_task,
     task_rank,
@@ -47,11 +45,6 @@ _PROMPT: Final = ("model", "task", "shots")
 LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *frames.MEASURE_COLUMNS)
 
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
-_AVERAGES: Final = {
-    "average_all": (*GENERAL, *BIOMEDICAL),
-    "average_general": GENERAL,
-    "average_biomedical": BIOMEDICAL,
-}
 _PAPER_NOTE: Final = (
     "Rows marked 'paper' are the published figures, 'difference' is ours minus theirs, in points."
 )
@@ -322,7 +315,7 @@ def _gaps(ours: Iterable[float], theirs: Iterable[float]) -> list[str]:
 def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> Iterable[pd.DataFrame]:
     """Yield the averages that say more than a single task does, of the rows that have them."""
     tasks = list(tidy["task"].unique())
-    for name, published in _AVERAGES.items():
+    for name, published in AVERAGES.items():
         own = [t for t in tasks if name == "average_all" or paper_task(t) in published]
         if len(own) < 2:
             continue
@@ -338,19 +331,12 @@ def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> Iterable[pd.DataFrame
 
 def _with_paper(tidy: pd.DataFrame, name: str, called: Mapping[Any, str | None]) -> pd.DataFrame:
     """Add the paper's figures, as fractions, where it has a row's model, prompt and task."""
-    paper = paper_frame(name)
-    columns = [f"{measure}{more}" for measure in MEASURES for more in ("", "_sd")]
-    figures = paper.reindex(columns=columns).astype(float).add_prefix("paper_") / 100
     column = OBJECTIVE if name == "paper_ablation" else "method"
-    paper = paper[["model", "shots", column, "task"]].join(figures)
-    known = tidy["task"].where(tidy["task"].isin(_AVERAGES), tidy["task"].map(paper_task))
-    keys = tidy[[]].assign(
-        model=tidy["model"].map(paper_model),
-        shots=tidy["shots"].map(str),
-        task=known.where(tidy["whole"]),
-        **{column: tidy[column].map(called) if called else None},
-    )
-    return tidy.join(keys.merge(paper, how="left")[list(figures)])
+    figures = [f"{measure}{more}" for measure in MEASURES for more in ("", "_sd")]
+    keys = tidy.assign(**{column: tidy[column].map(called) if called else None})
+    keys["task"] = keys["task"].where(keys["whole"], None)
+    theirs = paper_beside(name, keys, columns=["shots", column], figures=figures)
+    return tidy.join(theirs.add_prefix("paper_") / 100)
 
 
 def scheme_summary(
@@ -496,7 +482,13 @@ def _class_table(
 
     by = ["model", "shots", "method", "seed"]
     tidy = frames.classes_frame(cells)
-    tidy["paper_accuracy"] = _paper_accuracies(tidy) if paper_too else math.nan
+    published = paper_beside(
+        "paper_class_accuracies",
+        tidy.assign(**{"class": tidy["class"].str.capitalize()}),
+        columns=["shots", "seed", "method", "class"],
+        figures=["accuracy"],
+    )
+    tidy["paper_accuracy"] = published["accuracy"] / 100 if paper_too else math.nan
     heads = [name if name not in _CLASS_HEADS else f"class {name}" for name in classes]
     totals = estimates(cells_frame(cells), by)
     shown = {measure: _estimates_of(totals, measure) for measure in MEASURES}
@@ -537,22 +529,6 @@ def _class_table(
         sections=2,
         note=_note([*chain(*shown.values(), after)], kinds),
     )
-
-
-def _paper_accuracies(tidy: pd.DataFrame) -> list[float]:
-    """Return the paper's class accuracies where it has the cell and the class; else NaN."""
-    columns = ["model", "task", "shots", "seed", "method", "class"]
-    paper = paper_frame("paper_class_accuracies")
-    known = {
-        (*row[:-1], str(row[-1]).lower()): float(accuracy) / 100
-        for *row, accuracy in paper[[*columns, "accuracy"]].itertuples(index=False, name=None)
-    }
-    return [
-        known.get(
-            (paper_model(model), paper_task(task), *map(str, rest), str(name).lower()), math.nan
-        )
-        for model, task, *rest, name in tidy[columns].itertuples(index=False, name=None)
-    ]
 
 
 _CLASS_HEADS: Final = ("model", "shots", "method", "seed", *_HEADS.values())
@@ -665,7 +641,7 @@ def _estimates_of(frame: pd.DataFrame, measure: str) -> list[Estimate]:
 
 
 def _column_title(task: Any, seen: Mapping[str, int]) -> str:
-    if task in _AVERAGES:
+    if task in AVERAGES:
         return str(task).removeprefix("average_")
     return task_title(task) if seen[task_title(task)] == 1 else str(task)
 

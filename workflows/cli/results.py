@@ -167,8 +167,7 @@ def compare(
     for title, rows in compare_records(*(cell.record for cell in cells)).items():
         shown = new_table(" ", *(f"{cell.run_id[:8]} " for cell in cells), "difference")
         for row in rows:
-            style = {True: "green", False: "red", None: ""}[row.better]
-            shown.add_row(row.name, row.first, row.second, row.difference, style=style)
+            shown.add_row(row.name, row.first, row.second, row.difference)
         console.print()
         console.print(f"[bold]{title}[/bold]")
         console.print(shown)
