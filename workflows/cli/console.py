@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
-from rich.errors import MarkupError
-from rich.markup import escape
-from rich.markup import render as render_markup
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,8 +19,10 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.status import Status
 from rich.table import Table
+from rich.text import Text
+
+from dcs.messages import escaped
 
 if TYPE_CHECKING:
     from tracking import CellRecord
@@ -34,7 +32,6 @@ __all__ = [
     "console",
     "count_bar",
     "duration",
-    "marked",
     "new_table",
     "share_bar",
     "sweep_view",
@@ -43,66 +40,27 @@ __all__ = [
 #: A file or a pipe has no width of its own: wide enough for a table of ten classes.
 _PIPE_WIDTH = 130
 
-#: The markup that our own lines use. Names of files, tasks and classes hold brackets too.
-_OTHER_BRACKET = re.compile(r"(?<!\\)\[(?!/?(?:bold|dim|red|green|yellow)\])")
-
-#: What could move the cursor or hide what comes next, but for tabs and ends of lines.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
 #: How often a sweep tells how far it is in a file, which nobody watches.
 _LINE_SECONDS = 30.0
 
 
-def marked(text: str) -> str:
-    """Return a line for the terminal in which only our own few styles count as markup.
-
-    Whatever else stands in brackets is shown as it is, control characters are shown escaped.
-    """
-    visible = _visible(text)
-    line = _OTHER_BRACKET.sub(r"\\[", visible)
-    try:
-        render_markup(line)
-    except MarkupError:
-        return escape(visible)
-    return line
-
-
-def _visible(text: str) -> str:
-    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
-
-
 class _Console(Console):
-    """Shows names that come from files without taking them for markup; wraps tables alone."""
+    """Shows names that come from files as they are, but for what could move the cursor."""
 
-    def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
-        clean = _visible if markup is False else marked
-        shown = [clean(item) if isinstance(item, str) else item for item in objects]
-        options.setdefault("soft_wrap", all(isinstance(item, str) for item in objects))
-        super().print(*shown, markup=markup, **options)
-
-    def status(self, status: Any, **options: Any) -> Status:
-        return super().status(marked(status), **options)
+    def render_str(self, text: str, **options: Any) -> Text:
+        visible = "\n".join(escaped(line) for line in text.split("\n"))
+        return super().render_str(visible, **options)
 
 
-class _Table(Table):
-    """A table whose cells are handled as the lines of the console are."""
-
-    def add_column(self, header: Any = "", *rest: Any, **options: Any) -> None:
-        super().add_column(marked(header), *rest, **options)
-
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        shown = [marked(cell) if isinstance(cell, str) else cell for cell in cells]
-        super().add_row(*shown, **options)
-
-
-console: Console = _Console(highlight=False)
+#: Lines are left whole, for people to copy; tables are printed with ``soft_wrap=False``.
+console = _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 if not console.is_terminal:
-    console = _Console(highlight=False, width=_PIPE_WIDTH)
+    console.width = _PIPE_WIDTH
 
 
 def new_table(*columns: str) -> Table:
     """Return an empty table in the one style; columns ending in a space are aligned left."""
-    table = _Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for name in columns:
         table.add_column(name.rstrip(), justify="left" if name.endswith(" ") else "right")
     return table
@@ -116,7 +74,11 @@ def duration(seconds: float) -> str:
 
 
 def _progress(*columns: ProgressColumn) -> Progress:
-    first = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=28))
+    first = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=28),
+    )
     return Progress(*first, *columns, console=console)
 
 
@@ -124,7 +86,7 @@ def _progress(*columns: ProgressColumn) -> Progress:
 def share_bar(description: str) -> Iterator[Callable[[float], None]]:
     """Show one bar of work of unknown units; call what is given with the share done, 0..1."""
     with _progress(TimeElapsedColumn(), TimeRemainingColumn()) as progress:
-        bar = progress.add_task(marked(description), total=1.0)
+        bar = progress.add_task(description, total=1.0)
         yield lambda share: progress.update(bar, completed=share)
         progress.update(bar, completed=1.0)
 
@@ -133,7 +95,7 @@ def share_bar(description: str) -> Iterator[Callable[[float], None]]:
 def count_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show one bar of `total` pieces of work; call what is given with the number just done."""
     with _progress(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()) as progress:
-        bar = progress.add_task(marked(description), total=total)
+        bar = progress.add_task(description, total=total)
         yield lambda number: progress.advance(bar, number)
 
 
@@ -229,7 +191,7 @@ def sweep_view() -> Iterator[SweepView]:
 
         def show_bars(view: SweepView) -> None:
             progress.update(tables, completed=view.tables_done, total=view.tables_total)
-            failed = f"[red]{view.cells_failed} failed[/red] · " if view.cells_failed else ""
+            failed = f"{view.cells_failed} failed · " if view.cells_failed else ""
             note = failed + (view.rates if view.cells_done < view.cells_total else "")
             progress.update(cells, completed=view.cells_done, total=view.cells_total, note=note)
 

@@ -35,7 +35,7 @@ def doctor(
     for name, check in todo.items():
         passed, text = checks.result_of(check)
         healthy &= passed
-        sign = "[green]ok[/green]" if passed else "[red]failure[/red]"
-        console.print(f"{sign} {name}: {text}", highlight=False, soft_wrap=True)
+        sign, style = ("ok", "green") if passed else ("failure", "red")
+        console.print(f"{sign} {name}: {text}", style=style)
     if not healthy:
         raise SystemExit(1)

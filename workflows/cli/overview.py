@@ -47,7 +47,7 @@ def headline(plan: SweepPlan) -> str:
     """Return how large a sweep is and how much of it is done, on one line."""
     failed = f", {plan.n_failed} failed" if plan.n_failed else ""
     return (
-        f"[bold]{plan.config.name}[/bold]: {_some(plan.n_tables, 'table')}, "
+        f"{plan.config.name}: {_some(plan.n_tables, 'table')}, "
         f"{_some(plan.n_cells, 'cell')}; {_some(len(plan.ended) - plan.n_failed, 'cell')} "
         f"finished earlier{failed}"
     )
@@ -70,13 +70,13 @@ def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
     for names, count in tables.items():
         states = _states(count["cells"], ended[*names, True], ended[*names, False])
         shown.add_row(*names, f"{count['tables']:,}", f"{count['scored']:,}", *states)
-    console.print(shown)
+    console.print(shown, soft_wrap=False)
     of_method = Counter((r.identity["method"], r.finished) for r in plan.ended.values())
     shown = new_table("method ", *_STATES)
     for method, number in Counter(variant.method for variant in variants).items():
         cells = number * plan.n_cells // len(variants)
         shown.add_row(method, *_states(cells, of_method[method, True], of_method[method, False]))
-    console.print(shown)
+    console.print(shown, soft_wrap=False)
     console.print(headline(plan))
     announce(plan.missing_tables.values(), yes=True)
     console.print(_to_do(plan))
@@ -118,14 +118,14 @@ def show_results(name: str, records: Sequence[CellRecord], *, output: Path) -> N
         several = len({record.identity["seed"] for record in cells}) > 1
         figures = "mean ± sd over seeds" if several else "[95 % interval], p against ICL"
         console.print()
-        console.print(f"[bold]{task}[/bold] ({model}): % of test rows, {figures}")
-        console.print(results_table(cells, width=console.width))
+        console.print(f"{task} ({model}): % of test rows, {figures}", style="bold")
+        console.print(results_table(cells, width=console.width), soft_wrap=False)
     for record in records:
         if not record.finished:
             reason = last_line(record.error or "")
-            console.print(f"[red]failed[/red] {_cell_name(record)}: {reason}")
+            console.print(f"failed {_cell_name(record)}: {reason}", style="red")
     if len(finished) < len(records):
-        console.print("add [bold]--retry-failed[/bold] to compute the failed cells again")
+        console.print("add --retry-failed to compute the failed cells again")
     console.print()
     if any(record.identity["method"] == _DRAWN for record in finished):
         picture = output / "figures" / f"{name}.png"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workflows.cli.options import Data, Runs, TrackingUri, recorded_store
+from workflows.cli.options import Data, RunName, Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
     from tracking import CellRecord
@@ -18,12 +18,7 @@ __all__ = ["reproduce"]
 
 
 def reproduce(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="The run id or key of a cell, or how it begins; see dcs ui."
-        ),
-    ],
+    run: RunName,
     runs: Runs = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
     table: Annotated[
@@ -67,7 +62,7 @@ def reproduce(
     console.print(f"cell {record.key}: {who['method']} {who['task']} {who['model']}")
     if requirements is not None:
         atomic_write_text(requirements, again.requirements_of(record))
-        console.print(f"next: pip install --requirement {requirements}", soft_wrap=True)
+        console.print(f"next: pip install --requirement {requirements}", style="bold")
         return
     software = again.compare_software(record.provenance, collect_provenance())
     _show("software", (row for row in software if not row.same))
@@ -82,10 +77,10 @@ def reproduce(
     different = [row.name for row in rows if not row.same]
     _show("results", (row for row in rows if not row.same or row.name.startswith("test/")))
     if different:
-        console.print(f"[red]not the same[/red]: {', '.join(different)}", soft_wrap=True)
+        console.print(f"not the same: {', '.join(different)}", style="red")
         raise typer.Exit(1)
     end = "identical" if record.finished else "failed as recorded"
-    console.print(f"[green]{end}[/green]: {len(rows)} values, {len(record.trials)} trials")
+    console.print(f"{end}: {len(rows)} values, {len(record.trials)} trials", style="green")
 
 
 def _tables(
@@ -136,7 +131,7 @@ def _show(title: str, rows: Iterable[Compared]) -> None:
         style = "" if row.same else "yellow"
         shown.add_row(row.name, _short(row.recorded), _short(row.now), style=style)
     if shown.row_count:
-        console.print(shown)
+        console.print(shown, soft_wrap=False)
 
 
 def _short(value: Any) -> str:

@@ -87,7 +87,7 @@ def report(
     if files is not None:
         console.print(f"tables and figures written to {files}")
     console.print(
-        f"next: open it in a browser; [bold]dcs ui --output {runs}[/bold] makes its links work"
+        f"next: open it in a browser; dcs ui --output {runs} makes its links work", style="bold"
     )
 
 
@@ -163,14 +163,14 @@ def compare(
     with console.status("reading the runs"):
         cells = [find_cell(uri, name, archive=Archive(runs)) for name in (first, second)]
     if cells[0].run_id == cells[1].run_id:
-        console.print("[yellow]both names are of the same run[/yellow]")
+        console.print("both names are of the same run", style="yellow")
     for title, rows in compare_records(*(cell.record for cell in cells)).items():
         shown = new_table(" ", *(f"{cell.run_id[:8]} " for cell in cells), "difference")
         for row in rows:
             shown.add_row(row.name, row.first, row.second, row.difference)
         console.print()
-        console.print(f"[bold]{title}[/bold]")
-        console.print(shown)
+        console.print(title, style="bold")
+        console.print(shown, soft_wrap=False)
 
 
 def register_model(
@@ -221,6 +221,6 @@ def ui(
         at = arguments.index("--backend-store-uri")
         del arguments[at : at + 2]
         os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
-    console.print(f"MLflow at [bold]http://127.0.0.1:{port}[/bold]")
+    console.print(f"MLflow at http://127.0.0.1:{port}", style="bold")
     # MLflow takes this process over, so that Ctrl-C and signals reach it and nothing stays behind.
     os.execv(sys.executable, arguments)

@@ -80,13 +80,13 @@ def generate(
         for split, table in store.read(key).items():
             table.write(folders[-1] / f"{split}.parquet")
         earlier = "" if key in missing else " (scored earlier)"
-        console.print(f"{folders[-1]}{earlier}", markup=False)
+        console.print(f"{folders[-1]}{earlier}")
     console.print(
         f"{2 * len(keys)} tables written in {time.perf_counter() - clock:.1f} s, "
         f"{scored} prompts scored"
     )
     optimization, test = (folders[0] / f"{split}.parquet" for split in ("optimization", "test"))
-    console.print(f"next: [bold]dcs tune {optimization} --test {test}[/bold]")
+    console.print(f"next: dcs tune {optimization} --test {test}", style="bold")
 
 
 def table_name(request: TableRequest) -> str:
@@ -112,7 +112,7 @@ def _score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore
         )
         for each in requests
     )
-    with console.status(f"loading {model}"):
+    with console.status("loading the model"):
         actor = ScoringActor(model, store.root, 0, requests[0].scoring)
     remarks: list[str] = []
     try:
@@ -124,7 +124,7 @@ def _score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore
     finally:
         actor.close()
     for line in remarks:
-        console.print(line, markup=False)
+        console.print(line)
     return scored
 
 
@@ -173,8 +173,7 @@ def _announce(model: str, requests: list[TableRequest], *, yes: bool) -> None:
     console.print(
         f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
         f"{sum(part.requests for part in parts)} requests, about {tokens:,} prompt tokens "
-        f"({'; '.join(sorted({part.basis for part in parts}))}){cost}",
-        markup=False,
+        f"({'; '.join(sorted({part.basis for part in parts}))}){cost}"
     )
     if price and not yes and sys.stdin.isatty():
         typer.confirm("Send them?", abort=True)
@@ -196,12 +195,12 @@ def list_tasks(context: typer.Context) -> None:
             sizes = {str(split): len(task.examples(split)) for split in SPLITS}
         counts = (str(sizes.get(split, "?")) for split in SPLITS)
         table.add_row(name, ", ".join(task.classes), *counts, task.title)
-    console.print(table)
+    console.print(table, soft_wrap=False)
     console.print(
         f"{', '.join(described_task_names())} come without texts: give their folder with "
-        "[bold]--data DIR[/bold]; a task of your own is a YAML file, given by its path"
+        "--data DIR; a task of your own is a YAML file, given by its path"
     )
-    console.print("next: [bold]dcs tasks show NAME --shots N[/bold] prints a prompt")
+    console.print("next: dcs tasks show NAME --shots N prints a prompt", style="bold")
 
 
 @tasks.command()
@@ -249,7 +248,7 @@ def show(
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
         *_tokens(model, prompt, task.label_words),
     ):
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:

@@ -142,7 +142,7 @@ def _sweep(
         run_name=whole.name,
         trials=whole.tracking.trials,
         figures=whole.tracking.figures,
-        warn=lambda line: console.print(f"[yellow]{line}[/yellow]"),
+        warn=lambda line: console.print(line, style="yellow"),
     ) as recorder:
         with _joined_ray(address) if plan.has_work else nullcontext(), sweep_view() as view:
             records = run_sweep(plan, recorder, view)
@@ -152,11 +152,11 @@ def _sweep(
     for key, request in plan.missing_tables.items():
         scoring = store.scoring(key)
         for remark in scoring.remarks if scoring else ():
-            console.print(f"{request.label}: {remark}", markup=False)
+            console.print(f"{request.label}: {remark}")
     show_results(config.name, records, output=output)
     console.print(report.message)
     console.print(f"written to {output} in {time.perf_counter() - clock:.0f} s")
-    console.print(f"next: [bold]dcs ui --output {output}[/bold] compares the runs in MLflow")
+    console.print(f"next: dcs ui --output {output} compares the runs in MLflow", style="bold")
     if not all(record.finished for record in records):
         raise SystemExit(1)
 
@@ -166,7 +166,7 @@ def _joined_ray(address: str | None) -> Iterator[None]:
     """Join a Ray cluster, by default one of this machine that is stopped again."""
     from workflows.cluster.connect import connected
 
-    with console.status("starting Ray" if address is None else f"joining Ray at {address}"):
+    with console.status("starting Ray" if address is None else "joining Ray"):
         # Not a plain `with`: the line on the terminal is to end once Ray is there.
         joined = ExitStack()
         joined.enter_context(connected(address))

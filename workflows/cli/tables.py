@@ -107,10 +107,9 @@ def import_(
     console.print(
         f"{output}: {table.n_rows} rows, {table.n_classes} classes "
         f"({', '.join(table.classes)}); accuracy {100 * metrics.accuracy:.1f} %, "
-        f"COBias {100 * metrics.cobias:.1f}",
-        markup=False,
+        f"COBias {100 * metrics.cobias:.1f}"
     )
-    console.print(f"next: [bold]dcs tune {output}[/bold]")
+    console.print(f"next: dcs tune {output}", style="bold")
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -216,7 +215,7 @@ def tune(
         run_name=table.stem,
         trials=config.tracking.trials,
         figures=config.tracking.figures,
-        warn=lambda line: console.print(f"[yellow]{line}[/yellow]"),
+        warn=lambda line: console.print(line, style="yellow"),
     ) as recorder:
         with share_bar(f"tuning {method}") as progress:
             records = tune_cells(
@@ -237,20 +236,21 @@ def tune(
             sentences = [*sentences, _proof(optimization, records[-1], method, tuner)]
     console.print()
     console.print(
-        f"[bold]{table.name}[/bold]: % of {held_out.n_rows} held-out rows [95 % interval], "
-        "p against ICL"
+        f"{table.name}: % of {held_out.n_rows} held-out rows [95 % interval], p against ICL",
+        style="bold",
     )
-    console.print(results_table(records, width=console.width))
+    console.print(results_table(records, width=console.width), soft_wrap=False)
     console.print(f"against ICL, paired on the same rows: {_change(records[-1])}")
     console.print()
     for sentence in sentences:
-        console.print(f"  {sentence}", markup=False)
+        console.print(f"  {sentence}")
     console.print()
     console.print(report.message)
     console.print(f"scheme written to {path}")
     console.print(
-        f"next: [bold]dcs apply {path} {test or table} -o corrected.parquet[/bold], "
-        f"or [bold]dcs ui --output {output}[/bold]"
+        f"next: dcs apply {path} {test or table} -o corrected.parquet, "
+        f"or dcs ui --output {output}",
+        style="bold",
     )
 
 
@@ -353,7 +353,7 @@ def apply(
     changed = int((correction.predict(probabilities.probs) != before).sum())
     probabilities.with_probs(correction.apply(probabilities.probs)).write(output)
     console.print(f"{output}: {probabilities.n_rows} rows, {changed} predictions changed")
-    console.print(f"next: [bold]dcs evaluate {output}[/bold]")
+    console.print(f"next: dcs evaluate {output}", style="bold")
 
 
 def evaluate(
@@ -380,14 +380,14 @@ def evaluate(
     intervals = [
         bootstrap_intervals(confusion_matrix(labels, some, n_classes)) for some in predictions
     ]
-    console.print(f"[bold]{table.name}[/bold]: % of {probabilities.n_rows} rows [95 % interval]")
+    console.print(f"{table.name}: % of {probabilities.n_rows} rows [95 % interval]", style="bold")
     shown = new_table(" ", *schemes)
     shown.add_row("accuracy ↑", *_figures(each.accuracy for each in intervals), style="bold")
     shown.add_row("COBias ↓", *_figures(each.cobias for each in intervals), style="bold")
     shown.add_section()
     for index, name in enumerate(probabilities.classes):
         shown.add_row(name, *_figures(each.class_accuracies[index] for each in intervals))
-    console.print(shown)
+    console.print(shown, soft_wrap=False)
     if scheme is not None:
         change = compare_predictions(labels, predictions[0], predictions[1], n_classes)
         points = {
