@@ -12,7 +12,6 @@ from workflows.cli.failures import (
     USAGE_ERROR,
     USER_ERRORS,
     explained,
-    forget_output,
     prepare_output,
     usage_line,
 )
@@ -83,14 +82,9 @@ def main() -> None:
     STOP.listen()
     prepare_output()
     try:
-        try:
-            # Its own way to end would print a box of several lines for a mistyped option.
-            sys.exit(app(arguments, prog_name="dcs", standalone_mode=False))
-        finally:
-            # A full disk behind the output shows here, and not after the last line of Python.
-            sys.stdout.flush()
+        # Its own way to end would print a box of several lines for a mistyped option.
+        sys.exit(app(arguments, prog_name="dcs", standalone_mode=False))
     except USER_ERRORS as error:
-        forget_output()
         if debug:
             raise
         typer.echo(f"dcs: error: {explained(error)}", err=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from workflows.cli.console import console
 from workflows.cli.options import Output, TrackingUri
 
 __all__ = ["doctor"]
@@ -22,7 +23,6 @@ def doctor(
     Exit code 1 if one of them fails. Nothing is changed.
     """
     from workflows import doctor as checks
-    from workflows.cli.console import console
 
     todo = {
         "versions": checks.check_versions,

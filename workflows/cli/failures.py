@@ -21,7 +21,6 @@ __all__ = [
     "USER_ERRORS",
     "Stop",
     "explained",
-    "forget_output",
     "prepare_output",
     "usage_line",
 ]
@@ -114,13 +113,3 @@ def _plain_warning(
     line: str | None = None,
 ) -> str:
     return f"dcs: warning: {redact(escaped(message))}\n"
-
-
-def forget_output() -> None:
-    """Drop what standard output cannot take, so that Python does not fail on it once more."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

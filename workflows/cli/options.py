@@ -167,14 +167,10 @@ def recorded_store(runs: Path, tracking_uri: str | None) -> str:
     from dcs.errors import TrackingError
     from tracking import resolve_tracking_uri
 
-    file = runs / "mlflow.db"
     uri = resolve_tracking_uri(tracking_uri, runs)
-    if tracking_uri is not None:
-        _, is_sqlite, name = uri.partition("sqlite:///")
-        if not is_sqlite:
-            return uri
-        file = Path(name.partition("?")[0])
-    if not file.is_file():
+    _, is_sqlite, name = uri.partition("sqlite:///")
+    file = Path(name.partition("?")[0]) if tracking_uri else runs / "mlflow.db"
+    if is_sqlite and not file.is_file():
         raise TrackingError(
             f"{file}: no such file; nothing is recorded there yet: run dcs quickstart, dcs tune "
             "or dcs sweep first, or say where the results are with --runs or --tracking-uri"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -11,11 +10,9 @@ from pathlib import Path
 from rich.table import Table
 
 from dcs.evaluation.formatting import chance, percent
-from dcs.io import atomic_path
 from dcs.messages import last_line
 from dcs.selection.methods import get_method
 from tracking import CellRecord
-from tracking.results.figures import class_accuracy_figure
 from tracking.results.frames import (
     MEASURES,
     Estimate,
@@ -38,9 +35,6 @@ _OTHER_COLUMNS = 58
 
 #: Columns of cells by how far they are.
 _STATES = ("cells", "finished", "failed", "to do")
-
-#: The method whose class accuracies are drawn.
-_DRAWN = "dcs"
 
 
 def headline(plan: SweepPlan) -> str:
@@ -88,30 +82,29 @@ def _states(cells: int, finished: int, failed: int) -> list[str]:
 
 def _to_do(plan: SweepPlan) -> str:
     rest = estimate(plan)
-    unknown = "how long shows once the first are done"
+    gpus = f", {rest.gpu_seconds / 3600:,.1f} GPU hours" if rest.gpu_seconds else ""
     parts = []
     if rest.tables:
-        took = unknown
-        if rest.scoring_seconds is not None:
-            gpus = f", {rest.gpu_seconds / 3600:,.1f} GPU hours" if rest.gpu_seconds else ""
-            took = f"{duration(rest.scoring_seconds)} of one worker{gpus}"
-        parts.append(f"{_some(rest.tables, 'table')} to score ({took})")
+        took = _took(rest.scoring_seconds, "worker")
+        parts.append(f"{_some(rest.tables, 'table')} to score ({took}{gpus})")
     if rest.cells:
-        took = unknown
-        if rest.cell_seconds is not None:
-            cpus = os.cpu_count() or 1
-            here = f", {duration(rest.cell_seconds / cpus)} on {cpus} CPUs" if cpus > 1 else ""
-            took = f"{duration(rest.cell_seconds)} of one CPU{here}"
+        took = _took(rest.cell_seconds, "CPU")
         parts.append(f"{_some(rest.cells, 'cell')} to compute ({took})")
     return f"to do: {', '.join(parts) or 'nothing'}"
+
+
+def _took(seconds: float | None, worker: str) -> str:
+    if seconds is None:
+        return "how long shows once the first are done"
+    return f"{duration(seconds)} of one {worker}"
 
 
 def _some(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def show_results(name: str, records: Sequence[CellRecord], *, output: Path) -> None:
-    """Print the tables of a sweep, by task, and what failed; draw the class accuracies."""
+def show_results(records: Sequence[CellRecord]) -> None:
+    """Print the tables of a sweep, by task, and what failed."""
     finished = [record for record in records if record.finished]
     for (model, task), group in groupby(sorted(finished, key=_group), key=_group):
         cells = list(group)
@@ -127,11 +120,6 @@ def show_results(name: str, records: Sequence[CellRecord], *, output: Path) -> N
     if len(finished) < len(records):
         console.print("add --retry-failed to compute the failed cells again")
     console.print()
-    if any(record.identity["method"] == _DRAWN for record in finished):
-        picture = output / "figures" / f"{name}.png"
-        with atomic_path(picture) as temporary:
-            class_accuracy_figure(finished, method=_DRAWN).savefig(temporary, format="png")
-        console.print(f"class accuracies before and after drawn in {picture}")
 
 
 def _group(record: CellRecord) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from workflows.cli.console import console, new_table, share_bar
 from workflows.cli.options import Data, RunName, Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ def reproduce(
     from dcs.io import atomic_write_text
     from tracking import collect_provenance
     from workflows import reproduce as again
-    from workflows.cli.console import console, share_bar
 
     if tracking_uri is not None:
         tracking_uri = recorded_store(runs, tracking_uri)
@@ -97,7 +97,6 @@ def _tables(
 
     from dcs.data.table import ProbabilityTable
     from dcs.errors import ConfigError
-    from workflows.cli.console import console, share_bar
     from workflows.cli.tables import split_rows
     from workflows.reproduce import request_of, scored_tables, stored_tables
 
@@ -124,8 +123,6 @@ def _tables(
 
 
 def _show(title: str, rows: Iterable[Compared]) -> None:
-    from workflows.cli.console import console, new_table
-
     shown = new_table(f"{title} ", "recorded ", "now ")
     for row in rows:
         style = "" if row.same else "yellow"

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from workflows.cli.console import console, count_bar, new_table
 from workflows.cli.options import Data, Engine, Limit, Models, Output, Settings, Yes
 
 if TYPE_CHECKING:
+    from dcs.scoring import LabelRule, Scorer
     from workflows.cells import TableRequest
     from workflows.tables import ProbabilityStore
 
@@ -143,31 +144,30 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
     click.exceptions.Abort
         The person at the terminal said no.
     """
-    from dcs.scoring import is_served
-
-    by_model: dict[str, list[TableRequest]] = {}
-    for request in requests:
-        if is_served(request.scoring.engine):
-            by_model.setdefault(request.model, []).append(request)
-    for model, own in by_model.items():
-        _announce(model, own, yes=yes)
-
-
-def _announce(model: str, requests: list[TableRequest], *, yes: bool) -> None:
     from dcs.prompting import SPLITS, get_task, render_prefix, render_query, select_demonstrations
+    from dcs.scoring import is_served
     from dcs.scoring.generation import queries_of
 
-    scorer = requests[0].scoring.load(model)
-    price = requests[0].scoring.price
-    parts = []
-    for request in requests:
-        task = get_task(request.task, request.data)
-        shown = select_demonstrations(task, request.shots, seed=request.seed)
-        for split in SPLITS:
-            texts = queries_of(task, shown, split, request.limit)
-            queries = [render_query(task, example.text) for example in texts]
+    served = [request for request in requests if is_served(request.scoring.engine)]
+    for model in dict.fromkeys(request.model for request in served):
+        own = [request for request in served if request.model == model]
+        scorer = own[0].scoring.load(model)
+        parts = []
+        for request in own:
+            task = get_task(request.task, request.data)
+            shown = select_demonstrations(task, request.shots, seed=request.seed)
             prefix = render_prefix(task, shown)
-            parts.append(getattr(scorer, "estimate")(prefix, queries, task.label_words))  # noqa: B009
+            for split in SPLITS:
+                texts = queries_of(task, shown, split, request.limit)
+                queries = [render_query(task, example.text) for example in texts]
+                estimate = getattr(scorer, "estimate")  # noqa: B009
+                parts.append(estimate(prefix, queries, task.label_words))
+        _announce(model, scorer, parts, price=own[0].scoring.price, yes=yes)
+
+
+def _announce(
+    model: str, scorer: Scorer, parts: list[Any], *, price: float | None, yes: bool
+) -> None:
     tokens = sum(part.tokens for part in parts)
     cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
     console.print(
@@ -262,14 +262,15 @@ def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
     first = tokenizer.describe(ids[0]) if ids else ""
     start = "" if not ids or prompt.startswith(first) else f", the start token {first!r} included"
     lines = [f"tokens of {model}: {len(ids)} in the prompt{start}"]
-    for rule in ("mean", "joint"):
+    rules: tuple[LabelRule, ...] = ("mean", "joint")
+    for rule in rules:
         try:
             found = label_token_ids(
                 prompt,
                 label_words,
                 encode=tokenizer.encode,
                 describe=tokenizer.describe,
-                rule="mean" if rule == "mean" else "joint",
+                rule=rule,
             )
         except ScoringError as error:
             lines.append(f"not by the rule {rule}: {error}")

@@ -16,7 +16,7 @@ from workflows.cli.options import Output, Seed, Settings, TrackingUri
 if TYPE_CHECKING:
     from dcs.data.table import ProbabilityTable
     from dcs.evaluation.uncertainty import Interval
-    from tracking import CellRecord
+    from dcs.schemes.scheme import CorrectionScheme
     from workflows.config.tuner import TunerSettings
 
 __all__ = ["ImportCommand", "apply", "evaluate", "import_", "split_rows", "tune"]
@@ -180,11 +180,13 @@ def tune(
     from dcs.data.table import ProbabilityTable
     from dcs.io import content_key
     from dcs.schemes.scheme import CorrectionScheme
+    from dcs.selection.methods import get_method
     from tracking import Recorder
     from tracking.results.figures import cell_figures
     from workflows.cli.overview import results_table
     from workflows.config.sweep import TuneConfig, configured
     from workflows.tuning.cell import table_cells, tune_cells
+    from workflows.tuning.paper import certify as prove
 
     config = configured(
         TuneConfig,
@@ -233,14 +235,23 @@ def tune(
     sentences = scheme.explain()
     if certify:
         with console.status("searching exhaustively"):
-            sentences = [*sentences, _proof(optimization, records[-1], method, tuner)]
+            gap = prove(optimization, get_method(method), records[-1], settings=tuner)
+        z = records[-1].metrics["opt/z"]
+        sentences = [*sentences, f"Z {z:.6f} on its rows: {gap:.2e} above the proven optimum"]
     console.print()
     console.print(
         f"{table.name}: % of {held_out.n_rows} held-out rows [95 % interval], p against ICL",
         style="bold",
     )
     console.print(results_table(records, width=console.width), soft_wrap=False)
-    console.print(f"against ICL, paired on the same rows: {_change(records[-1])}")
+    figures = records[-1].metrics
+    gains = _changes(
+        *(
+            (figures[f"test/{x}"] - figures[f"uncorrected/test/{x}"], figures[f"test/{x}_p"])
+            for x in ("accuracy", "cobias")
+        )
+    )
+    console.print(f"against ICL, paired on the same rows: {gains}")
     console.print()
     for sentence in sentences:
         console.print(f"  {sentence}")
@@ -262,9 +273,8 @@ def _check(
 
     searches = get_method(method).searches
     if method in ("icl", "contextual"):
-        reason = "nothing to tune there" if method == "icl" else "it needs content-free inputs"
         raise ConfigError(
-            f"--method {method}: {reason}; choose dcs, dnip, furud or another baseline"
+            f"--method {method}: finds nothing in a table; choose dcs, dnip, furud or a baseline"
         )
     if certify and (tuner.protocol != "paper" or not searches):
         raise ConfigError(
@@ -278,34 +288,14 @@ def _check(
         )
 
 
-def _change(record: CellRecord) -> str:
-    """Say what a record changes against the uncorrected rows, and whether by chance."""
-    figures = record.metrics
-    gains = {
-        name: 100 * (figures[f"test/{name}"] - figures[f"uncorrected/test/{name}"])
-        for name in ("accuracy", "cobias")
-    }
-    return _changes(gains, {name: figures[f"test/{name}_p"] for name in gains})
-
-
-def _changes(points: dict[str, float], chances: dict[str, float]) -> str:
+def _changes(*changes: tuple[float, float]) -> str:
+    """Say by how much accuracy and COBias change, and how probable that is by chance."""
     from dcs.evaluation.formatting import sentence_of_chance
 
-    titles = {"accuracy": "accuracy", "cobias": "COBias"}
     return ", ".join(
-        f"{titles[name]} {by:+.1f} points ({sentence_of_chance(chances[name])})"
-        for name, by in points.items()
+        f"{title} {100 * by:+.1f} points ({sentence_of_chance(p)})"
+        for title, (by, p) in zip(("accuracy", "COBias"), changes, strict=True)
     )
-
-
-def _proof(
-    optimization: ProbabilityTable, record: CellRecord, method: str, tuner: TunerSettings
-) -> str:
-    from dcs.selection.methods import get_method
-    from workflows.tuning.paper import certify
-
-    gap = certify(optimization, get_method(method), record, settings=tuner)
-    return f"Z {record.metrics['opt/z']:.6f} on its rows: {gap:.2e} above the proven optimum"
 
 
 def split_rows(
@@ -336,6 +326,12 @@ def split_rows(
     return table, held_out
 
 
+def _scheme_for(table: ProbabilityTable, path: Path) -> CorrectionScheme:
+    from dcs.schemes.scheme import CorrectionScheme
+
+    return CorrectionScheme.load(path).for_classes(table.classes, source=str(path))
+
+
 def apply(
     scheme: Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")],
     table: Table,
@@ -343,12 +339,9 @@ def apply(
 ) -> None:
     """Write the corrected probabilities of a table, as a table of the same form."""
     from dcs.data.table import ProbabilityTable
-    from dcs.schemes.scheme import CorrectionScheme
 
     probabilities = ProbabilityTable.read(table)
-    correction = CorrectionScheme.load(scheme).for_classes(
-        probabilities.classes, source=str(scheme)
-    )
+    correction = _scheme_for(probabilities, scheme)
     before = probabilities.probs.argmax(axis=1)
     changed = int((correction.predict(probabilities.probs) != before).sum())
     probabilities.with_probs(correction.apply(probabilities.probs)).write(output)
@@ -372,9 +365,7 @@ def evaluate(
     probabilities = ProbabilityTable.read(table)
     schemes = {"uncorrected": CorrectionScheme.identity(probabilities.classes)}
     if scheme is not None:
-        schemes["corrected"] = CorrectionScheme.load(scheme).for_classes(
-            probabilities.classes, source=str(scheme)
-        )
+        schemes["corrected"] = _scheme_for(probabilities, scheme)
     labels, n_classes = probabilities.labels, probabilities.n_classes
     predictions = [correction.predict(probabilities.probs) for correction in schemes.values()]
     intervals = [
@@ -390,12 +381,9 @@ def evaluate(
     console.print(shown, soft_wrap=False)
     if scheme is not None:
         change = compare_predictions(labels, predictions[0], predictions[1], n_classes)
-        points = {
-            "accuracy": 100 * change.accuracy.estimate,
-            "cobias": 100 * change.cobias.estimate,
-        }
-        chances = {"accuracy": change.accuracy_p, "cobias": change.cobias_p}
-        console.print(f"change: {_changes(points, chances)}")
+        accuracy = change.accuracy.estimate, change.accuracy_p
+        cobias = change.cobias.estimate, change.cobias_p
+        console.print(f"change: {_changes(accuracy, cobias)}")
 
 
 def _figures(intervals: Iterable[Interval]) -> list[str]:
