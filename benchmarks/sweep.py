@@ -30,7 +30,8 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import CellRecord, Recorder
 from workflows.cells import Cell, TableRequest
-from workflows.cluster.driver import Silent, run_sweep
+from workflows.cluster.driver import Silent
+from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, load_config, packaged_config
 from workflows.plan import SweepPlan, plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore
@@ -174,7 +175,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         store.write(
             key, {"optimization": table, "test": table}, model="none", seconds=0.0, gpus=0.0
         )
-        plan.requests[key] = TableRequest("none", "reviews", 1, first, None)
+        plan.requests[key] = [TableRequest("none", "reviews", 1, first, None)]
         plan.cells[key] = [
             Cell("none", "reviews", 1, seed, "icl", None, table.digest, table.digest)
             for seed in range(first, min(cells, first + per_table))

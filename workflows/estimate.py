@@ -51,8 +51,9 @@ def estimate(plan: SweepPlan) -> Estimate:
     store = ProbabilityStore.under(plan.output)
     for key in plan.cells:
         if scoring := store.scoring(key):
-            scorings.add(_of_table(plan.requests[key]), scoring.seconds)
-            gpus.add(_of_table(plan.requests[key]), scoring.seconds * scoring.gpus)
+            table = _of_table(plan.requests[key][0])
+            scorings.add(table, scoring.seconds)
+            gpus.add(table, scoring.seconds * scoring.gpus)
     for record in plan.ended.values():
         if record.finished:
             cell = Cell.from_identity(record.identity)
@@ -66,7 +67,7 @@ def estimate(plan: SweepPlan) -> Estimate:
     rest += [
         _of_cell(request.task, variant)
         for key in plan.missing_tables
-        for request in plan.requests_of(key)
+        for request in plan.requests[key]
         for variant in plan.variants
     ]
     return Estimate(

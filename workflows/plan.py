@@ -40,43 +40,26 @@ class SweepPlan:
         The sweep.
     output : pathlib.Path
         The folder that everything is written to.
-    requests : dict of str to TableRequest
-        Every table, by key, in the order of the configuration.
+    requests : dict of str to list of TableRequest
+        By the key of each table, in the order of the configuration, the requests that it answers.
+        Several do where there are no demonstrations, since the seed then changes no prompt: the
+        table is scored once, and each request has cells of its own.
     cells : dict of str to list of Cell
         The cells of those tables that have been scored, by the table's key. Those of the others
         are not known yet, since a cell is named by its numbers.
     ended : dict of str to CellRecord
         Cells of earlier runs that are not to be computed again, by key: finished ones, and
         failed ones unless they are to be retried.
-    also : dict of str to tuple of TableRequest
-        By key, further requests that the same table answers: without demonstrations the seed
-        changes no prompt. It is scored once; each has cells of its own.
     texts : dict of str to str
         By key, the hash of the texts that the table is planned with.
     """
 
     config: SweepConfig
     output: Path
-    requests: dict[str, TableRequest]
+    requests: dict[str, list[TableRequest]]
     cells: dict[str, list[Cell]]
     ended: dict[str, CellRecord]
-    also: dict[str, tuple[TableRequest, ...]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
-
-    def requests_of(self, key: str) -> tuple[TableRequest, ...]:
-        """Return all requests that a table answers.
-
-        Parameters
-        ----------
-        key : str
-            The table's key.
-
-        Returns
-        -------
-        tuple of TableRequest
-            One or more.
-        """
-        return (self.requests[key], *self.also.get(key, ()))
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells that are tuned on a table with these digests.
@@ -95,14 +78,14 @@ class SweepPlan:
         """
         return [
             cell
-            for request in self.requests_of(key)
+            for request in self.requests[key]
             for cell in cells_of(request, self.config, digests)
         ]
 
     @property
     def missing_tables(self) -> dict[str, TableRequest]:
-        """Tables to be scored, by key."""
-        return {key: r for key, r in self.requests.items() if key not in self.cells}
+        """Tables to be scored, by key: the first request of each."""
+        return {key: some[0] for key, some in self.requests.items() if key not in self.cells}
 
     @property
     def missing_cells(self) -> dict[str, list[Cell]]:
@@ -131,8 +114,7 @@ class SweepPlan:
     @property
     def n_cells(self) -> int:
         """Number of cells in the sweep."""
-        shared = sum(len(self.also.get(key, ())) for key in self.requests)
-        return (self.n_tables + shared) * len(self.variants)
+        return sum(map(len, self.requests.values())) * len(self.variants)
 
     @property
     def n_failed(self) -> int:
@@ -180,20 +162,13 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
         A model or task is not known, or a file of earlier work is damaged.
     """
     store, archive = ProbabilityStore.under(output), Archive(output)
-    requests: dict[str, TableRequest] = {}
-    also: dict[str, tuple[TableRequest, ...]] = {}
-    texts: dict[str, str] = {}
+    plan = SweepPlan(config=config, output=output, requests={}, cells={}, ended={})
     known: dict[Any, Any] = {}
     for request in table_requests(config):
         key = request_key(request, known=known)
-        if key in requests:
-            also[key] = (*also.get(key, ()), request)
-        else:
-            requests[key], texts[key] = request, texts_key(request, known=known)
-    plan = SweepPlan(
-        config=config, output=output, requests=requests, cells={}, ended={}, also=also, texts=texts
-    )
-    for key in requests:
+        plan.requests.setdefault(key, []).append(request)
+        plan.texts[key] = texts_key(request, known=known)
+    for key in plan.requests:
         digests = store.digests(key)
         if digests is not None:
             plan.cells[key] = plan.cells_on(key, digests)

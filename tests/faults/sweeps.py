@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tracking import Archive, CellRecord, Recorder, RecorderReport
 from tracking.store import queries
-from workflows.cluster.driver import Silent, run_sweep
+from workflows.cluster.driver import Silent
+from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import plan_sweep, sweep_key
 

@@ -16,7 +16,8 @@ import pytest
 from tests.faults.processes import wait_for
 from tests.workflows.conftest import run_dcs
 from tracking import Archive, Recorder
-from workflows.cluster.driver import Silent, run_sweep
+from workflows.cluster.driver import Silent
+from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import plan_sweep, sweep_key
 

@@ -12,8 +12,9 @@ from dcs.errors import ScoringError, TableError
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from workflows.cells import request_key, table_requests
-from workflows.cluster.driver import Silent, run_sweep
+from workflows.cluster.driver import Silent
 from workflows.cluster.placement import place
+from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TrackingSettings, TunerSettings
 from workflows.estimate import estimate
 from workflows.plan import plan_sweep, sweep_key

@@ -53,11 +53,11 @@ def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
         plan = plan_sweep(config, output, retry_failed=retry_failed)
     variants = plan.variants
     tables: dict[tuple[str, str], Counter[str]] = {}
-    for key, first in plan.requests.items():
-        for request in plan.requests_of(key):
+    for key, requests in plan.requests.items():
+        for request in requests:
             count = tables.setdefault((request.model, request.task), Counter())
-            count["tables"] += request is first  # which may answer several requests
-            count["scored"] += request is first and key in plan.cells
+            count["tables"] += request is requests[0]
+            count["scored"] += request is requests[0] and key in plan.cells
             count["cells"] += len(variants)
     ended = Counter((*_group(record), record.finished) for record in plan.ended.values())
     shown = new_table("model ", "task ", "tables", "scored", *_STATES)

@@ -123,7 +123,7 @@ def _sweep(
     from tracking import Recorder
     from workflows.cli.overview import headline, show_results
     from workflows.cli.scoring import announce
-    from workflows.cluster.driver import run_sweep
+    from workflows.cluster.sweep import run_sweep
     from workflows.plan import plan_sweep, sweep_key
     from workflows.tables import ProbabilityStore
 

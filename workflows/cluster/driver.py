@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,21 +13,19 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 
 from dcs.errors import DCSError, ScoringError
-from dcs.io import content_key
 from dcs.messages import last_line
-from tracking import Archive, CellRecord, Recorder
-from workflows.cells import Cell, TableRequest, Variant, variants_of
+from tracking import Archive, CellRecord
+from workflows.cells import Cell, TableRequest
 from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import Placement, actor_pool, check_gpus, place
 from workflows.cluster.workers import Figures, ScoringActor, run_cell, warm_up
 from workflows.config.storage import StudyStorage
-from workflows.config.sweep import SweepConfig
 from workflows.plan import SweepPlan
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import failed_record
 from workflows.tuning.study import StudyStorageError, check_storage
 
-__all__ = ["Driver", "Silent", "SweepProgress", "run_sweep"]
+__all__ = ["Driver", "Silent", "SweepProgress"]
 
 #: A worker that dies (out of memory, a lost node) is tried again so often.
 _RETRIES = 3
@@ -377,57 +375,3 @@ def _summary(errors: list[ScoringError]) -> ScoringError:
     )
     error.__cause__ = errors[0].__cause__
     return error
-
-
-def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> list[CellRecord]:
-    """Do what a plan says is missing. Ray must be running if the plan has work.
-
-    Parameters
-    ----------
-    plan : SweepPlan
-        From :func:`plan_sweep`.
-    recorder : Recorder
-        Takes every record, those of earlier runs too, so that its tables are complete.
-    progress : SweepProgress
-        Told of every table and cell.
-
-    Returns
-    -------
-    list of CellRecord
-        All cells of the sweep, in the order of the configuration.
-
-    Raises
-    ------
-    DCSError
-        A model cannot be scored. What has been computed is recorded.
-    """
-    records = {**plan.ended}
-    for record in plan.ended.values():
-        recorder.record(record)
-    progress.tables(len(plan.cells), plan.n_tables)
-    progress.cells(len(records), plan.n_cells, plan.n_failed)
-    if plan.has_work:
-        for record, figures in Driver(plan, progress).run():
-            recorder.record(record, figures)
-            records[record.key] = record
-    return sorted(records.values(), key=_position(plan.config))
-
-
-def _position(config: SweepConfig) -> Callable[[CellRecord], tuple[int, ...]]:
-    """Order records as the configuration does, whatever order they ended in."""
-    axes = (
-        ("model", config.models),
-        ("task", config.tasks),
-        ("shots", config.shots),
-        ("seed", config.seeds),
-    )
-    variants = {
-        content_key(variant.identity): rank for rank, variant in enumerate(variants_of(config))
-    }
-
-    def position(record: CellRecord) -> tuple[int, ...]:
-        place = [values.index(record.identity[name]) for name, values in axes]
-        own = {name: record.identity.get(name) for name in Variant.__slots__}
-        return *place, variants[content_key(own)]
-
-    return position
