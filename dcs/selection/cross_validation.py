@@ -210,9 +210,8 @@ class Folds:
         Settings next to each other with the same calibration are fitted together; `mapper` is
         given one item for each such group and fold.
         """
-        groups = [
-            tuple(group) for _, group in groupby(grid, key=lambda s: (s.calibration, s.ridge))
-        ]
+        alike = groupby(grid, key=lambda setting: (setting.calibration, setting.ridge))
+        groups = [tuple(group) for _, group in alike]
         items = [(fold, group) for fold in range(self.n_folds) for group in groups]
         work = _Work(self.probs, self.labels, self.place, self.seed)
         found = [np.zeros(self.labels.size, np.int64) for _ in grid]

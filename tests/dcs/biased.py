@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.schemes.scheme import CorrectionScheme
+
 
 def biased_table(
     n_rows: int, n_classes: int, *, seed: int = 0, bias: float = 1.5
@@ -19,3 +22,14 @@ def biased_table(
     logits += bias * np.linspace(-1.0, 1.0, n_classes)
     weights = np.exp(logits)
     return weights / weights.sum(axis=1, keepdims=True), labels.astype(np.int64)
+
+
+def gain(
+    scheme: CorrectionScheme, probs: NDArray[np.float64], labels: NDArray[np.int64]
+) -> tuple[float, float]:
+    """Return how much more accurate and how much fairer a scheme makes the predictions."""
+    before, after = (
+        ClassificationMetrics.from_predictions(labels, predictions, probs.shape[1])
+        for predictions in (probs.argmax(axis=1), scheme.predict(probs))
+    )
+    return after.accuracy - before.accuracy, before.cobias - after.cobias

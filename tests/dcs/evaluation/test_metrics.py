@@ -49,10 +49,6 @@ def test_class_without_rows_is_nan_and_left_out_of_cobias() -> None:
     assert metrics.n_rows == 4
 
 
-def test_one_class_present_has_no_cobias() -> None:
-    assert cobias(confusion_matrix([1, 1], [0, 1], 3)) == 0.0
-
-
 @pytest.mark.parametrize(
     ("labels", "predictions", "name"),
     [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,17 +130,7 @@ def _plain_annealing(
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_search_equals_a_plain_numpy_one(moves: Any, name: str, n_classes: int) -> None:
     probs, labels = coarse_problem(80, n_classes, seed=n_classes, decimals=2)
-    few = Schedule(
-        initial_temperature=0.3,
-        final_temperature=0.01,
-        cooling_rate=0.3,
-        lambda1=3,
-        lambda2=5,
-        restarts=2,
-        moves=moves,
-        descend=False,
-        reheat=False,
-    )
+    few = replace(_PLAIN, cooling_rate=0.3, lambda1=3, lambda2=5, moves=moves)
     schedule = _PLAIN if moves == "metropolis" else few
     result = anneal(
         probs, labels, corrections=SETS[name], objective=_OBJECTIVE, schedule=schedule, seed=11
@@ -249,12 +240,8 @@ def test_bad_schedule_is_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("probs", "labels"),
     [
-        (np.zeros((0, 3)), []),
-        (np.ones((4, 1)), [0] * 4),
         ([[0.5, 0.5], [math.nan, 1.0]], [0, 1]),
-        ([[0.5, 0.5], [0.0, 0.0]], [0, 1]),
         ([[0.5, 0.5], [0.1, 0.9]], [0, 2]),
-        ([[0.5, 0.5]], [0, 1]),
     ],
 )
 @pytest.mark.parametrize("search", [anneal, exact_search])
@@ -287,14 +274,6 @@ def test_class_without_rows_is_left_out_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="no rows are labelled 'class_1'"):
         exact = exact_search(probs, labels, corrections=SETS["dnip"])
     assert exact.z == judge(probs, labels, SETS["dnip"], Objective(), exact.indices)
-
-
-def test_one_class_in_all_rows_leaves_error_and_pmi() -> None:
-    probs, _ = coarse_problem(60, 3)
-    with pytest.warns(UserWarning, match="class_0"):
-        result = anneal(probs, np.full(60, 1), schedule=_SHORT)
-    assert math.isfinite(result.z)
-    assert result.z <= result.initial_z
 
 
 def test_one_row_is_enough() -> None:
