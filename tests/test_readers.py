@@ -121,7 +121,10 @@ def read_task(path: Path) -> Any:
 
 
 def read_texts(path: Path) -> Any:
-    (path.parent / "task.yaml").write_text(yaml.safe_dump(TASK))
+    form = path.suffix[1:].replace("txt", "lines")
+    files = {"format": form, "optimization": path.name, "test": path.name}
+    task = TASK | {"files": TASK["files"] | files}
+    (path.parent / "task.yaml").write_text(yaml.safe_dump(task))
     return get_task(str(path.parent / "task.yaml")).examples("test")
 
 
@@ -158,6 +161,9 @@ KINDS = {
     "scheme": Kind("s.json", CorrectionScheme.load, content=SCHEME.to_dict()),
     "task": Kind("mood.yaml", read_task, content=TASK, dump=yaml.safe_dump),
     "texts": Kind("texts.jsonl", read_texts, content=TEXTS, dump=lines),
+    "texts json": Kind("texts.json", read_texts, content=TEXTS),
+    "texts csv": Kind("texts.csv", read_texts, b'label,text\n1,"tears, many"\nsad,a smile\n'),
+    "texts lines": Kind("texts.txt", read_texts, b"glad: a smile\nsad: tears, many\n"),
     "sweep": Kind("s.yaml", load_config, content=SWEEP, dump=yaml.safe_dump),
     "record": Kind("abc123.json", read_record, content=json.loads(RECORD.to_json())),
 }

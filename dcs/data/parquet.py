@@ -152,5 +152,6 @@ def _numbers(table: Any, name: str, source: str) -> NDArray[np.float64]:
 def _header(metadata: dict[bytes, bytes], source: str) -> _Header | None:
     if _KEY not in metadata:
         return None
-    values = parse_json(metadata[_KEY].decode("utf-8", "replace"), source=source, error=TableError)
-    return validated(_Header, values, source=f"{source}: table metadata", error=TableError)
+    told = f"{source}: table metadata"
+    values = parse_json(metadata[_KEY].decode("utf-8", "replace"), source=told, error=TableError)
+    return validated(_Header, values, source=told, error=TableError)

@@ -153,7 +153,7 @@ def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
         text = source.read_bytes().decode(place.encoding).removeprefix("\ufeff")
         if place.format == "csv":
             return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-    except (OSError, UnicodeError, LookupError, csv.Error) as error:
+    except (OSError, UnicodeError, LookupError, MemoryError, csv.Error) as error:
         raise ConfigError(
             f"{escaped(path)}: cannot be read as {place.format} in {show(place.encoding)}: "
             f"{reason(error)}; the task's keys files.format and files.encoding name others"

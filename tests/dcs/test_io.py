@@ -36,16 +36,7 @@ def test_no_file_takes_the_place_of_a_device() -> None:
 
 
 @pytest.mark.parametrize("read", [read_json, read_yaml])
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"{",
-        b"\xff\xfe{\x00",
-        b"[" * 100_000,
-        b'{"a": NaN}{',
-        pytest.param(b'{"a": ' * 30_000, id="deep"),
-    ],
-)
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe{\x00", b'{"a": NaN}{'])
 def test_files_that_are_refused_by_name(read, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(content)
@@ -53,14 +44,6 @@ def test_files_that_are_refused_by_name(read, content: bytes, tmp_path: Path) ->
         read(path, error=ConfigError)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("read", [read_json, read_yaml])
-def test_a_huge_file_is_not_read(read, tmp_path: Path) -> None:
-    with (tmp_path / "f").open("wb") as file:
-        file.truncate(200 * 2**30)  # Takes no room on the disk.
-    with pytest.raises(ConfigError, match="f: is larger"):
-        read(tmp_path / "f", error=ConfigError)
 
 
 @pytest.mark.parametrize(

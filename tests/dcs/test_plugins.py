@@ -46,7 +46,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_nothing_is_added_where_nothing_is_installed() -> None:
     assert [plugin_names(group) for group in GROUPS] == [(), (), ()]
     assert find_plugin("dcs.importers", "pairs", Importer) is None
-    assert format_names() == tuple(importer.name for importer in IMPORTERS)
 
 
 def test_an_importer_of_an_installed_package_reads_files(site: Path) -> None:

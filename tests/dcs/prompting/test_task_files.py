@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from dcs.errors import ConfigError
 from dcs.prompting import (
@@ -27,7 +24,6 @@ from dcs.prompting import (
     prompt_hash,
     render_prefix,
     render_query,
-    select_demonstrations,
 )
 from dcs.prompting.task_files import HubLocation, described_task_path, read_task_file
 from dcs.prompting.texts import read_examples
@@ -66,6 +62,9 @@ QUERIES = {
     "ddi": "Description: @DRUG$ helps @DRUG$.\nAnswer:",
     "pubmedqa": "Context: One. Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer:",
 }
+
+
+BARE = Demonstrations(examples=(), shots=0, seed=0)
 
 
 def lines(path: Path, rows: list[Any]) -> None:
@@ -121,8 +120,7 @@ class TestPaperTasks:
     def test_as_in_the_appendix(self, name: str, data: Path) -> None:
         task = get_task(name, data)
         assert (dict(task.sizes)["optimization"], dict(task.sizes)["test"]) == SIZES[name]
-        bare = Demonstrations(examples=(), shots=0, seed=0)
-        assert render_prefix(task, bare) == INSTRUCTIONS[name]
+        assert render_prefix(task, BARE) == INSTRUCTIONS[name]
         assert render_query(task, task.examples("test")[0].text) == QUERIES[name]
 
     def test_every_class_is_read(self, name: str, data: Path) -> None:
@@ -130,12 +128,6 @@ class TestPaperTasks:
         for split in SPLITS:
             labels = [e.label for e in task.examples(split)]
             assert labels[: task.n_classes] == list(range(task.n_classes))
-
-    def test_a_demonstration_answers_with_its_label_word(self, name: str, data: Path) -> None:
-        task = get_task(name, data)
-        shown = select_demonstrations(task, 1, seed=0)
-        word = task.label_words[shown.examples[0].label]
-        assert render_prefix(task, shown).endswith(f" {word}\n\n")
 
     def test_without_texts_the_way_to_them_is_told(self, name: str, tmp_path: Path) -> None:
         refuses(lambda: get_task(name, tmp_path).examples("test"), str(tmp_path / name))
@@ -188,10 +180,7 @@ class TestOwnTask:
         assert task.examples("test")[0].id == "moods-test-00000"
         assert render_query(task, "x") == "Text: x\nMood:"
 
-    def test_travels_to_other_processes(self, tmp_path: Path) -> None:
-        task = get_task(write_own(tmp_path))
-        there = pickle.loads(pickle.dumps(task))
-        assert there.examples("test") == task.examples("test")
+        assert pickle.loads(pickle.dumps(task)).examples("test") == task.examples("test")
 
     def test_changed_texts_are_read_again(self, tmp_path: Path) -> None:
         task = get_task(write_own(tmp_path))
@@ -206,9 +195,10 @@ class TestOwnTask:
 
     def test_sizes_are_drawn_by_seed(self, tmp_path: Path) -> None:
         sizes = {"optimization": 7}
-        first = get_task(write_own(tmp_path, sizes=sizes)).examples("optimization")
-        again = get_task(write_own(tmp_path, sizes=sizes)).examples("optimization")
-        other = get_task(write_own(tmp_path, sizes=sizes, seed=1)).examples("optimization")
+        first, again, other = (
+            get_task(write_own(tmp_path, sizes=sizes, seed=seed)).examples("optimization")
+            for seed in (0, 0, 1)
+        )
         assert first == again
         assert len(first) == len(other) == 7
         assert first != other
@@ -224,37 +214,24 @@ class TestOwnTask:
         ]
 
     def test_the_template_is_part_of_the_prompt_hash(self, tmp_path: Path) -> None:
-        place = OWN["files"] | {"fields": {"a": "text", "b": "text"}}
-        bare = Demonstrations(examples=(), shots=0, seed=0)
-        hashes = {
-            prompt_hash(
-                get_task(write_own(tmp_path, files=place, template=f"{{a}}{mark}{{b}}\nMood:")),
-                bare,
-            )
-            for mark in ("\n", " and ")
-        }
-        assert len(hashes) == 2
+        forms = ("Text: {text}\nMood:", "{text}\nMood:")
+        tasks = [get_task(write_own(tmp_path, template=form)) for form in forms]
+        assert len({prompt_hash(task, BARE) for task in tasks}) == 2
 
     @pytest.mark.parametrize(
         ("changes", "key"),
         [
             ({"clases": ["A"]}, "clases"),
             ({"classes": "Happy"}, "classes"),
-            ({"classes": [True, False]}, "classes"),
             ({"template": "Text: text"}, "template"),
             ({"template": "Text: {text} Mood:"}, "template"),
-            ({"template": "Text: {text\nMood:"}, "template"),
-            ({"template": "Text: {text:>9}\nMood:"}, "template"),
             ({"labels": [1]}, "labels"),
             ({"label_words": ["a"]}, "label words"),
             ({"sizes": {"tset": 3}}, "sizes.tset"),
-            ({"sizes": {"test": 0}}, "sizes.test"),
             ({"replace": [["a"]]}, "replace"),
-            ({"disjoint": "no"}, "disjoint"),
             ({"files": None}, "files"),
             ({"files": {"optimization": "a"}}, "files.test"),
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, "files.fields"),
-            ({"files": OWN["files"] | {"format": "jsonlines"}}, "files.format"),
             ({"files": OWN["files"] | {"test": "../b.jsonl"}}, "files.test"),
             ({"files": OWN["files"] | {"lable": "x"}}, "lable"),
         ],
@@ -265,23 +242,12 @@ class TestOwnTask:
         path = write_own(tmp_path, **changes)
         refuses(lambda: get_task(path), path, key)
 
-    @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
-    @example(content=b"[1, 2]")
-    @example(content=b"")
-    @example(content=b"files: {format: [jsonl]}")
-    def test_any_other_content_is_refused(self, content: bytes) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "moods.yaml"
-            path.write_bytes(content)
-            refuses(lambda: get_task(str(path)), str(path))
-
     @pytest.mark.parametrize(
         ("row", "said"),
         [
             ({"text": "x"}, "mood"),
             ({"text": "x", "mood": "Glad"}, "Glad"),
             ({"text": "x", "mood": 2}, "2"),
-            ({"text": "x", "mood": True}, "True"),
             ({"text": " ", "mood": 1}, "text"),
             (["x"], "x"),
         ],
@@ -295,21 +261,6 @@ class TestOwnTask:
         task = get_task(write_own(tmp_path))
         (tmp_path / "b.jsonl").write_text('{"text": "a", "mood": 1}\n\n{"text": \n')
         refuses(lambda: task.examples("test"), "b.jsonl", "line 3")
-
-    @given(form=st.sampled_from(("jsonl", "json", "csv", "lines")), content=st.binary(max_size=99))
-    @example(form="csv", content=b'mood,text\nSad,"x')
-    @example(form="json", content=b"3")
-    @example(form="lines", content=b"")
-    def test_any_other_file_is_read_or_refused(self, form: str, content: bytes) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            place = OWN["files"] | {"format": form, "test": "b.txt"}
-            task = get_task(write_own(Path(folder), files=place))
-            (Path(folder) / "b.txt").write_bytes(content)
-            try:
-                assert {e.label for e in task.examples("test")} <= {0, 1}
-            except ConfigError as error:
-                assert len(str(error).splitlines()) == 1
-                assert "b.txt" in str(error)
 
     def test_repeated_ids(self, tmp_path: Path) -> None:
         task = get_task(write_own(tmp_path, files=OWN["files"] | {"id": "text"}))

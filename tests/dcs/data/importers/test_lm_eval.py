@@ -90,8 +90,6 @@ class TestProbabilities:
         table = import_file("lm-eval", path)
         assert table.classes == ("choice_0", "choice_1")
         assert table.labels.tolist() == [1, 0]
-
-    def test_choices_in_the_context_are_positions(self, tmp_path: Path) -> None:
         lines = [sample(k, "1", QUARTERS, **asked("rest", "rest")) for k in range(2)]
         assert import_file("lm-eval", log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
 
@@ -126,10 +124,8 @@ class TestMutualInformation:
 
 class TestTargets:
     def labels(self, folder: Path, *samples: Any, **options: Any) -> list[int]:
-        labels: list[int] = import_file(
-            "lm-eval", log(folder, *samples), **options
-        ).labels.tolist()
-        return labels
+        table = import_file("lm-eval", log(folder, *samples), **options)
+        return [int(label) for label in table.labels]
 
     @pytest.mark.parametrize("target", [1, "1", " 1", "yes", " yes"])
     def test_number_or_text(self, target: Any, tmp_path: Path) -> None:
@@ -150,8 +146,6 @@ class TestTargets:
     def test_a_person_tells_which(self, tmp_path: Path) -> None:
         assert self.labels(tmp_path, *self.stars(), targets="text") == [0, 0, 0]
         assert self.labels(tmp_path, *self.stars(), targets="index") == [1, 1, 1]
-
-    def test_nothing_tells_which(self, tmp_path: Path) -> None:
         with pytest.raises(TableError, match="--targets index"):
             self.labels(tmp_path, *self.stars())
 
@@ -162,16 +156,10 @@ class TestTargets:
         lines = [sample(0, "1", QUARTERS, **ratings), sample(1, "0", QUARTERS, **ratings)]
         assert self.labels(tmp_path, *lines) == [1, 0]
 
-    @pytest.mark.parametrize("target", [2, -1, "2", "maybe", "", None, True, [0, 1], "[0, 1]"])
-    def test_fits_no_choice(self, target: Any, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("target", [2, -1, "yes", "maybe", "", None, True, [0, 1]])
+    def test_must_fit_as_the_others_do(self, target: Any, tmp_path: Path) -> None:
         lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(2)]
         lines[1]["target"] = target
-        with pytest.raises(TableError, match="doc_id 1: "):
-            self.labels(tmp_path, *lines)
-
-    def test_mixed_readings(self, tmp_path: Path) -> None:
-        lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(2)]
-        lines[1]["target"] = "yes"
         with pytest.raises(TableError, match="doc_id 1: "):
             self.labels(tmp_path, *lines)
 
@@ -184,14 +172,9 @@ class TestTargets:
         [sample(0, "0", [-1])],
         [sample(7, "0", [-1, -2, -3], acc_mutual_info=1.0)],
         [sample(0, "0", ["low", -1])],
-        [{**sample(0, "0", []), "filtered_resps": [[10**400, 0]] * 2}],
-        [sample(0, "0", ["nan", -1])],
         [sample(0, "0", ["-inf", "-inf"])],
         [{**sample(0, "0", []), "filtered_resps": ["some answer"]}],
         [{"doc_id": 0, "target": "0"}],
-        [[1, 2]],
-        [],
-        ["[" * 100_000],
     ],
 )
 def test_refused(lines: list[Any], tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 
 from dcs.data.importers import IMPORTERS, format_names, import_file
@@ -22,46 +21,24 @@ LABELS = [0, 1, 1]
 IDS = ["a", "b", "c"]
 
 
-def write_npz(path: Path) -> None:
-    np.savez(path, probs=PROBS, labels=LABELS, ids=IDS)
-
-
-def write_csv(path: Path) -> None:
-    rows = [f"{i},{label},{p[0]},{p[1]}" for i, label, p in zip(IDS, LABELS, PROBS, strict=True)]
-    path.write_text("\n".join(["id,label,p:no,p:yes", *rows]))
-
-
-def write_parquet(path: Path) -> None:
-    probs = np.array(PROBS)
-    pq.write_table(
-        pa.table({"id": IDS, "label": LABELS, "p:no": probs[:, 0], "p:yes": probs[:, 1]}), path
-    )
-
-
-def write_vectors(path: Path) -> None:
-    lines = [
-        f"{i} {label} 0 {p[0]} {p[1]}" for i, label, p in zip(IDS, LABELS, PROBS, strict=True)
-    ]
-    path.write_text("\n".join(lines))
+NO, YES = np.array(PROBS).T
+FRAME = pd.DataFrame({"id": IDS, "label": LABELS, "p:no": NO, "p:yes": YES})
 
 
 def write_lm_eval(path: Path) -> None:
-    lines = [
-        {
-            "doc_id": i,
-            "target": str(label),
-            "filtered_resps": [[str(np.log(value)), "False"] for value in p],
-        }
-        for i, label, p in zip(IDS, LABELS, PROBS, strict=True)
-    ]
-    path.write_text("\n".join(map(json.dumps, lines)))
+    scores = [[[str(np.log(value)), "False"] for value in row] for row in PROBS]
+    keys = ("doc_id", "target", "filtered_resps")
+    samples = zip(IDS, map(str, LABELS), scores, strict=True)
+    path.write_text("\n".join(json.dumps(dict(zip(keys, s, strict=True))) for s in samples))
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "npz": write_npz,
-    "csv": write_csv,
-    "parquet": write_parquet,
-    "vectors": write_vectors,
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "npz": lambda path: np.savez(path, probs=PROBS, labels=LABELS, ids=IDS),
+    "csv": lambda path: FRAME.to_csv(path, index=False),
+    "parquet": lambda path: FRAME.to_parquet(path, index=False),
+    "vectors": lambda path: FRAME.assign(n=0)[["id", "label", "n", "p:no", "p:yes"]].to_csv(
+        path, sep=" ", header=False, index=False
+    ),
     "lm-eval": write_lm_eval,
 }
 SUFFIX = {"npz": ".npz", "csv": ".csv", "parquet": ".parquet", "vectors": ".txt"}
@@ -103,13 +80,7 @@ class TestEveryFormat:
 
     def test_options_of_other_formats_are_refused(self, name: str, tmp_path: Path) -> None:
         heeded = {item.name: item.options for item in IMPORTERS}[name]
-        others: dict[str, Any] = {
-            "logits": True,
-            "normalise": True,
-            "label_column": "y",
-            "filter": "none",
-            "targets": "text",
-        }
+        others = {"logits": True, "normalise": True, "label_column": "y", "targets": "text"}
         for option, value in others.items():
             if option not in heeded:
                 with pytest.raises(ConfigError, match=f"{name} has no option {option}"):
@@ -117,11 +88,10 @@ class TestEveryFormat:
 
 
 @pytest.mark.parametrize("name", ["npz", "csv", "parquet", "vectors"])
-class TestLogits:
-    def test_softmax(self, name: str, tmp_path: Path) -> None:
-        table = import_file(name, written(name, tmp_path), logits=True)
-        weights = np.exp(PROBS)
-        np.testing.assert_allclose(table.probs, weights / weights.sum(axis=1, keepdims=True))
+def test_logits(name: str, tmp_path: Path) -> None:
+    table = import_file(name, written(name, tmp_path), logits=True)
+    weights = np.exp(PROBS)
+    np.testing.assert_allclose(table.probs, weights / weights.sum(axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,8 @@ def test_rounded_numbers_and_names_as_labels(tmp_path: Path) -> None:
         ("", "test.txt"),
         ("x 0 0 1\n", "4 fields"),
         (LINES + "\nx3 0 0 1 0 0\n", "line 4"),
-        (LINES + "x3 0 0 1\n", "row 2 (id 'x3'), column 'p_1'"),
         (LINES + "x3 0 0 1 zero\n", "row 2 (id 'x3'), column 'p_1'"),
         (LINES + "x3 0 0 nan 0\n", "row 2 (id 'x3'), class 'class_0'"),
-        (LINES + "x3 2 0 1 0\n", "row 2 (id 'x3')"),
-        (LINES + "x1 0 0 1 0\n", "rows 0 and 2"),
     ],
 )
 def test_lines_refused(text: str, word: str, tmp_path: Path) -> None:
