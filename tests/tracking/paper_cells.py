@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from tracking.records import CellRecord
@@ -21,46 +21,35 @@ def paper_cells(
     **identity: Any,
 ) -> list[CellRecord]:
     """Accuracy 0.7, 0.8, 0.9 and COBias 0.1, 0.2, 0.3 for the seeds 0, 1, 2 of every cell."""
-    return list(_cells(model, tasks, shots, methods, seeds, identity))
-
-
-def _cells(
-    model: str,
-    tasks: tuple[str, ...],
-    shots: tuple[Any, ...],
-    methods: tuple[str, ...],
-    seeds: tuple[int, ...],
-    identity: dict[str, Any],
-) -> Iterator[CellRecord]:
-    number = 0
-    for task in tasks:
-        for shot in shots:
-            for method in methods:
-                for seed in seeds:
-                    number += 1
-                    who = {
-                        "model": model,
-                        "task": task,
-                        "shots": shot,
-                        "seed": seed,
-                        "method": method,
-                    }
-                    yield make_cell(
-                        number,
-                        key=f"{number:04d}{zlib.crc32(repr(identity).encode()):08x}",
-                        identity=who | identity,
-                        metrics={
-                            "test/accuracy": 0.7 + seed / 10,
-                            "test/cobias": 0.1 + seed / 10,
-                            "uncorrected/test/accuracy": 0.6,
-                            "uncorrected/test/cobias": 0.4,
-                            "dev/score": 0.5,
-                            "opt/evaluations": 1000.0,
-                        },
-                        class_accuracies={
-                            "class": ["Sports", "World"],
-                            "before": [0.9, 0.3],
-                            "after": [0.8, 0.6 + seed / 10],
-                        },
-                        provenance={"tables": {"optimization": {"rows": 10_000}}},
-                    )
+    settings = f"{zlib.crc32(repr(identity).encode()):08x}"
+    return [
+        make_cell(
+            number,
+            key=f"{number:04d}{settings}",
+            identity={
+                "model": model,
+                "task": task,
+                "shots": shot,
+                "seed": seed,
+                "method": method,
+                **identity,
+            },
+            metrics={
+                "test/accuracy": 0.7 + seed / 10,
+                "test/cobias": 0.1 + seed / 10,
+                "uncorrected/test/accuracy": 0.6,
+                "uncorrected/test/cobias": 0.4,
+                "dev/score": 0.5,
+                "opt/evaluations": 1000.0,
+            },
+            class_accuracies={
+                "class": ["Sports", "World"],
+                "before": [0.9, 0.3],
+                "after": [0.8, 0.6 + seed / 10],
+            },
+            provenance={"tables": {"optimization": {"rows": 10_000}}},
+        )
+        for number, (task, shot, method, seed) in enumerate(
+            product(tasks, shots, methods, seeds), start=1
+        )
+    ]

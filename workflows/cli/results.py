@@ -92,13 +92,14 @@ def report(
 
 
 def _write_files(folder: Path, records: list[CellRecord]) -> None:
-    from tracking.results.figures import overview_figures, save_figure
+    from dcs.io import atomic_write_bytes
+    from tracking.results.figures import sweep_figures
     from tracking.results.tables import all_tables
 
     for each in all_tables(records):
         each.write(folder)
-    for name, (_, figure) in overview_figures(records).items():
-        save_figure(figure, folder, name)
+    for name, content in sweep_figures(records).items():
+        atomic_write_bytes(folder / Path(name).name, content)
 
 
 def table(

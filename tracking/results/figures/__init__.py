@@ -1,6 +1,6 @@
 """Figures of results, from cell records: matplotlib figures, not attached to any window.
 
-`save_figure` writes one as PNG and SVG; `overview_figures` makes those that a sweep has data for.
+`figure_bytes` makes one a PNG or SVG; `overview_figures` are those that a sweep has data for.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from tracking.results.figures.overview import cell_figures, overview_figures, sw
 from tracking.results.figures.results import class_accuracy_figure
 from tracking.results.figures.schemes import scheme_figure
 from tracking.results.figures.search import trace_figure
-from tracking.results.figures.style import figure_bytes, save_figure
+from tracking.results.figures.style import figure_bytes
 
 __all__ = [
     "cell_figures",
     "class_accuracy_figure",
     "figure_bytes",
     "overview_figures",
-    "save_figure",
     "scheme_figure",
     "sweep_figures",
     "trace_figure",

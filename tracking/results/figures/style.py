@@ -6,10 +6,8 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dcs.io import atomic_write_bytes
 from tracking.results.frames import method_title
 
 if TYPE_CHECKING:
@@ -22,13 +20,13 @@ __all__ = [
     "draw_point",
     "empty_figure",
     "figure_bytes",
+    "figure_files",
     "grid_of",
     "label_points",
     "legend",
     "log_scale",
     "looks",
     "place_labels",
-    "save_figure",
     "tidy",
     "title",
 ]
@@ -298,11 +296,3 @@ def figure_files(figure: Figure, name: str) -> dict[str, bytes]:
     # The layout stands, and takes as long as the drawing.
     figure.set_layout_engine("none")
     return {f"{name}.png": png, f"{name}.svg": figure_bytes(figure, "svg")}
-
-
-def save_figure(figure: Figure, folder: Path | str, name: str) -> tuple[Path, ...]:
-    """Write ``name.png`` and ``name.svg`` into a folder, and return both paths."""
-    files = figure_files(figure, name)
-    for file, content in files.items():
-        atomic_write_bytes(Path(folder) / file, content)
-    return tuple(Path(folder) / file for file in files)
