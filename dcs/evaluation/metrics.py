@@ -17,6 +17,7 @@ __all__ = [
     "cobias",
     "confusion_matrix",
     "mean_distance",
+    "rates",
 ]
 
 
@@ -79,9 +80,13 @@ def accuracy(confusion: NDArray[Any]) -> float:
 def class_accuracies(confusion: NDArray[Any]) -> NDArray[np.float64]:
     """Return the accuracy of every class, shape [N]; NaN for a class with no rows."""
     counts = _square(confusion)
-    rows = counts.sum(axis=1)
-    values = np.full(rows.size, np.nan)
-    np.divide(counts.diagonal(), rows, out=values, where=rows > 0)
+    return rates(counts.diagonal(), counts.sum(axis=1))
+
+
+def rates(right: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the share of rows that are right, NaN where there are none."""
+    values = np.full(rows.shape, np.nan)
+    np.divide(right, rows, out=values, where=rows > 0)
     return values
 
 
@@ -94,13 +99,13 @@ def cobias(confusion: NDArray[Any]) -> float:
     return float(mean_distance(class_accuracies(confusion)))
 
 
-def mean_distance(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+def mean_distance(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean absolute difference over all pairs of the last axis, NaN left out.
 
     The sum over pairs is taken over sorted values, so the cost is O(N log N), not O(N^2).
     """
     # NaN sorts last.
-    ordered = np.sort(rates, axis=-1)
+    ordered = np.sort(values, axis=-1)
     known = np.count_nonzero(~np.isnan(ordered), axis=-1, keepdims=True)
     ranks = np.arange(ordered.shape[-1])
     factors = np.where(ranks < known, 2.0 * ranks - (known - 1), 0.0)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr
 
 from dcs.data.checks import whole_number
-from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance, rates
 
 __all__ = [
     "Interval",
@@ -126,14 +126,14 @@ def bootstrap_intervals(
     right = counts.diagonal()
     cells = np.stack([right, counts.sum(axis=1) - right])
     drawn = _resample(cells, resamples, seed)
-    rates, accuracy, bias = _figures(drawn[:, 0], drawn.sum(axis=1))
+    shares, accuracy, bias = _figures(drawn[:, 0], drawn.sum(axis=1))
     low, high = _cobias_ends(right, cells.sum(axis=0), estimate.cobias, resamples, seed)
     return MetricIntervals(
         accuracy=_interval(estimate.accuracy, accuracy),
         cobias=Interval(estimate.cobias, low, high, float(bias.std())),
         score=_interval(estimate.accuracy - estimate.cobias, accuracy - bias),
         class_accuracies=tuple(
-            _interval(value, rates[:, j]) for j, value in enumerate(estimate.class_accuracies)
+            _interval(value, shares[:, j]) for j, value in enumerate(estimate.class_accuracies)
         ),
     )
 
@@ -214,9 +214,8 @@ def _figures(
     right: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return class accuracies [R, N], accuracy [R] and COBias [R] of R tables of counts."""
-    rates = np.full(rows.shape, np.nan)
-    np.divide(right, rows, out=rates, where=rows > 0)
-    return rates, right.sum(axis=1) / rows.sum(axis=1), mean_distance(rates)
+    shares = rates(right, rows)
+    return shares, right.sum(axis=1) / rows.sum(axis=1), mean_distance(shares)
 
 
 def _cobias_ends(
@@ -232,9 +231,9 @@ def _cobias_ends(
     n = rows.size
     if n < 2:
         return estimate, estimate
-    rates = right / rows
+    shares = right / rows
     # The way the classes lie apart is taken from the data, how far is what is asked for.
-    shape = (rates - rates.mean()) / max(estimate, _EVEN)
+    shape = (shares - shares.mean()) / max(estimate, _EVEN)
     if estimate < _EVEN:
         shape = np.linspace(-0.5, 0.5, n) * 3 * (n - 1) / (n + 1)
     # Classes that are always right, or never, may be otherwise in other rows.

@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 #: What a search chooses from, and what it minimises, when not told otherwise.
-DEFAULT_CORRECTIONS: Final = CorrectionSet.dcs(weight_scale=30)
-DEFAULT_OBJECTIVE: Final = Objective(beta=1.0, tau=0.2)
+DEFAULT_CORRECTIONS: Final = CorrectionSet.dcs()
+DEFAULT_OBJECTIVE: Final = Objective()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_rows, finite_number, warn_of_absent_classes, whole_number
+from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.objective import Objective
 from dcs.schemes.calibration import Calibration, CalibrationKind, fit_calibration
@@ -23,7 +23,6 @@ __all__ = [
     "Hyperparameters",
     "Prepared",
     "WeightSpacing",
-    "fit_setting",
     "logarithms",
     "smoothed",
     "weights_of",
@@ -111,7 +110,7 @@ _SHARED_COPIES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """One setting of the method: what `cross_validate` judges and `fit_setting` fits.
+    """One setting of the method: what `cross_validate` judges and `Prepared` fits.
 
     Parameters
     ----------
@@ -222,7 +221,13 @@ class Prepared:
         ridge: float,
         classes: Sequence[str] | None = None,
     ) -> Prepared:
-        """Check the arguments and fit the calibration."""
+        """Check the arguments and fit the calibration.
+
+        Raises
+        ------
+        InvalidInputError
+            When an argument is not allowed.
+        """
         values, indices, names = checked_rows(probs, labels, classes)
         ridge *= min(1.0, _RIDGE_ROWS / indices.size)
         calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
@@ -230,7 +235,20 @@ class Prepared:
         return cls(calibrated, indices, names, calibration)
 
     def fit(self, setting: Hyperparameters, *, seed: int = 0) -> CorrectionScheme:
-        """Search the corrections of one setting; see :func:`fit_setting`."""
+        """Fit one setting of this calibration on all rows.
+
+        Parameters
+        ----------
+        setting : Hyperparameters
+            What to fit.
+        seed : int, optional
+            The same arguments give the same scheme.
+
+        Returns
+        -------
+        CorrectionScheme
+            With the calibration, if any, inside.
+        """
         if setting.corrections == "none":
             chosen: tuple[Correction, ...] = (DONT_CHANGE,) * len(self.classes)
         else:
@@ -283,7 +301,7 @@ class Prepared:
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
         probs, labels = smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
         with warnings.catch_warnings():
-            # Reported once by fit_setting, not by each of a hundred searches.
+            # Whoever fits reports absent classes once, not each of a hundred searches.
             warnings.simplefilter("ignore", UserWarning)
             return anneal(
                 probs,
@@ -306,51 +324,6 @@ class Prepared:
             shares = counts / counts.sum()
         logs: NDArray[np.float64] = -np.log(shares)
         return logs
-
-
-def fit_setting(
-    probs: ArrayLike,
-    labels: ArrayLike,
-    setting: Hyperparameters,
-    *,
-    seed: int = 0,
-    classes: Sequence[str] | None = None,
-) -> CorrectionScheme:
-    """Fit one setting on all rows.
-
-    Parameters
-    ----------
-    probs : array of float, shape [M, N]
-        Class probabilities.
-    labels : array of int, shape [M]
-        True class indices.
-    setting : Hyperparameters
-        What to fit.
-    seed : int, optional
-        The same arguments give the same scheme.
-    classes : sequence of str, optional
-        Class names, by default ``"class_0", "class_1", ...``.
-
-    Returns
-    -------
-    CorrectionScheme
-        With the calibration, if any, inside.
-
-    Raises
-    ------
-    InvalidInputError
-        When an argument is not allowed.
-
-    Warns
-    -----
-    UserWarning
-        When a class has no rows.
-    """
-    prepared = Prepared.from_arguments(
-        probs, labels, kind=setting.calibration, ridge=setting.ridge, classes=classes
-    )
-    warn_of_absent_classes(prepared.labels, prepared.classes)
-    return prepared.fit(setting, seed=seed)
 
 
 def _correction_set(probs: NDArray[np.float64], setting: Hyperparameters) -> CorrectionSet:

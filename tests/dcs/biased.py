@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.settings import Hyperparameters, Prepared
 
 
 def biased_table(
@@ -33,3 +34,14 @@ def gain(
         for predictions in (probs.argmax(axis=1), scheme.predict(probs))
     )
     return after.accuracy - before.accuracy, before.cobias - after.cobias
+
+
+def fit_setting(
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    setting: Hyperparameters,
+    seed: int = 0,
+) -> CorrectionScheme:
+    """Return the scheme of one setting on all rows."""
+    kind, ridge = setting.calibration, setting.ridge
+    return Prepared.from_arguments(probs, labels, kind=kind, ridge=ridge).fit(setting, seed=seed)

@@ -15,8 +15,8 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import Folds, cobias_noise, cross_validate
 from dcs.selection.fit import FrontPoint, SelectionSettings, choose_point, fit_scheme
 from dcs.selection.front import Preference
-from dcs.selection.settings import Hyperparameters, fit_setting
-from tests.dcs.biased import biased_table, gain
+from dcs.selection.settings import Hyperparameters
+from tests.dcs.biased import biased_table, fit_setting, gain
 
 #: Drawn back by nothing: it makes the classes equal on the rows it sees.
 _EQUALISER = Hyperparameters(

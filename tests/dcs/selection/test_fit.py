@@ -18,8 +18,8 @@ from dcs.search.exact import exact_search
 from dcs.selection.cross_validation import cross_validate, stratified_folds
 from dcs.selection.fit import SelectionSettings, fit_scheme
 from dcs.selection.front import Preference, choose, pareto_front
-from dcs.selection.settings import Hyperparameters, fit_setting
-from tests.dcs.biased import biased_table, gain
+from dcs.selection.settings import Hyperparameters
+from tests.dcs.biased import biased_table, fit_setting, gain
 
 _VECTOR = Hyperparameters(calibration="vector", averages=4)
 _QUICK = SelectionSettings(candidates=(_VECTOR,), betas=(0.0, 0.3, 1.0), folds=3)
