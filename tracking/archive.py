@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -161,13 +162,14 @@ class Archive:
         """
         path = self.path(record.key)
         data = record.to_json().encode()
-        try:
+        with _writing(path):
             if not (path.exists() and path.read_bytes() == data):
                 shutil.rmtree(self.cells / record.key, ignore_errors=True)
-                self._write_figures(record.key, figures or {})
+                for name, content in (figures or {}).items():
+                    figure = self.cells / record.key / name
+                    figure.parent.mkdir(parents=True, exist_ok=True)
+                    figure.write_bytes(content)
                 atomic_write_bytes(path, data)
-        except OSError as error:
-            raise _unwritable(path, error) from error
         return path
 
     def read(self, key: str) -> CellRecord:
@@ -254,22 +256,17 @@ class Archive:
     def save_sweep(self, sweep: Sweep) -> None:
         """Write the description of a sweep, replacing an earlier one."""
         path = self._sweeps / f"{sweep.sweep_key}.json"
-        try:
+        with _writing(path):
             atomic_write_bytes(path, sweep.model_dump_json(indent=2).encode())
-        except OSError as error:
-            raise _unwritable(path, error) from error
 
     def add(self, sweep_key: str, key: str) -> None:
         """Note that a cell belongs to a sweep."""
         path = self._members(sweep_key)
-        try:
-            with path.open("a", encoding="ascii") as file:
-                # The break comes first: half a line of a crash spoils no other, and names no cell.
-                file.write(f"\n{key}")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise _unwritable(path, error) from error
+        with _writing(path), path.open("a", encoding="ascii") as file:
+            # The break comes first: half a line of a crash spoils no other, and names no cell.
+            file.write(f"\n{key}")
+            file.flush()
+            os.fsync(file.fileno())
 
     def keys(self, sweep_key: str) -> list[str]:
         """Return the keys of the cells of a sweep that are here, in the order they came in."""
@@ -291,26 +288,19 @@ class Archive:
         """
         path = self._sweeps / f"{sweep.sweep_key}.lock"
         lock = FileLock(path, thread_local=False)
-        try:
+        with _writing(path):
             self._sweeps.mkdir(parents=True, exist_ok=True)
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise TrackingError(
-                f"sweep {sweep.experiment!r} in {self.output} is being recorded by another "
-                "process; wait for it or use another output folder"
-            ) from None
-        except OSError as error:
-            raise _unwritable(path, error) from error
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                raise TrackingError(
+                    f"sweep {sweep.experiment!r} in {self.output} is being recorded by another "
+                    "process; wait for it or use another output folder"
+                ) from None
         return lock
 
     def _members(self, sweep_key: str) -> Path:
         return self._sweeps / f"{sweep_key}.cells"
-
-    def _write_figures(self, key: str, figures: Mapping[str, bytes]) -> None:
-        for name, data in figures.items():
-            path = self.cells / key / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
 
 
 def _read_sweep(path: Path) -> Sweep:
@@ -324,8 +314,13 @@ def _read_sweep(path: Path) -> Sweep:
         ) from error
 
 
-def _unwritable(path: Path, error: OSError) -> TrackingError:
-    return TrackingError(
-        f"{path}: cannot be written ({error.strerror or error}); make room and run the same "
-        "command again"
-    )
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say of which file it is that the disk does not take it."""
+    try:
+        yield
+    except OSError as error:
+        raise TrackingError(
+            f"{path}: cannot be written ({error.strerror or error}); make room and run the same "
+            "command again"
+        ) from error

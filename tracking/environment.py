@@ -19,7 +19,6 @@ DISTRIBUTION = "dcs-debias"
 _SOURCES = ("dcs", "tracking", "workflows")
 _RUNTIME_EXTRAS = ("vllm", "hub", "cluster")
 _PACKAGES = (
-    DISTRIBUTION,
     "numpy",
     "numba",
     "pyarrow",
@@ -48,14 +47,16 @@ def collect_provenance(**extra: Any) -> dict[str, Any]:
         ``packages`` (those that decide results), ``lock`` (every installed package that this
         one needs, with its version), and `extra`.
     """
+    lock = dict(locked_versions())
     return {
         "git_commit": git_commit(),
         "sources": source_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu(),
-        "packages": dict(_versions()),
-        "lock": dict(locked_versions()),
+        "packages": {DISTRIBUTION: installed_version()}
+        | {name: lock[name] for name in _PACKAGES if name in lock},
+        "lock": lock,
         **extra,
     }
 
@@ -139,7 +140,7 @@ def user_name() -> str:
     """Return the name of the user, or ``unknown`` where the system has none."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):
+    except (OSError, KeyError):
         return "unknown"
 
 
@@ -150,16 +151,5 @@ def _cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-@cache
-def _versions() -> Mapping[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -12,11 +12,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import to_json, to_jsonable_python
 
 from dcs.errors import TrackingError
 from dcs.io import parse_json
@@ -61,25 +62,19 @@ KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def plain(value: Any) -> Any:
     """Return `value` made of dict, list, str, int, float, bool and None only."""
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
+    return to_jsonable_python(value, fallback=_listed)
+
+
+def _listed(value: Any) -> Any:
     # NumPy scalars and arrays, without importing NumPy.
-    convert = getattr(value, "tolist", None)
-    if callable(convert):
-        return plain(convert())
-    raise ValueError(f"{type(value).__name__} cannot be written as JSON")
+    if not hasattr(value, "tolist"):
+        raise ValueError(f"{type(value).__name__} cannot be written as JSON")
+    return value.tolist()
 
 
 _Plain = BeforeValidator(plain)
-_STRICT = ConfigDict(extra="forbid")
+# NaN and infinities as words, which pydantic reads as numbers: JSON has none.
+_STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -215,19 +210,13 @@ class CellRecord:
 
     def to_json(self) -> str:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""
-        body: dict[str, Any] = _values(self)
-        body["trials"] = [_values(trial) for trial in self.trials]
+        body = json.loads(to_json(self))
         # Without them the record of an earlier version keeps its form, and with it its digest.
         version = RECORD_VERSION if self.histograms else 1
         if not self.histograms:
             del body["histograms"]
         body |= {"format": RECORD_FORMAT, "version": version}
-        try:
-            return _canonical(body)
-        except ValueError:
-            # A number that JSON does not have: few records hold one, and looking takes longer
-            # than writing.
-            return _canonical(_finite(body))
+        return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "cell record") -> CellRecord:
@@ -260,8 +249,6 @@ class CellRecord:
             raise TrackingError(
                 f"{source}: not a whole cell record ({first_fault(error)})"
             ) from error
-        except RecursionError:
-            raise TrackingError(f"{source}: nested too deeply for a cell record") from None
 
 
 @plain_dataclass(frozen=True, slots=True)
@@ -295,22 +282,3 @@ def trace_rows(points: Iterable[TracePoint]) -> tuple[TraceRow, ...]:
         One row per temperature, in the order of `TRACE_COLUMNS`.
     """
     return tuple((p.temperature, p.current, p.best, p.acceptance) for p in points)
-
-
-def _values(record: CellRecord | TrialRecord) -> dict[str, Any]:
-    return {item.name: getattr(record, item.name) for item in fields(record)}
-
-
-def _canonical(body: Any) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` with NaN and infinities as words, which pydantic reads as numbers."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

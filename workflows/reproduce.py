@@ -136,7 +136,7 @@ def find_record(name: str, *, runs: Path, tracking_uri: str | None) -> CellRecor
     Parameters
     ----------
     name : str
-        At least four characters.
+        Its first characters may do.
     runs : pathlib.Path
         The folder of a sweep's results; its records are looked at first.
     tracking_uri : str or None

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import TrackingError
-from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.archive import Archive
-from tracking.records import KEY_PATTERN, CellRecord, StoredCell
+from tracking.records import CellRecord, StoredCell
 from tracking.results.frames import CORRECTION_COLUMNS, CORRECTION_NUMBERS, ordered
 from tracking.store.client import (
     artifact_text,
@@ -39,20 +38,26 @@ __all__ = [
 
 _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 
-_TIMES = ("started", "seconds")
-
 # The figures that a notebook asks for by name, also where no cell has finished.
 _FIGURES = ("test/accuracy", "test/cobias")
 
-CELL_COLUMNS = ("run_id", "cell_key", "status", *_IDENTITY, *_TIMES, *_FIGURES)
+# What `_about` says of every run; the rest are its metrics and parameters.
+_ABOUT = ("run_id", "cell_key", "status", *_IDENTITY, "trial", "state", "started", "seconds")
 
-TRIAL_COLUMNS = ("run_id", "cell_key", "status", "trial", "state", *_TIMES)
+CELL_COLUMNS = ("run_id", "cell_key", "status", *_IDENTITY, "started", "seconds", *_FIGURES)
+
+TRIAL_COLUMNS = ("run_id", "cell_key", "status", "trial", "state", "started", "seconds")
 
 SCHEME_COLUMNS = ("run_id", "cell_key", *_IDENTITY, *CORRECTION_COLUMNS)
 
 _TYPES = {"started": "datetime64[ms, UTC]", "trial": "int64"} | dict.fromkeys(
     ("seconds", *_FIGURES, *CORRECTION_NUMBERS), "float64"
 )
+
+#: Where `dcs ui` and `mlflow ui` listen by default.
+LOCAL_UI = "http://127.0.0.1:5000"
+
+_CELLS = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
 
 
 def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
@@ -81,19 +86,8 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
         When there is no such experiment, it was deleted, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
-    return _frame(
-        [
-            {
-                **_head(run),
-                **_identity(run),
-                **_times(run),
-                **_values(run),
-            }
-            for run in search_runs(client, experiment_id, where)
-        ],
-        CELL_COLUMNS,
-    )
+    runs = search_runs(client, experiment_id, _CELLS)
+    return _frame([_values(run) | _about(run) for run in runs], CELL_COLUMNS)
 
 
 def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -> pd.DataFrame:
@@ -119,26 +113,12 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
         When there is no such experiment, it was deleted, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    where = f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}'"
+    # Those that somebody else tagged as trials are none of ours: they have no number.
+    where = f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}' and tags.`{schema.TRIAL_NUMBER}` != ''"
     if cell_key is not None:
-        if not KEY_PATTERN.fullmatch(cell_key):
-            raise TrackingError(f"cell key {cell_key!r} is not one; take it from `cells`")
         where += f" and tags.`{schema.CELL_KEY}` = '{cell_key}'"
-    return _frame(
-        [
-            {
-                **_head(run),
-                "trial": int(run.data.tags[schema.TRIAL_NUMBER]),
-                "state": run.data.tags.get(schema.TRIAL_STATE),
-                **_times(run),
-                **_values(run),
-            }
-            for run in search_runs(client, experiment_id, where)
-            # Those that somebody else tagged so are none of ours.
-            if schema.TRIAL_NUMBER in run.data.tags
-        ],
-        TRIAL_COLUMNS,
-    )
+    runs = search_runs(client, experiment_id, where)
+    return _frame([_values(run) | _about(run) for run in runs], TRIAL_COLUMNS)
 
 
 def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
@@ -162,43 +142,26 @@ def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
         When there is no such experiment, it was deleted, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}' and attributes.status = 'FINISHED'"
-    rows = []
-    for run in search_runs(client, experiment_id, where):
-        with quietly():
-            names = {item.path for item in client.list_artifacts(run.info.run_id)}
-        if schema.SCHEME_FILE not in names:
-            continue
-        source = f"{schema.SCHEME_FILE} of run {run.info.run_id}"
-        scheme = CorrectionScheme.from_json(
-            artifact_text(client, run, schema.SCHEME_FILE), source=source
-        )
-        head = _head(run)
-        del head["status"]
-        for correction in scheme.to_dict()["corrections"]:
-            values = {name: correction.get(name) for name in CORRECTION_COLUMNS}
-            rows.append({**head, **_identity(run), **values})
+    where = f"{_CELLS} and attributes.status = 'FINISHED'"
+    rows = [
+        _about(run) | correction
+        for run in search_runs(client, experiment_id, where)
+        for correction in (_record(client, run, None).scheme or {}).get("corrections", ())
+    ]
     return _frame(rows, SCHEME_COLUMNS)
 
 
-def _head(run: Run) -> dict[str, Any]:
+def _about(run: Run) -> dict[str, Any]:
+    """Return what is known of every run, whatever its kind."""
+    tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
     return {
         "run_id": run.info.run_id,
-        "cell_key": run.data.tags.get(schema.CELL_KEY),
+        "cell_key": tags.get(schema.CELL_KEY),
         "status": run.info.status,
-    }
-
-
-def _identity(run: Run) -> dict[str, str | None]:
-    return {name: run.data.tags.get(f"dcs.{name}") for name in _IDENTITY}
-
-
-def _times(run: Run) -> dict[str, Any]:
-    import pandas as pd
-
-    start, end = run.info.start_time, run.info.end_time
-    return {
-        "started": pd.Timestamp(start, unit="ms", tz="UTC"),
+        **{name: tags.get(f"dcs.{name}") for name in _IDENTITY},
+        "trial": tags.get(schema.TRIAL_NUMBER),
+        "state": tags.get(schema.TRIAL_STATE),
+        "started": start,
         "seconds": None if end is None else (end - start) / 1000,
     }
 
@@ -213,18 +176,13 @@ def _values(run: Run) -> dict[str, Any]:
 
 
 def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """Return rows with at least `columns`, of the types that they have where there are rows."""
+    """Return `columns`, then what else runs were given; of the same types without any row."""
     import pandas as pd
 
-    others = dict.fromkeys(name for row in rows for name in row if name not in columns)
-    frame = pd.DataFrame(rows, columns=[*columns, *others])
+    frame = pd.DataFrame(rows)
+    others = [name for name in frame if name not in {*columns, *_ABOUT}]
+    frame = frame.reindex(columns=[*columns, *others])
     return frame.astype({name: kind for name, kind in _TYPES.items() if name in columns})
-
-
-#: Where `dcs ui` and `mlflow ui` listen by default.
-LOCAL_UI = "http://127.0.0.1:5000"
-
-_SHORTEST_PREFIX = 4
 
 
 def stored_cells(
@@ -247,46 +205,35 @@ def stored_cells(
         There is no such experiment, it holds no cells, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
     cells = [
-        StoredCell(_record(client, run, archive), str(run.info.run_id), experiment_id)
-        for run in search_runs(client, experiment_id, where)
+        _stored(client, run, archive)
+        for run in search_runs(client, experiment_id, _CELLS)
         if run.info.status in ("FINISHED", "FAILED")
     ]
     if not cells:
-        where = f"tags.`{schema.SCHEMA}` != ''"
-        ours = next(search_runs(client, experiment_id, where), None)
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are still "
             "to be recorded"
-            if ours is not None
-            else f"experiment {experiment!r} has no run of a sweep; is it of another program?"
         )
     place = {id(cell.record): cell for cell in cells}
     return [place[id(record)] for record in ordered(cell.record for cell in cells)]
 
 
 def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -> StoredCell:
-    """Return the cell of a run id or of a cell key; the first four characters may do.
+    """Return the cell of a run id or of a cell key; their first characters may do.
 
     Raises
     ------
     dcs.errors.TrackingError
         None or several begin so.
     """
-    if len(name) < _SHORTEST_PREFIX:
-        raise TrackingError(
-            f"run {name!r} is too short a name; give at least {_SHORTEST_PREFIX} characters of a "
-            "run id or a cell key"
-        )
     client = open_store(tracking_uri)
     with quietly():
         ids = [str(item.experiment_id) for item in client.search_experiments()]
-    where = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
     found = [
         run
         for experiment_id in ids
-        for run in search_runs(client, experiment_id, where)
+        for run in search_runs(client, experiment_id, _CELLS)
         if run.info.run_id.startswith(name)
         or run.data.tags.get(schema.CELL_KEY, "").startswith(name)
     ]
@@ -298,9 +245,7 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
             else f"run {name!r}: no cell has that run id or key; `dcs ui` and the report list them"
         )
     (run,) = found
-    return StoredCell(
-        _record(client, run, archive), str(run.info.run_id), str(run.info.experiment_id)
-    )
+    return _stored(client, run, archive)
 
 
 def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
@@ -336,6 +281,11 @@ def run_link(tracking_uri: str, cell: StoredCell, *, ui: str | None = None) -> s
     """
     base = ui or (tracking_uri if is_http(tracking_uri) else LOCAL_UI)
     return f"{base.rstrip('/')}/#/experiments/{cell.experiment_id}/runs/{cell.run_id}"
+
+
+def _stored(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:
+    record = _record(client, run, archive)
+    return StoredCell(record, str(run.info.run_id), str(run.info.experiment_id))
 
 
 def _record(client: MlflowClient, run: Run, archive: Archive | None) -> CellRecord:
