@@ -80,12 +80,8 @@ class Sweep(BaseModel):
         Parameters of the parent run.
     run_name : str or None
         Name of the parent run; the experiment's by default.
-    source : str
-        What MLflow shows as the source of the runs.
     trials : {"all", "none"} or int
         Which trials get a run of their own; a number means that many of the best.
-    trace_points : int
-        At most so many points of an annealing trace become step metrics.
     figures : {"all", "none"}
         Whether figures of the sweep are drawn at its end.
     status : {"FINISHED", "FAILED", "KILLED"} or None
@@ -99,9 +95,7 @@ class Sweep(BaseModel):
     tracking_uri: str | None = None
     sweep_params: Annotated[dict[str, Any], BeforeValidator(plain)] = {}
     run_name: str | None = None
-    source: str = "dcs"
     trials: Annotated[str | int, BeforeValidator(parse_trials)] = "all"
-    trace_points: Annotated[int, Field(ge=0)] = 100
     figures: Literal["all", "none"] = "all"
     status: SweepStatus | None = None
 
@@ -208,15 +202,13 @@ class Archive:
         except FileNotFoundError:
             return None
 
-    def load(self, keys: Iterable[str] | None = None, *, slim: bool = False) -> ArchiveContents:
+    def load(self, keys: Iterable[str] | None = None) -> ArchiveContents:
         """Read the records of `keys` (all when None); a missing one is simply left out.
 
         Parameters
         ----------
         keys : iterable of str, optional
             Which cells.
-        slim : bool
-            Leave out trials and trace, to keep thousands of records small in memory.
 
         Returns
         -------
@@ -235,7 +227,7 @@ class Archive:
             except TrackingError as error:
                 damaged.append(str(error))
             else:
-                records[key] = record.slim() if slim else record
+                records[key] = record
         return ArchiveContents(records, tuple(damaged))
 
     def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator
@@ -203,10 +203,6 @@ class CellRecord:
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    def slim(self) -> CellRecord:
-        """Return the record without trials, trace and histograms: tables need none of them."""
-        return replace(self, trials=(), trace=(), histograms={})
 
     def to_json(self) -> str:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""

@@ -22,18 +22,6 @@ def nothing_lands_in_the_working_directory(
     assert not list(folder.iterdir())
 
 
-@pytest.fixture(autouse=True)
-def runs_without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than all else in recording; ask for `drawn` where it is looked at."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("tracking.store.recorder.sweep_figures", lambda records: {})
-
-
-@pytest.fixture
-def drawn() -> None:
-    """Have the figures of sweeps drawn."""
-
-
 @pytest.fixture
 def uri(output: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The default store of `output`, also for MLflow's own functions."""

@@ -31,7 +31,11 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> P
     (folder / "dcs-runs").mkdir()
     shutil.copy(empty_store, folder / "dcs-runs" / "mlflow.db")
     with Recorder(
-        output=folder / "dcs-runs", experiment="quickstart", sweep_key="s1", trials="none"
+        output=folder / "dcs-runs",
+        experiment="quickstart",
+        sweep_key="s1",
+        trials="none",
+        figures="none",
     ) as recorder:
         for record in paper_cells(tasks=("trec",), seeds=(0,)):
             recorder.record(record)

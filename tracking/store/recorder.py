@@ -54,10 +54,9 @@ class RecorderReport:
         Cells written to the store by this recorder.
     pending : int
         Cells that are on disk and that the store is not known to have.
-    rejected : mapping of str to str
-        Those of them that the store answered but did not take: key and reason.
-    damaged : tuple of str
-        Records that cannot be read, one line each.
+    problems : mapping of str to str
+        Those of them that the store answered but did not take, or whose file is damaged: key and
+        reason.
     status : {"FINISHED", "FAILED", "KILLED"}
         End of the sweep.
     ended : bool
@@ -69,8 +68,7 @@ class RecorderReport:
     parent_run_id: str | None
     recorded: int
     pending: int
-    rejected: Mapping[str, str]
-    damaged: tuple[str, ...]
+    problems: Mapping[str, str]
     status: SweepStatus
     ended: bool
     message: str
@@ -96,7 +94,7 @@ class Recorder:
         Called after each cell that was looked at.
     **sweep
         The fields of a `tracking.archive.Sweep`: ``experiment`` and ``sweep_key``, and by choice
-        ``sweep_params``, ``run_name``, ``source``, ``trials``, ``trace_points``, ``figures``.
+        ``sweep_params``, ``run_name``, ``trials``, ``figures``.
 
     Raises
     ------
@@ -175,9 +173,7 @@ class Recorder:
         self.archive.write(record, figures)
         self._sender.send(record.key)
 
-    def finish(
-        self, status: SweepStatus = "FINISHED", *, timeout: float | None = None
-    ) -> RecorderReport:
+    def finish(self, status: SweepStatus = "FINISHED") -> RecorderReport:
         """Record everything, write the tables and figures of the sweep, and end its run.
 
         Does not wait for a store that does not answer: `sync` sends what it misses.
@@ -186,8 +182,6 @@ class Recorder:
         ----------
         status : {"FINISHED", "FAILED", "KILLED"}
             How the sweep ended.
-        timeout : float, optional
-            Stop recording cells after so many seconds; by default as long as it takes.
 
         Returns
         -------
@@ -195,7 +189,7 @@ class Recorder:
             What was recorded and what is pending.
         """
         try:
-            return self._end(status, timeout)
+            return self._end(status, None)
         except BaseException:
             # Ctrl-C while waiting: leave no run behind that seems to run.
             self.close()
@@ -271,8 +265,7 @@ class _Sender:
         self._todo = dict.fromkeys(archive.keys(sweep.sweep_key))
         self._stop: tuple[SweepStatus, float | None] | None = None
         self._runs: SweepRuns | None = None
-        self._rejected: dict[str, str] = {}
-        self._damaged: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._trouble: str | None = None
         self._warned = False
         self._ended = False
@@ -320,17 +313,15 @@ class _Sender:
         with suppress(Empty):
             while True:
                 wait = max(0.0, until - time.monotonic()) if self._stop is None else 0.0
-                self._take(self._queue.get(block=wait > 0, timeout=wait or None))
-
-    def _take(self, key: str | None) -> None:
-        if key is not None:
-            self._todo[key] = None
+                if (key := self._queue.get(timeout=wait)) is not None:
+                    self._todo[key] = None
 
     def _next(self) -> str | None:
         """Wait for the next key; None to conclude."""
         self._collect(0.0)
         while not self._todo and self._stop is None:
-            self._take(self._queue.get())
+            if (key := self._queue.get()) is not None:
+                self._todo[key] = None
         deadline = self._stop[1] if self._stop is not None else None
         late = deadline is not None and time.monotonic() > deadline
         return None if late else next(iter(self._todo), None)
@@ -356,9 +347,8 @@ class _Sender:
             try:
                 record = self._archive.read(key)
             except TrackingError as error:
-                self._damaged[key] = str(error)
+                self._problems[key] = str(error)
             else:
-                self._damaged.pop(key, None)
                 self._upsert(record)
         del self._todo[key]
         if self._progress is not None:
@@ -380,9 +370,9 @@ class _Sender:
                 _log.debug("cell %s was not taken", record.key, exc_info=True)
                 # Opening it again tells whether the store is away or the record at fault.
                 self._runs = None
-                self._rejected[record.key] = named(error)
+                self._problems[record.key] = named(error)
             else:
-                self._rejected.pop(record.key, None)
+                self._problems.pop(record.key, None)
                 self.recorded += 1
                 return
         with quietly():
@@ -439,14 +429,13 @@ class _Sender:
 
     def report(self, status: SweepStatus) -> RecorderReport:
         """Return what has become of the records so far."""
-        pending = {*self._todo, *self._rejected, *self._damaged}
+        pending = {*self._todo, *self._problems}
         uri, name = redact(self._uri), self._sweep.experiment
         idle = not self.recorded and not pending
         new = "nothing new to record" if idle else f"{self.recorded} cells recorded"
         message = f"{new} in experiment {name!r} of {uri}"
         if pending or not self._ended:
-            reasons = [self._trouble, *self._rejected.values(), *self._damaged.values()]
-            reason = next(filter(None, reasons), "out of time")
+            reason = next(filter(None, [self._trouble, *self._problems.values()]), "out of time")
             message += (
                 f"; {len(pending)} pending ({reason}): "
                 f"`dcs sync --output {self._archive.output}` records them"
@@ -455,8 +444,7 @@ class _Sender:
             parent_run_id=self._runs.parent_id if self._runs else None,
             recorded=self.recorded,
             pending=len(pending),
-            rejected=dict(self._rejected),
-            damaged=tuple(self._damaged.values()),
+            problems=dict(self._problems),
             status=status,
             ended=self._ended,
             message=message,

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepRuns", "cell_name", "chosen", "setting_tags", "thin"]
 
+#: At most so many points of an annealing trace become step metrics; the record has them all.
+_TRACE_POINTS = 100
+
 _COMPLETE = ("FINISHED", "FAILED")
 
 
@@ -229,7 +232,7 @@ class SweepRuns:
     def _authorship(self) -> dict[str, str]:
         tags = {
             "mlflow.user": user_name(),
-            "mlflow.source.name": self._sweep.source,
+            "mlflow.source.name": "dcs",
             "mlflow.source.type": "LOCAL",
         }
         commit = git_commit()
@@ -255,7 +258,7 @@ class SweepRuns:
 
         at = record.finished_ms
         metrics = _metrics(record.metrics, at)
-        steps = thin(len(record.trace), self._sweep.trace_points)
+        steps = thin(len(record.trace), _TRACE_POINTS)
         span = (at - record.started_ms) / max(1, len(record.trace))
         for step in steps:
             when = int(record.started_ms + span * (step + 1))

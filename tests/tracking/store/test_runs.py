@@ -10,11 +10,10 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
-from dcs.errors import ConfigError
 from tests.tracking.cells import content, make_cell, runs
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
-from tracking.archive import Sweep, parse_trials
+from tracking.archive import Sweep
 from tracking.store.client import StoreUnavailable, artifact_location, open_client, quietly
 from tracking.store.runs import SweepRuns, chosen, thin
 
@@ -65,7 +64,6 @@ class FailingClient:
 
 
 def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> None:
-    cell = make_cell(1, trials=2, scheme=None)
     older = make_cell(1, trials=1, scheme=None, metrics={"test/accuracy": 0.1})
     client = open_client(uri)
     with quietly():
@@ -73,19 +71,18 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> 
         crashes = 0
         for call in range(1, 40):
             changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
-            sweep = _sweep(client, uri)
-            sweep._client = FailingClient(client, after=call, done=call % 2 == 0)  # type: ignore[assignment]
+            failing: Any = FailingClient(client, after=call, done=call % 2 == 0)
             try:
-                sweep.write_cell(changed, {})
+                _sweep(failing, uri).write_cell(changed, {})
             except Crash:
                 crashes += 1
             again = _sweep(client, uri)
             run_id = again.write_cell(changed, {})
-            assert content() == (1, {cell.key: "FINISHED"}, {cell.key: 2})
+            assert content() == (1, {changed.key: "FINISHED"}, {changed.key: 2})
             run = client.get_run(run_id)
             assert run.data.metrics["test/accuracy"] == call / 100
             assert again.write_cell(changed, {}) == run_id
-            if not crashes or crashes < call:
+            if crashes < call:
                 break
         assert crashes > 12, "every call was to be tried"
         deleted = client.search_runs([again.experiment_id], run_view_type=2)
@@ -128,7 +125,7 @@ def test_a_deleted_experiment_is_not_written_to(uri: str) -> None:
     with quietly():
         sweep = _sweep(client, uri)
         client.delete_experiment(sweep.experiment_id)
-        with pytest.raises(StoreUnavailable, match="mlflow experiments restore"):
+        with pytest.raises(StoreUnavailable, match="'demo' is deleted"):
             _sweep(client, uri)
 
 
@@ -160,29 +157,13 @@ def test_which_trials_get_runs(option: str | int, direction: str, expected: list
     assert [trial.number for trial in chosen(cell, option)] == expected
 
 
-def test_option_of_trials_is_read_and_checked() -> None:
-    assert [parse_trials(text) for text in ("all", "none", "best:3", "4", 5)] == [
-        "all",
-        "none",
-        3,
-        4,
-        5,
-    ]
-    for wrong in ("al", "best:", "best:-1", "-1"):
-        with pytest.raises(ConfigError, match="allowed: all, none, best:K"):
-            parse_trials(wrong)
-    with pytest.raises(ConfigError, match="did you mean 'none'"):
-        parse_trials("nne")
-
-
-@pytest.mark.parametrize("length", [0, 1, 2, 5, 100, 101, 1000])
-@pytest.mark.parametrize("limit", [0, 1, 2, 100])
+@pytest.mark.parametrize("length", [0, 1, 100, 101])
+@pytest.mark.parametrize("limit", [1, 2, 100])
 def test_a_long_trace_is_thinned_evenly_and_keeps_its_end(length: int, limit: int) -> None:
     steps = thin(length, limit)
-    assert len(steps) <= max(limit, 2 if limit else 0)
+    assert len(steps) == min(length, limit)
     assert steps == sorted(set(steps))
-    if length and limit:
-        assert steps[-1] == length - 1
+    assert not length or steps[-1] == length - 1
 
 
 def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,8 @@ def test_a_server_that_goes_and_comes_back_has_every_cell_once(
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     warnings: list[str] = []
-    with Recorder(
-        address, output=output, experiment="demo", sweep_key="s1", warn=warnings.append
-    ) as recorder:
+    options: Any = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
+    with Recorder(address, output=output, warn=warnings.append, **options) as recorder:
         with mlflow_server(output, port):
             recorder.record(make_cell(1))
             for _ in range(1200):
