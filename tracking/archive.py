@@ -175,8 +175,6 @@ class Archive:
             There is none or it is damaged; names the file.
         """
         path = self.path(key)
-        if not path.exists():
-            raise TrackingError(f"{path}: there is no record of this cell")
         text = read_text(path, error=TrackingError, limit=_LARGEST)
         try:
             record = CellRecord.from_json(text, source=str(path))

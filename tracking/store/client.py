@@ -10,7 +10,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -164,15 +164,20 @@ def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list
     dcs.errors.ConfigError
         For a server, which has its own pages.
     """
-    if is_http(uri) or uri.startswith("databricks"):
+    if has_server(uri):
         raise ConfigError(f"{redact(uri)} is a server with pages of its own; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
     return [*command, "--host", host, "--port", str(port)]
 
 
-def is_http(uri: str) -> bool:
-    """Whether the store is reached over HTTP."""
-    return uri.startswith(("http://", "https://"))
+def has_server(uri: str) -> bool:
+    """Whether a server of MLflow stands before the store, with pages of its own."""
+    return uri.startswith(("http://", "https://", "databricks"))
+
+
+def _sqlite_path(uri: str) -> Path | None:
+    """Return the file of a SQLite store; None for any other store."""
+    return Path(re.sub(r"^[^:]+:///", "", uri)) if uri.startswith("sqlite") else None
 
 
 def artifact_location(uri: str, output: Path, experiment: str) -> str | None:
@@ -180,11 +185,10 @@ def artifact_location(uri: str, output: Path, experiment: str) -> str | None:
 
     A bare database has no place for files, and MLflow would take the working directory.
     """
-    if is_http(uri) or uri.startswith("databricks"):
+    if has_server(uri):
         return None
-    folder = output.absolute()
-    if uri.startswith("sqlite"):
-        folder = Path(re.sub(r"^[^:]+:///", "", uri)).parent
+    file = _sqlite_path(uri)
+    folder = file.parent if file else output.absolute()
     name = re.sub(r"[^\w.-]+", "_", experiment).strip("._") or "experiment"
     return (folder / "mlartifacts" / name[:80]).as_uri()
 
@@ -201,12 +205,11 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
     check_reachable(uri)
     with quietly():
         try:
-            if uri.startswith("sqlite"):
-                path = Path(re.sub(r"^[^:]+:///", "", uri))
+            if file := _sqlite_path(uri):
                 if create:
-                    _make_sqlite(path, client_class)
-                elif not path.is_file():
-                    raise FileNotFoundError(f"{path}: no such database")
+                    _make_sqlite(file, client_class)
+                elif not file.is_file():
+                    raise FileNotFoundError(f"{file}: no such database")
             client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
         except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
@@ -280,7 +283,7 @@ def check_reachable(uri: str) -> None:
     kind = parts.scheme.partition("+")[0]
     if not host or kind not in _PORTS:
         return  # A file, or a database on this machine over a socket that its driver knows.
-    if is_http(uri) and kind in getproxies() and not proxy_bypass(host):
+    if kind in getproxies() and not proxy_bypass(host):
         return  # Only the request itself can tell.
     try:
         socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
@@ -293,14 +296,11 @@ def quietly() -> Iterator[None]:
     """Use MLflow without its chatter."""
     # Lets pass what a logger of this name says, which is none of them.
     mute = logging.Filter("dcs")
-    loggers = [logging.getLogger(name) for name in _NOISY]
-    for logger in loggers:
-        logger.addFilter(mute)
-    try:
+    with ExitStack() as stack:
+        for logger in map(logging.getLogger, _NOISY):
+            logger.addFilter(mute)
+            stack.callback(logger.removeFilter, mute)
         yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(mute)
 
 
 def open_store(tracking_uri: str) -> MlflowClient:

@@ -12,7 +12,6 @@ from tracking.records import CellRecord, StoredCell
 from tracking.results.frames import CORRECTION_COLUMNS, CORRECTION_NUMBERS, ordered
 from tracking.store.client import (
     artifact_text,
-    is_http,
     open_experiment,
     open_store,
     quietly,
@@ -279,7 +278,7 @@ def run_link(tracking_uri: str, cell: StoredCell, *, ui: str | None = None) -> s
     ui : str, optional
         Where MLflow's pages of a store without a server are; by default those of `dcs ui`.
     """
-    base = ui or (tracking_uri if is_http(tracking_uri) else LOCAL_UI)
+    base = ui or (tracking_uri if tracking_uri.startswith("http") else LOCAL_UI)
     return f"{base.rstrip('/')}/#/experiments/{cell.experiment_id}/runs/{cell.run_id}"
 
 

@@ -24,7 +24,6 @@ from tracking.archive import Archive, Sweep, SweepStatus
 from tracking.records import CellRecord
 from tracking.results.figures import sweep_figures
 from tracking.store.client import (
-    StoreUnavailable,
     artifact_location,
     load_client_class,
     open_client,
@@ -39,7 +38,8 @@ __all__ = ["Recorder", "RecorderReport", "SweepStatus", "sync"]
 
 _log = logging.getLogger("tracking")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
+#: Seconds until a store that was away is tried again.
+_PAUSE = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +123,7 @@ class Recorder:
         # Imported here and not by the thread, where it would race with the imports of others.
         load_client_class()
         self._lock = self.archive.lock(described)
-        try:
-            self.archive.save_sweep(described)
-        except TrackingError:
-            self._lock.release()
-            raise
+        self.archive.save_sweep(described)
         self._keys = set(self.archive.keys(self._sweep_key))
         self._closed = False
         self._report: RecorderReport | None = None
@@ -287,13 +283,11 @@ class _Sender:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
         while True:
             try:
                 self._open()
                 while (key := self._next()) is not None:
                     self._send_one(key)
-                    pause = _FIRST_PAUSE
                 self._conclude()
                 return
             except Exception as error:
@@ -304,8 +298,7 @@ class _Sender:
                 self._collect(0.0)
                 self._remember_end(self._stop[0])
                 return
-            self._collect(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            self._collect(_PAUSE)
 
     def _collect(self, seconds: float) -> None:
         """Take what arrives in the next seconds; a stop ends the wait."""
@@ -330,13 +323,8 @@ class _Sender:
         if self._runs is None:
             client = open_client(self._uri)
             location = artifact_location(self._uri, self._archive.output, self._sweep.experiment)
-            try:
-                with quietly():
-                    self._runs = SweepRuns(client, self._sweep, location=location)
-            except StoreUnavailable:
-                raise
-            except Exception as error:
-                raise StoreUnavailable(one_line(error)) from error
+            with quietly():
+                self._runs = SweepRuns(client, self._sweep, location=location)
             self._trouble = None
         return self._runs
 
@@ -515,10 +503,7 @@ def _store_of(sweep: Sweep, archive: Archive, given: str | None) -> str:
     if given is not None or stored is None or "***" not in stored:
         return resolve_tracking_uri(given or stored, archive.output)
     secret = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if (
-        secret
-        and stored_uri(resolve_tracking_uri(secret, archive.output), archive.output) == stored
-    ):
+    if secret and redact(resolve_tracking_uri(secret, archive.output)) == stored:
         return resolve_tracking_uri(secret, archive.output)
     raise TrackingError(
         f"the password of {stored} is not kept on the disk; give the whole address with "

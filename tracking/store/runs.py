@@ -324,13 +324,8 @@ def thin(length: int, limit: int) -> list[int]:
 def cell_name(record: CellRecord) -> str:
     """Return the name that MLflow lists a cell by."""
     who = record.identity
-    parts = [str(who[name]) for name in ("method", "task") if name in who]
-    if "shots" in who:
-        parts.append(f"{who['shots']}-shot")
-    if "seed" in who:
-        parts.append(f"seed {who['seed']}")
-    if "model" in who:
-        parts.append(str(who["model"]))
+    forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
+    parts = [form.format(who[name]) for name, form in forms.items() if name in who]
     return ", ".join(filter(None, (" ".join(parts) or record.key, own_setting(record))))
 
 
