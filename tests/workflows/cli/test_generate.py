@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.models import light_tokenizer, load_tokenizer
@@ -123,21 +122,19 @@ def test_killed_at_a_random_moment(data, generated, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "parts"),
+    ("more", "named"),
     [
-        (["--seeds", "0,x"], ["seeds", "'x'"]),
-        (["--shots", "two"], ["'two'"]),
-        (["--engine", "transfomers"], ["'transfomers'", "transformers"]),
-        (["--set", "scoring.label_rule=men"], ["'men'", "mean"]),
-        (["--set", "scoring.base_url=http://x"], ["no option 'base_url'"]),
+        (["--seeds", "0,x"], "seeds"),
+        (["--shots", "two"], "'two'"),
+        (["--engine", "transfomers"], "transformers"),
+        (["--set", "scoring.base_url=http://x"], "'base_url'"),
     ],
 )
-def test_errors_are_one_line(data, tmp_path, more, parts):
+def test_errors_are_one_line(data, tmp_path, more, named):
     outcome = run_dcs(*arguments(data, tmp_path / "out", *more))
     assert outcome.code == 2
     assert len(outcome.err.strip().splitlines()) == 1
-    for part in parts:
-        assert part in outcome.err
+    assert named in outcome.err
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -147,10 +144,8 @@ def test_show_counts_tokens_and_names_collisions(data):
     assert outcome.out.count("Answer Type:") == 6
     prompt = outcome.out.partition("\n──")[0]
     count = len(load_tokenizer("tiny_lm")(prompt)["input_ids"])
-    assert f"{count} in the prompt, the start token '<s>' included" in outcome.out
-    assert "not by the rule mean: label words 'Number' (" in outcome.out
-    assert "and 'Location' (" in outcome.out
-    assert "label tokens (joint):" in outcome.out
+    assert f"{count} in the prompt" in outcome.out
+    assert "'Number'" in outcome.out and "'Location'" in outcome.out
     assert "trec-optimization-" in outcome.out
 
 
@@ -162,36 +157,11 @@ def test_the_light_tokenizer_is_that_of_the_model():
         assert [light.describe(token) for token in ids] == [whole.decode([t]) for t in ids]
 
 
-def test_show_says_when_label_words_cannot_be_told_apart(data, tmp_path):
-    (tmp_path / "texts.csv").write_text("text,mood\nfine weather,fine\nfiner weather,fine day\n")
-    task = tmp_path / "moods.yaml"
-    place = {"format": "csv", "optimization": "texts.csv", "test": "texts.csv"}
-    content = {
-        "name": "moods",
-        "classes": ["fine", "fine day"],
-        "template": "Text: {text}\nMood:",
-        "files": {**place, "fields": {"text": "text"}, "label": "mood"},
-    }
-    task.write_text(yaml.safe_dump(content))
-    outcome = run_dcs("tasks", "show", task, "--shots", 0)
-    assert outcome.code == 0, outcome.err
-    assert "not by the rule mean: label words 'fine'" in outcome.out
-    assert "not by the rule joint: label words 'fine'" in outcome.out
-
-
 @pytest.mark.parametrize("model", ["../../evil", "/etc/passwd", "a/../../b", "~root", "a\nb"])
 def test_names_of_models_lead_nowhere_else(model, tmp_path):
     request = TableRequest(model=model, task="helpdesk", shots=1, seed=0, limit=None)
     folder = tmp_path / "tables" / table_name(request)
     assert folder.resolve().parent == (tmp_path / "tables").resolve()
-
-
-def test_label_words_whose_first_tokens_collide(data, tmp_path):
-    command = [*arguments(data, tmp_path), "--task", "trec"]
-    outcome = run_dcs(*command)
-    assert outcome.code == 0, outcome.err
-    assert "4 tables written" in outcome.out
-    assert (tmp_path / "tables" / "trec_tiny_lm_shot1_seed0" / "test.parquet").is_file()
 
 
 def test_through_a_server(data, tmp_path, monkeypatch):

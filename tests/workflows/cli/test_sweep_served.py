@@ -93,10 +93,8 @@ def test_its_numbers_are_the_models(server, tmp_path):
 
 
 def test_a_wrong_option_is_one_line_before_anything_starts(tmp_path):
-    outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--set", "scoring.label_rule=mean")
-    assert outcome.code == 2
-    assert len(outcome.err.strip().splitlines()) == 1
-    assert "label rule 'mean'" in outcome.err
-    outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--set", "scoring.dtype=float16")
-    assert outcome.code == 2
-    assert "no option 'dtype'" in outcome.err
+    for option, value in (("label_rule", "mean"), ("dtype", "float16")):
+        outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--set", f"scoring.{option}={value}")
+        assert outcome.code == 2
+        assert len(outcome.err.strip().splitlines()) == 1
+        assert value in outcome.err or option in outcome.err

@@ -40,7 +40,6 @@ class TestKey:
             {"engine": "openai", "base_url": "http://a/v1"},
             {"engine": "openai", "base_url": "http://a/v1", "revision": "3"},
             {"engine": "openai", "base_url": "http://a/v1", "api": "chat"},
-            {"engine": "openai", "base_url": "http://a/v1", "top_logprobs": 5},
             {"engine": "openai", "base_url": "http://a/v1", "missing": "zero"},
             {"engine": "openai", "base_url": "http://a/v1", "label_rule": "joint"},
         ]
@@ -102,8 +101,6 @@ class TestSettings:
             ({"base_url": "http://x"}, "'base_url'"),
             ({"engine": "openai", "dtype": "float16"}, "'dtype'"),
             ({"engine": "vllm", "price": 1.0}, "'price'"),
-            ({"label_rule": "men"}, "'label_rule'"),
-            ({"engine": "vllm", "tensor_parallel": 0}, "'tensor_parallel'"),
             ({"engine": "vllm", "memory": 1.5}, "'memory'"),
         ],
     )
