@@ -46,10 +46,6 @@ def test_every_part_of_a_cell_counts(change):
     assert dataclasses.replace(CELL, **change).key != CELL.key
 
 
-def test_equal_cells_have_equal_keys():
-    assert dataclasses.replace(CELL, tuner=TunerSettings()).key == CELL.key
-
-
 def test_a_sweep_is_the_product_of_its_axes():
     config = SweepConfig(name="x", tasks=("reviews", "helpdesk"), shots=(1, "N"), seeds=(0, 1, 2))
     requests = table_requests(config)

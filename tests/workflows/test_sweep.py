@@ -16,7 +16,6 @@ from workflows.cluster.driver import Silent
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TrackingSettings, TunerSettings
-from workflows.estimate import estimate
 from workflows.plan import plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import failed_record
@@ -153,22 +152,6 @@ def test_a_wider_sweep_reuses_what_a_narrow_one_finished(finished):
     assert sorted(plan.ended) == sorted(record.key for record in records)
     assert not plan.missing_tables
     assert {c.method for cells in plan.missing_cells.values() for c in cells} == {"dnip"}
-
-
-def test_the_rest_of_a_sweep_is_judged_by_what_is_done(finished):
-    output, records, _ = finished
-    nothing = estimate(plan_sweep(CONFIG, output))
-    assert (nothing.tables, nothing.cells) == (0, 0)
-    assert nothing.scoring_seconds == nothing.cell_seconds == 0
-
-    twice = CONFIG.model_copy(update={"seeds": (0, 1)})
-    rest = estimate(plan_sweep(twice, output))
-    assert (rest.tables, rest.cells) == (4, 8)
-    assert rest.scoring_seconds > 0
-    assert rest.gpu_seconds == 0
-    assert rest.cell_seconds > 0
-    unknown = estimate(plan_sweep(CONFIG, output / "elsewhere"))
-    assert unknown.scoring_seconds is unknown.cell_seconds is None
 
 
 def test_a_cell_that_raises_stops_no_other(cluster, tmp_path):

@@ -8,6 +8,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
+from dcs.selection.front import Preference
 from dcs.validation import Strict, as_value_error
 from tracking.archive import parse_trials
 
@@ -144,6 +145,15 @@ class TunerSettings(Strict):
         """
         usual = {name: TunerSettings.model_fields[name].default for name in names}
         return self.model_copy(update=usual)
+
+    @property
+    def preference(self) -> Preference:
+        """Which point of a trade-off is asked for, in shares and not in points."""
+        loss, cobias = (
+            None if points is None else points / 100.0
+            for points in (self.max_accuracy_loss, self.max_cobias)
+        )
+        return Preference(prefer=self.prefer, max_accuracy_loss=loss, max_cobias=cobias)
 
     @property
     def beta_bounds(self) -> tuple[float, float]:

@@ -11,7 +11,6 @@ from optuna.trial import BaseTrial
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.calibration import CalibrationKind
-from dcs.search.annealing import Schedule
 from dcs.selection.baselines import paper_settings
 from dcs.selection.cross_validation import cross_validate
 from dcs.selection.fit import FrontPoint, SelectionSettings, fit_scheme
@@ -21,15 +20,15 @@ from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpac
 from tracking import TrialRecord
 from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process
-from workflows.tuning.paper import SCHEDULE_PARAMETERS
 from workflows.tuning.study import (
+    SCHEDULE_PARAMETERS,
     Direction,
     Fitted,
     StoredStudy,
     StudyTrial,
     development_metrics,
-    preference,
     run_trials,
+    suggest_schedule,
 )
 
 __all__ = ["run_front"]
@@ -149,7 +148,7 @@ def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
                 setting = replace(setting, weight_scale=settings.weight_scale)
             candidates.append(setting)
     return replace(
-        standard, candidates=tuple(candidates), betas=betas, preference=preference(settings)
+        standard, candidates=tuple(candidates), betas=betas, preference=settings.preference
     )
 
 
@@ -184,13 +183,8 @@ def _suggest(trial: BaseTrial, settings: TunerSettings) -> Hyperparameters:
         beta=trial.suggest_float("beta", *settings.beta_bounds),
         tau=trial.suggest_float("tau", *settings.tau_bounds),
         prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
-        schedule=Schedule(
-            initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),
-            final_temperature=trial.suggest_float("final_temperature", 1e-4, 0.01, log=True),
-            cooling_rate=trial.suggest_float("cooling_rate", 0.5, 0.8),
-            lambda1=trial.suggest_float("lambda1", 1.0, 5.0),
-            lambda2=trial.suggest_float("lambda2", 1.0, 5.0),
-            restarts=3,
+        schedule=replace(
+            suggest_schedule(trial, coldest=1e-4, slowest=0.8, longest=5.0), restarts=3
         ),
     )
     if corrections == "memberships":

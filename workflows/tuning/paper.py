@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from optuna.trial import BaseTrial
 
@@ -22,25 +22,17 @@ from tracking import CellRecord
 from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process
 from workflows.tuning.study import (
+    SCHEDULE_PARAMETERS,
     Fitted,
     StoredStudy,
     StudyTrial,
     development_metrics,
-    preference,
     run_trials,
+    suggest_schedule,
 )
 
-__all__ = ["SCHEDULE_PARAMETERS", "certify", "run_study", "study_rows"]
+__all__ = ["certify", "run_study", "study_rows"]
 
-
-#: What is tuned of a schedule; it is recorded under these names by both ways of tuning.
-SCHEDULE_PARAMETERS: Final = (
-    "initial_temperature",
-    "final_temperature",
-    "cooling_rate",
-    "lambda1",
-    "lambda2",
-)
 
 _DEFAULTS: dict[str, Any] = {
     "weight_scale": 30,
@@ -138,10 +130,10 @@ _Trial: TypeAlias = StudyTrial[dict[str, Any], AnnealingResult]
 
 def _chosen(trials: Sequence[_Trial], settings: TunerSettings) -> _Trial:
     """Return the trial that the settings prefer; ties go to the earliest."""
-    if preference(settings) == Preference():
+    if settings.preference == Preference():
         # As choose() does, except where several trials are alike.
         return max(trials, key=lambda trial: trial.metrics["dev/score"])
-    return choose(trials, preference(settings))
+    return choose(trials, settings.preference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +195,7 @@ def study_rows(
 
 
 def _suggest(trial: BaseTrial, method: Method, settings: TunerSettings) -> dict[str, Any]:
-    """Draw what :func:`dcs.anneal` is to search and how.
-
-    The bounds of the temperatures are on the scale of Z, of which COBias and error rate are
-    parts between 0 and 1: from a start that accepts most moves to an end that accepts none.
-    """
+    """Draw what :func:`dcs.anneal` is to search and how."""
     weight_scale = 30
     if method.uses_weight_scale:
         weight_scale = trial.suggest_int("weight_scale", *settings.weight_scale_bounds)
@@ -216,18 +204,11 @@ def _suggest(trial: BaseTrial, method: Method, settings: TunerSettings) -> dict[
         beta=trial.suggest_float("beta", *settings.beta_bounds),
         tau=trial.suggest_float("tau", *settings.tau_bounds),
     )
-    schedule = Schedule(
-        initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),
-        final_temperature=trial.suggest_float("final_temperature", 1e-5, 0.01, log=True),
-        cooling_rate=trial.suggest_float("cooling_rate", 0.5, 0.9),
-        lambda1=trial.suggest_float("lambda1", 1.0, 10.0),
-        lambda2=trial.suggest_float("lambda2", 1.0, 10.0),
-        budget=settings.budget,
-    )
+    schedule = suggest_schedule(trial, coldest=1e-5, slowest=0.9, longest=10.0)
     return {
         "corrections": method.correction_set(weight_scale, memberships=settings.memberships),
         "objective": objective,
-        "schedule": schedule,
+        "schedule": replace(schedule, budget=settings.budget),
     }
 
 

@@ -25,16 +25,15 @@ from dcs.errors import DCSError, MissingDependencyError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.messages import reason
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.annealing import AnnealingResult
+from dcs.search.annealing import AnnealingResult, Schedule
 from dcs.seeds import derive_seed
-from dcs.selection.front import Preference
 from tracking import TrialRecord
 from tracking.environment import source_digest
 from workflows.config.storage import StudyStorage
-from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process, one_thread
 
 __all__ = [
+    "SCHEDULE_PARAMETERS",
     "Direction",
     "Fitted",
     "StoredStudy",
@@ -42,12 +41,21 @@ __all__ = [
     "StudyTrial",
     "check_storage",
     "development_metrics",
-    "preference",
     "run_trials",
+    "suggest_schedule",
 ]
 
 #: Which way an objective is better.
 Direction: TypeAlias = Literal["maximize", "minimize"]
+
+#: What is tuned of a schedule; it is recorded under these names by both ways of tuning.
+SCHEDULE_PARAMETERS: Final = (
+    "initial_temperature",
+    "final_temperature",
+    "cooling_rate",
+    "lambda1",
+    "lambda2",
+)
 
 #: Optuna seeds NumPy's legacy generator, which takes 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
@@ -176,16 +184,31 @@ def development_metrics(estimate: ClassificationMetrics) -> dict[str, float]:
     }
 
 
-def preference(settings: TunerSettings) -> Preference:
-    """Return which point of a trade-off the settings ask for, in shares and not in points."""
+def suggest_schedule(
+    trial: BaseTrial, *, coldest: float, slowest: float, longest: float
+) -> Schedule:
+    """Draw a schedule; the temperatures are bounded on the scale of Z.
 
-    def share(points: float | None) -> float | None:
-        return None if points is None else points / 100.0
+    COBias and error rate are parts of Z between 0 and 1: the start accepts most moves, the end
+    next to none.
 
-    return Preference(
-        prefer=settings.prefer,
-        max_accuracy_loss=share(settings.max_accuracy_loss),
-        max_cobias=share(settings.max_cobias),
+    Parameters
+    ----------
+    trial : optuna.trial.BaseTrial
+        Draws the values of :data:`SCHEDULE_PARAMETERS`.
+    coldest : float
+        Lowest final temperature.
+    slowest : float
+        Highest cooling rate.
+    longest : float
+        Largest lambda1 and lambda2.
+    """
+    return Schedule(
+        initial_temperature=trial.suggest_float("initial_temperature", 0.01, 0.5, log=True),
+        final_temperature=trial.suggest_float("final_temperature", coldest, 0.01, log=True),
+        cooling_rate=trial.suggest_float("cooling_rate", 0.5, slowest),
+        lambda1=trial.suggest_float("lambda1", 1.0, longest),
+        lambda2=trial.suggest_float("lambda2", 1.0, longest),
     )
 
 

@@ -86,10 +86,14 @@ def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_no_cluster_is_said_on_one_line(monkeypatch):
-    with pytest.raises(ClusterError) as caught, connected("127.0.0.1:1"):
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://somewhere"])
+def test_no_cluster_is_said_on_one_line(address):
+    with pytest.raises(ClusterError, match=address) as caught, connected(address):
         pass
     assert "\n" not in str(caught.value)
+
+
+def test_no_dashboard_is_said_with_its_address():
     with pytest.raises(ClusterError, match="http://127.0.0.1:1"):
         open_jobs("http://127.0.0.1:1")
 
@@ -129,11 +133,6 @@ def test_the_cluster_is_closed_and_places_work_by_resource(cluster_yaml):
     for command in servers:
         assert "--host 127.0.0.1" in command
         assert "s3://" in command
-
-
-def test_an_address_must_be_one():
-    with pytest.raises(ClusterError, match="HOST:PORT"), connected("ray://somewhere"):
-        pass
 
 
 def _fail() -> None:

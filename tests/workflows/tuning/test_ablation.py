@@ -142,13 +142,3 @@ def test_a_cell_on_fewer_rows_uses_no_others(method):
     other = dataclasses.replace(TABLE, probs=probs)
     again = compute_cell(cell, other, TEST, sweep="ablation")
     assert again.scheme == record.scheme
-
-
-def test_more_rows_than_there_are_are_all_rows():
-    few, all_rows = (_computed(_cell("batch", size=size)) for size in (100_000, None))
-    assert few.scheme == all_rows.scheme
-
-
-def test_the_time_of_the_search_is_kept_where_there_was_one():
-    assert _computed(_cell()).metrics["opt/seconds"] > 0.0
-    assert "opt/seconds" not in _computed(_cell("batch")).metrics

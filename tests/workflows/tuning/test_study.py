@@ -115,15 +115,6 @@ def test_window_and_seed_belong_to_the_study():
     assert params(window=4, seed=0)[:10] == first[:10]
 
 
-@pytest.mark.parametrize("window", [1, 4])
-def test_a_window_still_learns(window):
-    values = [
-        max(trial.metrics["value"] for trial in _trials(trials=60, window=window, seed=seed))
-        for seed in range(2)
-    ]
-    assert max(values) > -0.1
-
-
 def test_repeated_parameters_are_not_judged_again():
     def judge(trial: StudyTrial) -> tuple[dict[str, float], int]:
         judged.append(trial.work)
@@ -221,16 +212,6 @@ def test_other_code_judges_again(stored, monkeypatch):
     judge = Judge()
     trials = _trials(judge, stored=stored)
     assert judge.judged == [trial.number for trial in trials if trial.repeats is None]
-
-
-def test_studies_share_a_storage(stored):
-    other = dataclasses.replace(stored, name="other")
-    options = {"aims": AIMS, "trials": 9, "window": 2}
-    one = run_trials(_suggest, _judge, seed=1, stored=stored, **options)
-    two = run_trials(_suggest, _judge, seed=2, stored=other, **options)
-    for _ in zip(one, two, strict=True):
-        pass
-    assert len(_written(stored).trials) == len(_written(other).trials) == 9
 
 
 @pytest.mark.parametrize("protocol", ["paper", "front"])
