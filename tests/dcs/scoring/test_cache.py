@@ -93,18 +93,17 @@ def test_a_model_gives_the_same_to_the_last_bit(tiny_scorer: Scorer, folder: Pat
 
 
 class TestScoring:
-    def test_equals_the_scorer(self, folder: Path) -> None:
-        expected = Clerk().score("p ", QUERIES, WORDS)
-        for _ in range(2):
-            np.testing.assert_array_equal(ask(folder, Clerk()), expected)
-
     def test_no_prompt_is_scored_twice(self, folder: Path) -> None:
         first, more, again = Clerk(), Clerk(), Clerk()
         ask(folder, first, QUERIES[:21])
-        ask(folder, more)
-        ask(folder, again, QUERIES[::-1])
+        steps: list[int] = []
+        probs = ask(folder, more, steps=steps)
+        np.testing.assert_array_equal(probs, Clerk().score("p ", QUERIES, WORDS))
+        np.testing.assert_array_equal(ask(folder, again, QUERIES[::-1]), probs[::-1])
         assert first.asked + more.asked == QUERIES
         assert again.asked == []
+        assert sum(steps) == len(QUERIES)
+        assert min(steps) > 0
 
     def test_a_query_that_occurs_twice_is_scored_once(self, folder: Path) -> None:
         clerk, steps = Clerk(), list[int]()
@@ -112,13 +111,6 @@ class TestScoring:
         assert clerk.asked == QUERIES[:10]
         assert sum(steps) == 30
         np.testing.assert_array_equal(probs[:10], probs[20:])
-
-    def test_progress_counts_what_is_there_already(self, folder: Path) -> None:
-        ask(folder, Clerk(), QUERIES[:20])
-        steps: list[int] = []
-        ask(folder, Clerk(), QUERIES, steps)
-        assert sum(steps) == len(QUERIES)
-        assert min(steps) > 0
 
     @pytest.mark.parametrize(
         "change",

@@ -62,16 +62,12 @@ class TestNames:
 
 class TestLoading:
     @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
-    def test_incomplete_model_folder(self, tmp_path: Path, missing: str) -> None:
+    def test_incomplete_or_damaged_model_folder(self, tmp_path: Path, missing: str) -> None:
         folder = tmp_path / "copy"
         shutil.copytree(resolve_model("tiny_lm").location, folder)
         (folder / missing).unlink()
         refuses(ScoringError, folder, str(folder), "save_pretrained")
-
-    def test_damaged_weights(self, tmp_path: Path) -> None:
-        folder = tmp_path / "copy"
-        shutil.copytree(resolve_model("tiny_lm").location, folder)
-        (folder / "model.safetensors").write_bytes(b"not tensors")
+        (folder / missing).write_bytes(b"neither JSON nor tensors")
         refuses(ScoringError, folder, str(folder))
 
     def test_hub_out_of_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:

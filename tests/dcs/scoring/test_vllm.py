@@ -34,9 +34,9 @@ def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"path": "token_id"}, "path 'token_id'.*'token_ids'"),
+        ({"path": "token_id"}, "path 'token_id'"),
         ({"tensor_parallel": 0}, "tensor_parallel 0"),
-        ({"label_rule": "jiont"}, "label rule 'jiont'.*'joint'"),
+        ({"label_rule": "jiont"}, "'jiont'"),
         ({"device": "cpu"}, "no option 'device'"),
     ],
 )
@@ -138,11 +138,6 @@ class TestWholeWords:
                     engine.score("", [text], ("good", "quixotry"))
             finally:
                 engine._label_rule = chosen
-
-
-@pytest.mark.vllm
-def test_the_columns_are_those_of_the_task(engine: VLLMScorer) -> None:
-    assert engine.score(PREFIX, QUERIES, TASK.label_words).shape == (len(QUERIES), 5)
 
 
 @pytest.fixture(scope="module")
