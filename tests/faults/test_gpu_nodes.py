@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workflows.cluster.workers import ScoringActor
+from workflows.cluster.scoring import ScoringActor
 
 from .nodes import add_node, remove_node
 from .processes import kill_worker, wait_for

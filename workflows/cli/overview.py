@@ -10,9 +10,11 @@ from pathlib import Path
 from rich.table import Table
 
 from dcs.evaluation.formatting import chance, percent
+from dcs.io import atomic_write_bytes
 from dcs.messages import last_line
 from dcs.selection.methods import get_method
 from tracking import CellRecord
+from tracking.results.figures import class_accuracy_figure, figure_bytes
 from tracking.results.frames import (
     MEASURES,
     Estimate,
@@ -103,8 +105,8 @@ def _some(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def show_results(records: Sequence[CellRecord]) -> None:
-    """Print the tables of a sweep, by task, and what failed."""
+def show_results(records: Sequence[CellRecord], picture: Path) -> None:
+    """Print the tables of a sweep, by task, and what failed; draw the class accuracies of DCS."""
     finished = [record for record in records if record.finished]
     for (model, task), group in groupby(sorted(finished, key=_group), key=_group):
         cells = list(group)
@@ -120,6 +122,9 @@ def show_results(records: Sequence[CellRecord]) -> None:
     if len(finished) < len(records):
         console.print("add --retry-failed to compute the failed cells again")
     console.print()
+    if any(record.identity["method"] == "dcs" for record in finished):
+        atomic_write_bytes(picture, figure_bytes(class_accuracy_figure(finished), "png"))
+        console.print(f"class accuracies before and after drawn in {picture}")
 
 
 def _group(record: CellRecord) -> tuple[str, str]:

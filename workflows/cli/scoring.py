@@ -104,7 +104,7 @@ def _score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore
     """Score requests, by key, with one model; return how many prompts were not cached."""
     from dcs.prompting import get_task
     from dcs.scoring.generation import count_queries
-    from workflows.cluster.workers import ScoringActor
+    from workflows.cluster.scoring import ScoringActor
 
     requests = list(missing.values())
     total = sum(

@@ -153,7 +153,7 @@ def _sweep(
         scoring = store.scoring(key)
         for remark in scoring.remarks if scoring else ():
             console.print(f"{request.label}: {remark}")
-    show_results(records)
+    show_results(records, output / "figures" / f"{config.name}.png")
     console.print(report.message)
     console.print(f"written to {output} in {time.perf_counter() - clock:.0f} s")
     console.print(f"next: dcs ui --output {output} compares the runs in MLflow", style="bold")

@@ -18,7 +18,8 @@ from tracking import Archive, CellRecord
 from workflows.cells import Cell, TableRequest
 from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import Placement, actor_pool, check_gpus, place
-from workflows.cluster.workers import Figures, ScoringActor, run_cell, warm_up
+from workflows.cluster.scoring import ScoringActor
+from workflows.cluster.workers import Figures, run_cell, warm_up
 from workflows.config.storage import StudyStorage
 from workflows.plan import SweepPlan
 from workflows.tables import ProbabilityStore

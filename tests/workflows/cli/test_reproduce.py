@@ -15,7 +15,7 @@ from tests.workflows.conftest import Outcome, biased_table, run_dcs
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from workflows.cells import cells_of, request_key, table_requests
-from workflows.cluster.workers import ScoringActor
+from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import sweep_key
 from workflows.tables import ProbabilityStore

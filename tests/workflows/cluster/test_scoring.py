@@ -12,7 +12,7 @@ import pytest
 from dcs.errors import DCSError, ScoringError
 from workflows.cells import TableRequest, request_key, texts_key
 from workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, actor_pool, check_gpus, place
-from workflows.cluster.workers import ScoringActor
+from workflows.cluster.scoring import ScoringActor
 from workflows.config.scoring import ScoringSettings
 from workflows.tables import ProbabilityStore
 

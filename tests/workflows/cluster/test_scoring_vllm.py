@@ -10,7 +10,7 @@ import pytest
 
 from workflows.cells import TableRequest, request_key
 from workflows.cluster.placement import actor_pool
-from workflows.cluster.workers import ScoringActor
+from workflows.cluster.scoring import ScoringActor
 from workflows.config.scoring import ScoringSettings
 from workflows.tables import ProbabilityStore
 

@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.workflows.conftest import biased_table
 from workflows.cells import TableRequest
-from workflows.cluster.workers import ScoringActor
+from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import one_thread
 from workflows.tuning.cell import compute_cell, table_cells

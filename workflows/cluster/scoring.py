@@ -1,0 +1,136 @@
+"""The Ray actors that hold a language model and turn table requests into probability tables."""
+
+from __future__ import annotations
+
+import platform
+import time
+from pathlib import Path
+
+from dcs.data.table import ProbabilityTable
+from dcs.errors import ScoringError
+from dcs.prompting import get_task, select_demonstrations
+from dcs.scoring import Progress, Scorer, StoredScorer
+from dcs.scoring.cache import ShardStore
+from dcs.scoring.generation import generate_tables
+from workflows.cells import TableRequest, texts_key
+from workflows.config.scoring import ScoringSettings
+from workflows.parallel import one_thread
+from workflows.tables import ProbabilityStore, Scoring
+
+__all__ = ["ScoringActor"]
+
+
+def _scorer_facts(scorer: Scorer) -> dict[str, str]:
+    """Return which numbers a loaded model gives, as it turned out when it was loaded."""
+    return {
+        "scorer": scorer.name,
+        "version": scorer.version,
+        "revision": scorer.revision,
+        **scorer.settings,
+    }
+
+
+class ScoringActor:
+    """Holds one model; made a Ray actor where it is started, with the GPUs its engine needs.
+
+    Parameters
+    ----------
+    model : str
+        A local folder, a hub id, or ``tiny_lm``.
+    store : pathlib.Path
+        Where tables are kept, on a file system that all nodes share.
+    gpus : float
+        GPUs that the actor holds.
+    scoring : ScoringSettings
+        The engine and its options.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        store: Path,
+        gpus: float,
+        scoring: ScoringSettings = ScoringSettings(),  # noqa: B008 - frozen
+    ) -> None:
+        # By default beside the tables: what an actor that died has scored, the next one finds.
+        shards = ShardStore(scoring.store or store.parent / "shards")
+        self._scorer = StoredScorer(scoring.load(model), shards)
+        self._gpus = gpus
+        self._store = ProbabilityStore(store)
+
+    @property
+    def scored(self) -> int:
+        """Prompts that the model has read; the others were kept from earlier."""
+        return self._scorer.scored
+
+    @one_thread()
+    def generate(
+        self,
+        request: TableRequest,
+        key: str,
+        texts: str | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[dict[str, ProbabilityTable], Scoring]:
+        """Score both splits of a request and keep them.
+
+        Parameters
+        ----------
+        request : TableRequest
+            What is asked for.
+        key : str
+            Its :func:`request_key`, under which the tables are kept.
+        texts : str, optional
+            Its :func:`texts_key`, as the driver has it.
+        progress : callable, optional
+            Called with the number of texts just scored.
+
+        Returns
+        -------
+        tables : dict of str to ProbabilityTable
+            By split.
+        scoring : Scoring
+            The note kept beside them. An object of its own, so that a driver which shares the
+            file system reads no more than that.
+
+        Raises
+        ------
+        ScoringError
+            The texts on this machine are not those of the driver.
+        """
+        if texts is not None and texts != texts_key(request):
+            # Kept under the key, the table would be taken for that of the driver's texts.
+            raise ScoringError(
+                f"task {request.task} has other texts on {platform.node()} now than the sweep "
+                f"began with{'' if request.data is None else f' ({request.data})'}; give every "
+                "node the same files and run the same command again"
+            )
+        clock = time.perf_counter()
+        task = get_task(request.task, request.data)
+        tables = generate_tables(
+            self._scorer,
+            task,
+            shots=request.shots,
+            seed=request.seed,
+            limit=request.limit,
+            progress=progress,
+        )
+        shown = select_demonstrations(task, request.shots, seed=request.seed)
+        scoring = self._store.write(
+            key,
+            tables,
+            model=request.model,
+            seconds=time.perf_counter() - clock,
+            gpus=self._gpus,
+            scorer=_scorer_facts(self._scorer),
+            demonstrations=[example.id for example in shown.examples],
+            remarks=self._scorer.report(),
+        )
+        return dict(tables), scoring
+
+    def close(self) -> None:
+        """Free the model's memory, GPUs included, before the process ends."""
+        self._scorer.close()
+
+    def __ray_shutdown__(self) -> None:
+        """Close, when the driver lets go of the actor and Ray calls this."""
+        self.close()
