@@ -225,7 +225,7 @@ def parse_yaml(text: str, *, source: str, error: type[DCSError]) -> Any:
             isinstance(e, yaml.CollectionStartEvent) - isinstance(e, yaml.CollectionEndEvent)
             for e in yaml.parse(text, Loader=yaml.CSafeLoader)
         )
-        if max(itertools.accumulate(steps), default=0) > _YAML_DEPTH:
+        if any(depth > _YAML_DEPTH for depth in itertools.accumulate(steps)):
             raise yaml.YAMLError(f"nested deeper than {_YAML_DEPTH}; is it the right file?")
         return yaml.load(text, Loader=_UniqueKeys)
     except (yaml.YAMLError, ValueError) as problem:
