@@ -1,7 +1,7 @@
 """The model that MLflow serves: a copy of this file lies in every logged model.
 
 It needs MLflow, NumPy and pandas, and nothing of this package, so that a server of schemes stays
-small. What it computes is `dcs.scheme.CorrectionScheme.apply`, number for number.
+small. What it computes is `dcs.schemes.scheme.CorrectionScheme.apply`, number for number.
 """
 
 from __future__ import annotations
