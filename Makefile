@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/.installed
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help install environments demo docs package check audit clean
+.PHONY: help install demo docs package check audit clean
 .PHONY: test test-slow test-browser test-faults test-vllm test-minimum
 
 help:  ## list the targets
@@ -24,13 +24,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-environments: $(INSTALLED) $(VLLM)/.installed $(MINIMUM)/.installed
-
 demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 	$(BIN)/dcs quickstart
 
+# Two processes: much of the time of a test goes into waiting for processes it started.
 test: $(INSTALLED)  ## pass the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What the documents show sets what holds for a process, such as MLflow's address.
 test-slow: $(INSTALLED)  ## pass the tests that take more than a few seconds each
