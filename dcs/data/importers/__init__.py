@@ -10,6 +10,8 @@ from dcs.data.importers.registry import (
     format_names,
     import_file,
     import_tables,
+    read_tables,
+    table_sources,
 )
 
 __all__ = [
@@ -19,4 +21,6 @@ __all__ = [
     "format_names",
     "import_file",
     "import_tables",
+    "read_tables",
+    "table_sources",
 ]

@@ -11,11 +11,19 @@ from typing import Any
 
 from dcs.data.importers.common import COMMON_OPTIONS, ImportOptions
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, TableError
 from dcs.messages import escaped, listing, show, suggest
 from dcs.plugins import find_plugin, plugin_names
 
-__all__ = ["IMPORTERS", "Importer", "format_names", "import_file", "import_tables"]
+__all__ = [
+    "IMPORTERS",
+    "Importer",
+    "format_names",
+    "import_file",
+    "import_tables",
+    "read_tables",
+    "table_sources",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,90 @@ def import_tables(
         part: dataclasses.replace(table, provenance=dataclasses.replace(table.provenance, **told))
         for part, table in tables.items()
     }
+
+
+def table_sources(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Return what :func:`read_tables` reads: the path itself, or all that a folder holds.
+
+    Returns
+    -------
+    tuple of pathlib.Path
+        Sorted.
+
+    Raises
+    ------
+    TableError
+        If a folder holds no tables.
+    """
+    given = Path(path)
+    if not given.is_dir() or _pair(given):
+        return (given,)
+    sources = tuple(
+        sorted(p for p in given.iterdir() if p.suffix in (".parquet", ".npz") or _pair(p))
+    )
+    if not sources:
+        raise TableError(f"{escaped(given)}: holds no tables; {_READABLE}")
+    return sources
+
+
+def read_tables(path: str | os.PathLike[str]) -> dict[str, ProbabilityTable]:
+    """Read the optimization rows of a source, and its test rows if it tells them apart.
+
+    Parameters
+    ----------
+    path : path-like
+        A table of ours (``.parquet``), a NumPy archive (``.npz``), or a folder with a pair of
+        tables: ``optimization.parquet`` and ``test.parquet`` as `dcs generate` writes them, or
+        ``opt.txt`` and ``test.txt`` as published, where the name of the folder,
+        ``<task>_<model>_shot<k>_seed<s>``, becomes the provenance.
+
+    Returns
+    -------
+    dict of str to ProbabilityTable
+        ``"optimization"``, and ``"test"`` unless test rows are yet to be held out of the first.
+
+    Raises
+    ------
+    TableError
+        If it is something else, a table is malformed, or the classes of a pair differ.
+    """
+    source = Path(path)
+    pair = _pair(source)
+    if not pair:
+        return {"optimization": _read(source)}
+    tables = {part: _read(file) for part, file in pair.items()}
+    optimization, test = (table.classes for table in tables.values())
+    if optimization != test:
+        raise TableError(
+            f"{escaped(source)}: the optimization rows have the classes {listing(optimization)}, "
+            f"the test rows {listing(test)}; both must be the same in the same order"
+        )
+    return tables
+
+
+_PAIRS = (("optimization.parquet", "test.parquet"), ("opt.txt", "test.txt"))
+
+_READABLE = (
+    "give a .parquet table, an .npz archive, or a folder with optimization.parquet and "
+    "test.parquet or opt.txt and test.txt; `dcs import` makes tables of other files"
+)
+
+
+def _pair(folder: Path) -> dict[str, Path]:
+    """Return the two files of a pair by part, or nothing unless both are in the folder."""
+    for names in _PAIRS:
+        optimization, test = (folder / name for name in names)
+        if optimization.is_file() and test.is_file():
+            return {"optimization": optimization, "test": test}
+    return {}
+
+
+def _read(path: Path) -> ProbabilityTable:
+    if path.suffix == ".parquet":
+        return ProbabilityTable.read(path)
+    if path.suffix in (".npz", ".txt"):
+        return import_file("npz" if path.suffix == ".npz" else "vectors", path)
+    raise TableError(f"{escaped(path)}: is no source of tables; {_READABLE}")
 
 
 def _find(format: str) -> Importer:

@@ -13,7 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dcs.data.importers import IMPORTERS, format_names, import_file
+from dcs.data.importers import (
+    IMPORTERS,
+    format_names,
+    import_file,
+    read_tables,
+    table_sources,
+)
+from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
 
 PROBS = [[0.75, 0.25], [0.5, 0.5], [0.125, 0.875]]
@@ -107,6 +114,49 @@ def test_names_that_are_refused(format: str, options: dict[str, Any], tmp_path: 
     with pytest.raises(ConfigError) as caught:
         import_file(format, written("npz", tmp_path), **options)
     assert repr(next(iter(options.values()), format)) in str(caught.value)
+
+
+class TestSources:
+    def test_a_pair_of_either_form(self, tmp_path: Path) -> None:
+        table = import_file("npz", written("npz", tmp_path), classes=["no", "yes"])
+        ours = tmp_path / "ours"
+        published = tmp_path / "sst5_llama-2-13b_shotN_seed4"
+        published.mkdir()
+        for part, stem in (("optimization", "opt"), ("test", "test")):
+            table.write(ours / f"{part}.parquet")
+            WRITERS["vectors"](published / f"{stem}.txt")
+        for folder in (ours, published):
+            tables = read_tables(folder)
+            assert list(tables) == ["optimization", "test"]
+            assert tables["test"].probs.tolist() == PROBS
+        told = tables["optimization"].provenance
+        assert (told.task, told.model, told.shots, told.demonstration_seed) == (
+            "sst5",
+            "llama-2-13b",
+            "N",
+            4,
+        )
+        (tmp_path / "notes.txt").write_text("none")
+        sources = (tmp_path / "data.npz", ours, published)
+        assert table_sources(tmp_path) == sources
+        assert [table_sources(source) for source in sources] == [(source,) for source in sources]
+        assert read_tables(tmp_path / "data.npz")["optimization"].ids == tuple(IDS)
+        ProbabilityTable.read(ours / "test.parquet").write(tmp_path / "one.parquet")
+        assert list(read_tables(tmp_path / "one.parquet")) == ["optimization"]
+
+        import_file("npz", tmp_path / "data.npz", classes=["yes", "no"]).write(
+            ours / "test.parquet"
+        )
+        with pytest.raises(TableError, match="ours: .*'no', 'yes'.*'yes', 'no'"):
+            read_tables(ours)
+
+    def test_others_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "opt.txt").write_text("x 0 0 0.5 0.5")
+        for read in (read_tables, table_sources):
+            with pytest.raises(TableError, match=str(tmp_path)):
+                read(tmp_path)
+        with pytest.raises(TableError, match=r"a\.csv"):
+            read_tables(tmp_path / "a.csv")
 
 
 def test_formats_load_when_used() -> None:
