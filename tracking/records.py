@@ -44,8 +44,8 @@ __all__ = [
 
 RECORD_FORMAT = "dcs-cell"
 
-RECORD_VERSION = 2
-"""Version 2 added `histograms`; a record without them is written as version 1."""
+RECORD_VERSION = 3
+"""Version 2 added `histograms`, version 3 `importances`; a record without them keeps its form."""
 
 TRACE_COLUMNS = ("temperature", "current", "best", "acceptance")
 """Columns of a trace, in this order."""
@@ -142,6 +142,9 @@ class CellRecord:
     histograms : mapping of str to list
         How often each probability occurs in each class of the optimization rows; see
         `tracking.histograms`. Empty where that was not recorded.
+    importances : mapping of str to float
+        Share of each tuned hyperparameter in what the trials reached, with sum 1; empty where
+        there was no study, or too few trials to tell.
     status : {"FINISHED", "FAILED"}
         How it ended.
     error : str, optional
@@ -169,6 +172,7 @@ class CellRecord:
     trials: tuple[TrialRecord, ...] = ()
     trace: tuple[TraceRow, ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
+    importances: Mapping[str, float] = field(default_factory=dict)
     status: CellStatus = "FINISHED"
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
@@ -208,9 +212,10 @@ class CellRecord:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""
         body = json.loads(to_json(self))
         # Without them the record of an earlier version keeps its form, and with it its digest.
-        version = RECORD_VERSION if self.histograms else 1
-        if not self.histograms:
-            del body["histograms"]
+        version = 3 if self.importances else 2 if self.histograms else 1
+        for name in ("histograms", "importances"):
+            if not body[name]:
+                del body[name]
         body |= {"format": RECORD_FORMAT, "version": version}
         return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

@@ -99,7 +99,7 @@ def _edited(**changes: Any) -> str:
         "[]",
         "[" * 100_000,
         _edited(format="other"),
-        _edited(version=3),
+        _edited(version=4),
         _edited(colour="red"),
         _edited(trials=[{"number": 1}]),
     ],
@@ -116,4 +116,6 @@ def test_histograms_are_kept_and_a_record_without_them_has_its_old_form() -> Non
     assert CellRecord.from_json(cell.to_json()) == cell
     assert json.loads(cell.to_json())["version"] == 2
     older = json.loads(make_cell(1).to_json())
-    assert older["version"] == 1 and "histograms" not in older
+    assert older["version"] == 1 and not {"histograms", "importances"} & set(older)
+    newest = make_cell(1, histograms=counts, importances={"beta": 0.75, "tau": 0.25})
+    assert CellRecord.from_json(newest.to_json()) == newest

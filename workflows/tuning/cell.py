@@ -88,6 +88,7 @@ def compute_cell(
         trials=fitted.trials,
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
         histograms=class_histograms(optimization, fitted.scheme),
+        importances=fitted.importances,
         status="FINISHED",
         error=None,
         started_ms=started_ms,

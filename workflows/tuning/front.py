@@ -27,6 +27,7 @@ from workflows.tuning.study import (
     StoredStudy,
     StudyTrial,
     development_metrics,
+    importances,
     run_trials,
     suggest_schedule,
 )
@@ -118,7 +119,12 @@ def run_front(
         for record, point in zip(points, fitted.points, strict=True)
         if point is fitted.chosen
     )
-    return Fitted(scheme=fitted.scheme, trials=(*tried, *points), best=best)
+    return Fitted(
+        scheme=fitted.scheme,
+        trials=(*tried, *points),
+        best=best,
+        importances=importances(trials, "dev/score"),
+    )
 
 
 _Trial: TypeAlias = StudyTrial[Hyperparameters, None]

@@ -27,6 +27,7 @@ from workflows.tuning.study import (
     StoredStudy,
     StudyTrial,
     development_metrics,
+    importances,
     run_trials,
     suggest_schedule,
 )
@@ -122,7 +123,13 @@ def run_study(
         trial.record(aim, metrics=trial.metrics | (repeated if trial.repeats is not None else {}))
         for trial in trials
     )
-    return Fitted(found.scheme, trials=records, best=records[chosen.number], annealing=found)
+    return Fitted(
+        found.scheme,
+        trials=records,
+        best=records[chosen.number],
+        annealing=found,
+        importances=importances(trials, aim),
+    )
 
 
 _Trial: TypeAlias = StudyTrial[dict[str, Any], AnnealingResult]

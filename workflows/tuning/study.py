@@ -10,12 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import StorageInternalError
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
@@ -41,6 +43,7 @@ __all__ = [
     "StudyTrial",
     "check_storage",
     "development_metrics",
+    "importances",
     "run_trials",
     "suggest_schedule",
 ]
@@ -61,6 +64,9 @@ SCHEDULE_PARAMETERS: Final = (
 _SAMPLER_SEEDS: Final = 2**32
 #: A trial that was under way whenever its process died is not tried for ever.
 _ATTEMPTS: Final = 10
+#: Trials below which importances are chance, and the share of them that counts as good.
+_FEWEST_TRIALS: Final = 10
+_GOOD_SHARE: Final = 0.25
 _CONNECT_SECONDS: Final = 10
 #: What is noted of a study and of its trials: the sources that judge it; the number that a trial
 #: has whichever run asks it, and its verdict.
@@ -109,6 +115,8 @@ class StudyTrial(Generic[W, P]):
         All figures; empty before the trial is judged.
     found : object or None
         What judging it found; None where the verdict is that of an earlier run or trial.
+    distributions : dict of str to BaseDistribution
+        What the parameters were drawn from.
     seconds : float
         Wall time of judging it; 0 for a repetition.
     started_ms : int
@@ -122,6 +130,7 @@ class StudyTrial(Generic[W, P]):
     work: W
     metrics: dict[str, float]
     found: P | None = None
+    distributions: dict[str, BaseDistribution] = field(default_factory=dict)
     seconds: float = 0.0
     started_ms: int = 0
     repeats: int | None = None
@@ -164,12 +173,46 @@ class Fitted:
         The one that the scheme comes from; None if nothing was to choose.
     annealing : AnnealingResult or None
         The search that found the scheme, where it was one search on one set of rows.
+    importances : dict of str to float
+        See :func:`importances`.
     """
 
     scheme: CorrectionScheme
     trials: tuple[TrialRecord, ...] = ()
     best: TrialRecord | None = None
     annealing: AnnealingResult | None = None
+    importances: dict[str, float] = field(default_factory=dict)
+
+
+def importances(trials: Sequence[StudyTrial[W, P]], aim: str) -> dict[str, float]:
+    """Return the share of each hyperparameter in what sets the good trials apart, by PED-ANOVA.
+
+    Parameters
+    ----------
+    trials : sequence of StudyTrial
+        All of a study, judged.
+    aim : str
+        The metric that tells good trials, the higher the better.
+
+    Returns
+    -------
+    dict of str to float
+        Of those that every trial has and that vary, with sum 1; empty for fewer than 10 trials,
+        or where all trials reached the same.
+    """
+    if len(trials) < _FEWEST_TRIALS or len({trial.metrics[aim] for trial in trials}) == 1:
+        return {}
+    study = optuna.create_study(direction="maximize")
+    study.add_trials(
+        optuna.create_trial(
+            params=trial.params, distributions=trial.distributions, value=trial.metrics[aim]
+        )
+        for trial in trials
+    )
+    drawn = trials[0].distributions
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
+    shares = get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in shares.items() if not drawn[name].single()}
 
 
 def development_metrics(estimate: ClassificationMetrics) -> dict[str, float]:
@@ -291,7 +334,12 @@ def run_trials(
             work = suggest(trial)
             same = numbers.setdefault(frozenset(trial.params.items()), number)
             begin: StudyTrial[W, P] = StudyTrial(
-                number, dict(trial.params), work, {}, started_ms=_ms(trial)
+                number,
+                dict(trial.params),
+                work,
+                {},
+                distributions=dict(trial.distributions),
+                started_ms=_ms(trial),
             )
             if same != number:
                 # Its metrics may still be on their way; in its turn they are there.

@@ -27,6 +27,7 @@ from workflows.tuning.study import (
     StudyStorageError,
     StudyTrial,
     check_storage,
+    importances,
     run_trials,
 )
 
@@ -128,6 +129,20 @@ def test_repeated_parameters_are_not_judged_again():
         if trial.repeats is not None:
             assert trials[trial.repeats].repeats is None
             assert trial.seconds == 0
+
+
+def test_importances_are_of_what_decides_and_what_varies():
+    def suggest(trial: optuna.trial.BaseTrial) -> tuple[float, int]:
+        trial.suggest_float("idle", 0.0, 1.0)
+        trial.suggest_float("fixed", 1.0, 1.0)
+        return trial.suggest_float("x", -30.0, 30.0), 2
+
+    trials = _trials(suggest=suggest, trials=40)
+    shares = importances(trials, "value")
+    assert set(shares) == {"x", "idle"}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["x"] > 0.8
+    assert importances(trials, "third") == importances(trials[:9], "value") == {}
 
 
 def test_first_parameters_come_first():
