@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from unittest import mock
 
@@ -14,6 +15,7 @@ import pytest
 
 from dcs.data.table import ProbabilityTable, Provenance
 from workflows.cli import main
+from workflows.cluster.placement import CELLS
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,29 @@ def run_dcs(*arguments: object) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
-@pytest.fixture(autouse=True)
-def runs_without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than all else in recording, and is tested where it is written."""
-    monkeypatch.setattr("tracking.store.recorder.sweep_figures", lambda records: {})
-    monkeypatch.setattr("tracking.results.figures.cell_figures", lambda record: {})
+#: Drawing takes longer than all else in recording, and is tested where it is written.
+UNDRAWN = ("--set", "tracking.figures=none")
+
+
+#: The key of a served model, in the variable of a test's own: workers have it from their start.
+KEY_VARIABLE, SECRET = "DCS_TEST_KEY", "sk-secret"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """Ray on two CPUs that say themselves that they are for cells; all tests share it."""
+    import ray
+
+    os.environ[KEY_VARIABLE] = SECRET
+    ray.init(
+        address="local",
+        num_cpus=2,
+        resources={CELLS: 2},
+        include_dashboard=False,
+        log_to_driver=False,
+    )
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture

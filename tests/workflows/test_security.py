@@ -17,7 +17,7 @@ import pytest
 from dcs.errors import DCSError
 from dcs.prompting.tasks import Task
 from tests.servers import free_port
-from tests.workflows.conftest import Outcome, biased_table, run_dcs
+from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from tracking import Archive, ui_arguments
 from workflows.cells import Cell
 from workflows.config.sweep import SweepConfig
@@ -85,7 +85,7 @@ def echo() -> Iterator[str]:
 
 
 def test_a_run_that_succeeds(moods: Path, output: Path, tmp_path: Path) -> None:
-    outcome = run_dcs("tune", moods, "--method", "batch", "-o", output)
+    outcome = run_dcs("tune", moods, "--method", "batch", *UNDRAWN, "-o", output)
     assert outcome.code == 0, outcome
     search(outcome, tmp_path)
 
@@ -93,7 +93,7 @@ def test_a_run_that_succeeds(moods: Path, output: Path, tmp_path: Path) -> None:
 def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
     uri = ("--tracking-uri", f"http://{echo}")
     for words in (
-        ("tune", moods, "--method", "batch", "-o", tmp_path, *uri),
+        ("tune", moods, "--method", "batch", *UNDRAWN, "-o", tmp_path, *uri),
         ("sync", "-o", tmp_path, *uri),
         ("report", "tune", "--runs", tmp_path, *uri),
         ("doctor", "--quick", "-o", tmp_path, *uri),

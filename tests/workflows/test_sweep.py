@@ -52,15 +52,6 @@ class Steps(Silent):
         assert usage["cpus_used"] <= usage["cpus"]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    import ray
-
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 def _sweep(config: SweepConfig, output) -> tuple[list[CellRecord], Steps]:
     steps = Steps()
     plan = plan_sweep(config, output)

@@ -149,8 +149,8 @@ def connected(address: str | None = None) -> Iterator[None]:
     Parameters
     ----------
     address : str, optional
-        ``auto``, or ``host:port`` of a head; by default a cluster of this machine alone is
-        started, and stopped again.
+        ``auto``, or ``host:port`` of a head; by default the one that this process has joined, or
+        else one of this machine alone, which is stopped again.
 
     Yields
     ------
@@ -167,6 +167,9 @@ def connected(address: str | None = None) -> Iterator[None]:
 
     import ray
 
+    if address is None and ray.is_initialized():
+        yield
+        return
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     with _without_greeting():
         if address is None:

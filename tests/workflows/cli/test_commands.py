@@ -19,7 +19,7 @@ from dcs.data.importers import format_names
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import BASELINES
-from tests.workflows.conftest import Outcome, biased_table, run_dcs
+from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from workflows.cli import app
 
 
@@ -34,7 +34,7 @@ def _commands(command, names=()):
 
 
 COMMANDS = _commands(typer.main.get_command(app))
-STUDY = ("--set", "tuner.protocol=paper", "--trials", 4)
+STUDY = (*UNDRAWN, "--set", "tuner.protocol=paper", "--trials", 4)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_tune_again_computes_nothing(dcs, tuned, table):
 
 
 def test_tune_without_options_raises_accuracy_and_tells_its_front(dcs, table, output):
-    outcome = dcs("tune", table, "--trials", 2, "--output", output)
+    outcome = dcs("tune", table, "--trials", 2, *UNDRAWN, "--output", output)
     assert outcome.code == 0, outcome.err
     assert CorrectionScheme.load(output / "scheme.json").classes == ("Anger", "Fear", "Joy")
     cell = _tuned_cell(output)
@@ -153,13 +153,19 @@ def test_tune_without_options_raises_accuracy_and_tells_its_front(dcs, table, ou
 
 
 def test_a_limit_on_cobias_is_kept_on_the_rows_it_was_chosen_on(dcs, table, output):
-    outcome = dcs("tune", table, "--max-cobias", 10, "--output", output)
+    outcome = dcs("tune", table, "--max-cobias", 10, *UNDRAWN, "--output", output)
     assert outcome.code == 0, outcome.err
     assert _tuned_cell(output)["metrics"]["dev/lasting_cobias"] <= 0.1
 
 
 def test_tune_takes_an_objective_and_tests_the_change(dcs, table, output):
-    settings = ("--set", "tuner.objective={beta: 0.4, tau: 0}", "--set", "tuner.memberships=5")
+    settings = (
+        *UNDRAWN,
+        "--set",
+        "tuner.objective={beta: 0.4, tau: 0}",
+        "--set",
+        "tuner.memberships=5",
+    )
     outcome = dcs("tune", table, *settings, "--output", output)
     assert outcome.code == 0, outcome.err
     cell = _tuned_cell(output)
@@ -176,7 +182,8 @@ def test_tune_takes_an_objective_and_tests_the_change(dcs, table, output):
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
     other = tmp_path / "other.parquet"
     biased_table(90, seed=1).write(other)
-    outcome = dcs("tune", table, "--test", other, "--method", "batch", "--output", output)
+    batch = ("--method", "batch", *UNDRAWN)
+    outcome = dcs("tune", table, "--test", other, *batch, "--output", output)
     assert outcome.code == 0, outcome.err
     assert "90 held-out rows" in outcome.out and "Batch calibration" in outcome.out
 

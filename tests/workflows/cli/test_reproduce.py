@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dcs.data.table import ProbabilityTable
-from tests.workflows.conftest import Outcome, biased_table, run_dcs
+from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from workflows.cells import cells_of, request_key, table_requests
@@ -42,7 +42,7 @@ def tuned(moods: Path, new_output: Callable[[], Path]) -> Path:
     """The folder of a finished ``dcs tune``."""
     output = new_output()
     study = ("--set", "tuner.protocol=paper", "--trials", 2)
-    assert run_dcs("tune", moods, *study, "--output", output).code == 0
+    assert run_dcs("tune", moods, *study, *UNDRAWN, "--output", output).code == 0
     return output
 
 
@@ -58,6 +58,7 @@ def swept(new_output: Callable[[], Path]) -> Path:
         experiment=SWEEP.name,
         sweep_key=sweep_key(SWEEP),
         sweep_params=SWEEP.model_dump(mode="json"),
+        figures="none",
     ) as recorder:
         for cell in cells_of(request, SWEEP, scoring.digests):
             recorder.record(

@@ -14,9 +14,8 @@ from dcs.prompting import get_task
 from dcs.scoring import load_scorer
 from dcs.scoring.generation import generate_tables
 from tests.dcs.scoring.server import ModelServer
-from tests.workflows.conftest import run_dcs
+from tests.workflows.conftest import KEY_VARIABLE, SECRET, run_dcs
 
-SECRET = "sk-secret"
 SWEEP = {
     "name": "served",
     "models": ["served-model"],
@@ -24,6 +23,7 @@ SWEEP = {
     "shots": [1],
     "methods": ["icl"],
     "limit": 20,
+    "tracking": {"figures": "none"},
 }
 
 
@@ -40,13 +40,13 @@ def sweep(folder: Path, url: str, *more: object, **scoring: object):
     return run_dcs("sweep", path, "-o", folder / "runs", "--set", f"scoring.base_url={url}", *more)
 
 
-def test_a_served_model(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+def test_a_served_model(cluster, server, tmp_path):
     server, url = server
     server.reset()
     server.key = SECRET
     # Four tokens are too few to show five labels.
     options = {"top_logprobs": 4, "missing": "bound", "price": 2.0, "concurrency": 4}
+    options["key_variable"] = KEY_VARIABLE
     plan = sweep(tmp_path, url, "--dry-run", **options)
     assert plan.code == 0, plan.err
     assert "at most 40 requests" in plan.out
@@ -78,7 +78,7 @@ def test_a_served_model(server, tmp_path, monkeypatch):
     assert SECRET not in outcome.out + outcome.err
 
 
-def test_its_numbers_are_the_models(server, tmp_path):
+def test_its_numbers_are_the_models(cluster, server, tmp_path):
     server, url = server
     server.reset()
     outcome = sweep(tmp_path, url, "--yes", top_logprobs=2000)

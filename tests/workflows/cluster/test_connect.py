@@ -80,6 +80,8 @@ def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):
     def slow(**options: object) -> None:
         raise Exception("The current node timed out during startup.\nSome of it failed.")
 
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
     monkeypatch.setattr("ray.init", slow)
     with pytest.raises(ClusterError, match="timed out") as caught, connected():
         pass
@@ -139,7 +141,7 @@ def _fail() -> None:
     raise ScoringError("as expected")
 
 
-def test_a_known_failure_is_not_shown_by_ray_as_well(capfd):
+def test_a_known_failure_is_not_shown_by_ray_as_well(cluster, capfd):
     """A task with two results, of which one is looked at: its error is the caller's to tell."""
     with connected():
         import ray

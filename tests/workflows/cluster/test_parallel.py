@@ -12,24 +12,8 @@ from typing import Any
 import pytest
 
 from workflows.cluster.parallel import ray_mapper
-from workflows.cluster.placement import CELLS, place
+from workflows.cluster.placement import place
 from workflows.parallel import in_process
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=2,
-        # As a node of a cluster that says itself where cells go.
-        resources={CELLS: 2},
-        include_dashboard=False,
-        log_to_driver=False,
-    )
-    yield
-    ray.shutdown()
 
 
 def _square(number: int) -> int:

@@ -96,25 +96,21 @@ class TestActor:
         actor.generate(REQUEST, request_key(REQUEST), texts_key(REQUEST))
         assert store.scoring(request_key(REQUEST)) is not None
 
-    def test_frees_its_model_when_it_is_let_go(self, tmp_path):
+    def test_frees_its_model_when_it_is_let_go(self, cluster, tmp_path):
         import ray
 
-        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-        try:
-            closed = tmp_path / "closed"
+        closed = tmp_path / "closed"
 
-            class Observed(ScoringActor):
-                def close(self) -> None:
-                    super().close()
-                    closed.touch()
+        class Observed(ScoringActor):
+            def close(self) -> None:
+                super().close()
+                closed.touch()
 
-            actor = ray.remote(Observed).remote("tiny_lm", tmp_path / "probabilities", 0)
-            ray.get(actor.generate.options(num_returns=2).remote(REQUEST, "k" * 32))
-            del actor
-            for _ in range(200):
-                if closed.exists():
-                    break
-                time.sleep(0.05)
-            assert closed.exists()
-        finally:
-            ray.shutdown()
+        actor = ray.remote(Observed).remote("tiny_lm", tmp_path / "probabilities", 0)
+        ray.get(actor.generate.options(num_returns=2).remote(REQUEST, "k" * 32))
+        del actor
+        for _ in range(200):
+            if closed.exists():
+                break
+            time.sleep(0.05)
+        assert closed.exists()

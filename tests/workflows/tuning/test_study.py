@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -69,15 +68,6 @@ def _trials(judge=_judge, suggest=_suggest, **options) -> list[StudyTrial]:
 
 def _plain(trials: list[StudyTrial]) -> list[tuple]:
     return [(t.number, t.params, t.work, t.metrics, t.repeats) for t in trials]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture
