@@ -68,8 +68,8 @@ def paper_model(model: object) -> str | None:
 
 
 def paper_task(task: object) -> str | None:
-    """Return the paper's name of a task (``SST-5``, ``ag_news``), or None."""
-    return _TASKS.get(re.sub(r"[^a-z0-9]", "", str(task).lower()))
+    """Return the paper's name of a task (``SST-5``, ``ag_news``, ``trec@published``), or None."""
+    return _TASKS.get(re.sub(r"@.*|[^a-z0-9]", "", str(task).lower()))
 
 
 def task_title(task: object) -> str:

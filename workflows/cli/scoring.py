@@ -198,7 +198,8 @@ def list_tasks(context: typer.Context) -> None:
     console.print(table, soft_wrap=False)
     console.print(
         f"{', '.join(described_task_names())} come without texts: give their folder with "
-        "--data DIR; a task of your own is a YAML file, given by its path"
+        "--data DIR, and have a second prompt, as the published code renders it, by the name "
+        "NAME@published; a task of your own is a YAML file, given by its path"
     )
     console.print("next: dcs tasks show NAME --shots N prints a prompt", style="bold")
 

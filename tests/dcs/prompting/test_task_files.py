@@ -24,9 +24,9 @@ from dcs.prompting import (
     prompt_hash,
     render_prefix,
     render_query,
+    select_demonstrations,
 )
-from dcs.prompting.task_files import HubLocation, described_task_path, read_task_file
-from dcs.prompting.texts import read_examples
+from dcs.prompting.files import DESCRIBED, HubLocation, read_examples, read_task_file
 
 SIZES = {
     "agnews": (10_000, 5_000),
@@ -62,7 +62,17 @@ QUERIES = {
     "ddi": "Description: @DRUG$ helps @DRUG$.\nAnswer:",
     "pubmedqa": "Context: One. Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer:",
 }
-
+#: The last demonstration and the query, without the instruction, by the name NAME@published.
+PUBLISHED = {
+    "agnews": 'Article: "Rain" again. It rained John\'s a b.\nAnswer: Technology',
+    "dbpedia": "Article: A thing.\nAnswer: Polit",
+    "sst5": "Review: not bad .\nSentiment: great",
+    "trec": 'Question: What is John\'s "big" plan, then?\nAnswer Type: Ab',
+    "rte": "It rains.\nquestion: It is wet. True or False?\nanswer: False",
+    "ddi": "Description: @drug$ helps @drug$ .\nAnswer: Interaction",
+    "pubmedqa": "Context: One.===Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer: maybe",
+}
+LAST_LABEL = {"dbpedia": 4}
 
 BARE = Demonstrations(examples=(), shots=0, seed=0)
 
@@ -122,6 +132,30 @@ class TestPaperTasks:
         assert (dict(task.sizes)["optimization"], dict(task.sizes)["test"]) == SIZES[name]
         assert render_prefix(task, BARE) == INSTRUCTIONS[name]
         assert render_query(task, task.examples("test")[0].text) == QUERIES[name]
+
+    def test_as_the_published_code_renders_it(self, name: str, data: Path) -> None:
+        if name == "agnews":
+            rows = [
+                {"text": " quot;Rain quot; again. It rained John #39;s a\\b.", "label": k}
+                for k in range(4)
+            ]
+            data = data / "with entities"
+            for split in ("train", "test"):
+                lines(data / f"{split}.jsonl", rows)
+        task = get_task(f"{name}@published", data)
+        assert task.name == f"{name}@published"
+        shown = task.examples("test")[LAST_LABEL.get(name, task.n_classes - 1)]
+        rendered = render_prefix(task, Demonstrations((shown,), shots=1, seed=0))
+        assert rendered == f"{INSTRUCTIONS[name]}{PUBLISHED[name]}\n\n====\n\n"
+        assert render_query(task, shown.text) == PUBLISHED[name].rpartition(" ")[0]
+
+    def test_variants_show_the_same_demonstrations(self, name: str, data: Path) -> None:
+        printed, published = (get_task(n, data) for n in (name, f"{name}@published"))
+        shown = [select_demonstrations(task, 1, seed=3) for task in (printed, published)]
+        assert len({s.examples[0].id for s in shown}) == 1
+        assert (
+            len({prompt_hash(t, s) for t, s in zip((printed, published), shown, strict=True)}) == 2
+        )
 
     def test_every_class_is_read(self, name: str, data: Path) -> None:
         task = get_task(name, data)
@@ -218,6 +252,22 @@ class TestOwnTask:
         tasks = [get_task(write_own(tmp_path, template=form)) for form in forms]
         assert len({prompt_hash(task, BARE) for task in tasks}) == 2
 
+    def test_variants(self, tmp_path: Path) -> None:
+        variants = {
+            "terse": {"template": "{text}\n->", "instruction": ""},
+            "loud": {"label_words": ["HAPPY", "SAD"], "clean": ["tokenized"]},
+        }
+        path = write_own(tmp_path, variants=variants)
+        terse, loud = (get_task(f"{path}@{name}") for name in variants)
+        assert (terse.name, terse.label_words) == ("moods@terse", ("happy", "sad"))
+        assert render_prefix(terse, BARE) + render_query(terse, "x") == "x\n->"
+        assert (
+            render_prefix(loud, BARE) + render_query(loud, "x")
+            == "Tell the mood.\n\nText: x\nMood:"
+        )
+        assert [e.id for e in terse.examples("test")] == [e.id for e in loud.examples("test")]
+        refuses(lambda: get_task(f"{path}@quiet"), "quiet", "loud, terse")
+
     @pytest.mark.parametrize(
         ("changes", "key"),
         [
@@ -226,9 +276,13 @@ class TestOwnTask:
             ({"template": "Text: text"}, "template"),
             ({"template": "Text: {text} Mood:"}, "template"),
             ({"labels": [1]}, "labels"),
-            ({"label_words": ["a"]}, "label words"),
+            ({"label_words": ["a"]}, "label_words"),
             ({"sizes": {"tset": 3}}, "sizes.tset"),
             ({"replace": [["a"]]}, "replace"),
+            ({"variants": {"x": {"template": "{other}\n->"}}}, "variants.x"),
+            ({"variants": {"x": {"label_words": ["a"]}}}, "variants.x"),
+            ({"variants": {"x": {"classes": ["A", "B"]}}}, "variants.x"),
+            ({"variants": {"a/b": {}}}, "variants"),
             ({"files": None}, "files"),
             ({"files": {"optimization": "a"}}, "files.test"),
             ({"files": OWN["files"] | {"fields": {"txt": "text"}}}, "files.fields"),
@@ -309,7 +363,7 @@ class TestHub:
     ) -> None:
         datasets = pytest.importorskip("datasets")
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-        file = read_task_file(described_task_path(name))
+        file = read_task_file(DESCRIBED[name])
         assert file.hub is not None
         write_dataset(tmp_path / "hub", file.hub, name)
         hub = file.hub.model_copy(update={"dataset": str(tmp_path / "hub"), "revision": ""})

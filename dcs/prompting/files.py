@@ -1,0 +1,500 @@
+"""Tasks described by a YAML file, the paper's seven and a user's own; and their texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Final, Literal, Self
+
+import numpy as np
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    StrictBool,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+from dcs.errors import ConfigError
+from dcs.io import existing_file, parse_json, read_yaml
+from dcs.messages import escaped, hub_advice, named, reason, show
+from dcs.prompting.tasks import SPLITS, Example, Split, Task
+from dcs.seeds import derive_generator
+from dcs.validation import Strict, validated
+
+__all__ = [
+    "DESCRIBED",
+    "FileLocation",
+    "HubLocation",
+    "Prompt",
+    "TaskFile",
+    "TextLocation",
+    "described_task",
+    "read_examples",
+    "read_task_file",
+    "tokenized",
+]
+
+_FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
+
+DESCRIBED: Final = {
+    name: _FOLDER / f"{name}.yaml"
+    for name in ("agnews", "dbpedia", "sst5", "trec", "rte", "ddi", "pubmedqa")
+}
+"""Files of the tasks of the paper, which come without their texts, by name."""
+
+_KEY: Final = "@key"  # a JSON object's own name for a row
+
+_TOKEN: Final = re.compile(r"@\w+\$|\w+(?:[-'.]\w+)*|[^\w\s]")
+
+
+def tokenized(text: str) -> str:
+    """Set words and punctuation marks apart by single spaces; a mark such as ``@drug$`` is one."""
+    return " ".join(_TOKEN.findall(text))
+
+
+#: What `Prompt.clean` names.
+_CLEANERS: Final[dict[str, Callable[[str], str]]] = {
+    "tokenized": tokenized,
+    "lower-cased": str.lower,
+}
+
+
+def _as_list(entry: Any) -> Any:
+    return entry if isinstance(entry, list) else [entry]
+
+
+Labels = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_as_list)], ...]
+
+
+class TextLocation(Strict):
+    """Where the texts of a task are, and under which names.
+
+    Attributes
+    ----------
+    optimization, test : str
+        File of each split in the task's folder, or split of the hub dataset.
+    fields : dict of str to str
+        Field of the template, and where a row holds it; ``a.b`` is b within a.
+    label : str
+        Where a row holds its label.
+    labels : tuple of tuple
+        What stands for each class there; empty: class names, or numbers from 0.
+    id : str
+        Where a row holds its name; empty: rows are numbered.
+    """
+
+    optimization: str
+    test: str
+    fields: dict[str, str]
+    label: str
+    labels: Labels = ()
+    id: str = ""
+
+
+class FileLocation(TextLocation):
+    """Local files of one form and encoding."""
+
+    format: Literal["jsonl", "json", "csv", "lines"] = "jsonl"
+    encoding: str = "utf-8"
+
+    @field_validator("optimization", "test")
+    @classmethod
+    def _is_inside(cls, name: str) -> str:
+        # A stranger's task must not send others' files away.
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise ValueError("name a file in the task's folder, and give the folder with --data")
+        return name
+
+
+class HubLocation(TextLocation):
+    """A dataset of the hub, perhaps one of its configurations and at a revision."""
+
+    dataset: str
+    config: str = ""
+    revision: str = ""
+
+
+class Prompt(Strict):
+    """How texts are put to a model: what a variant of a task's prompt may say otherwise.
+
+    Attributes
+    ----------
+    instruction : str
+        As in :class:`dcs.prompting.Task`.
+    template : str
+        A query, with ``{field}`` where a field of the text goes; its last line is the answer
+        prefix.
+    label_words : tuple of str
+        As in :class:`dcs.prompting.Task`; the classes, if left out.
+    separator : str
+        What follows each demonstration.
+    join : str
+        What stands between the parts of a field that is a list.
+    replace : tuple of (str, str)
+        Replacements in every field, in order.
+    clean : tuple of {"tokenized", "lower-cased"}
+        What is done to every field after that, in order.
+    """
+
+    instruction: str = ""
+    template: str = ""
+    label_words: tuple[str, ...] = ()
+    separator: str = "\n\n"
+    join: str = " "
+    replace: tuple[tuple[Annotated[str, Field(min_length=1)], str], ...] = ()
+    clean: tuple[Literal["tokenized", "lower-cased"], ...] = ()
+
+
+class TaskFile(Prompt):
+    """A task as its YAML file describes it.
+
+    Attributes
+    ----------
+    name, title : str
+        As in :class:`dcs.prompting.Task`.
+    classes : tuple of str
+        As in :class:`dcs.prompting.Task`.
+    labels : tuple of tuple
+        As in :class:`TextLocation`, where that has none.
+    variants : dict of str to Prompt
+        Other prompts by name: what each says takes the place of what the task says.
+    sizes : dict of str to int
+        At most so many texts of each split, drawn with `seed`; a split left out is taken whole.
+    seed : int
+        Seed of that draw.
+    disjoint : bool
+        Whether optimization texts that are also test texts are left out.
+    obtain : str
+        How to get the files, for messages.
+    files, hub : TextLocation or None
+        Local files and a dataset of the hub; one of them at least.
+    """
+
+    name: str
+    title: str = ""
+    classes: tuple[str, ...]
+    labels: Labels = ()
+    template: str
+    variants: dict[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,50}$")], Prompt] = Field(
+        default_factory=dict
+    )
+    sizes: dict[Split, PositiveInt] = Field(default_factory=dict)
+    seed: NonNegativeInt = 0
+    disjoint: StrictBool = False
+    obtain: str = ""
+    files: FileLocation | None = None
+    hub: HubLocation | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+    def variant(self, name: str) -> TaskFile:
+        """Return the task with another prompt.
+
+        Raises
+        ------
+        ConfigError
+            If there is no variant of that name, or the task makes no sense with it.
+        """
+        if name not in self.variants:
+            raise ConfigError(
+                f"task {self.name!r} has no prompt {name!r}; allowed after the @: "
+                f"{', '.join(self.variants) or 'nothing'}"
+            )
+        values = self.model_dump(mode="json", exclude={"variants"})
+        values |= self.variants[name].model_dump(mode="json", exclude_unset=True)
+        return validated(TaskFile, values, source=f"key 'variants.{name}'", error=ConfigError)
+
+    @property
+    def input_template(self) -> str:
+        """The template up to its last line."""
+        return self.template.rpartition("\n")[0]
+
+    @property
+    def answer_prefix(self) -> str:
+        """The last line of the template."""
+        return self.template.rpartition("\n")[2]
+
+    @property
+    def input_prefix(self) -> str:
+        """What stands before the text, if the text has one field at the end; else nothing."""
+        head, brace, tail = self.input_template.partition("{")
+        plain = brace and tail.endswith("}") and "{" not in tail
+        return head.rstrip(" ") if plain and "\n" not in head and head.endswith(" ") else ""
+
+    @field_validator("template")
+    @classmethod
+    def _has_fields_and_an_answer(cls, template: str) -> str:
+        parts = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
+        plain = (not form and not how and str(name).isidentifier() for name, form, how in parts)
+        if not parts or not all(plain):
+            raise ValueError("{field} must stand for the text, and nothing more in the braces")
+        last = template.rpartition("\n")[2]
+        if "\n" not in template or "{" in last or not last.strip():
+            raise ValueError("its last line must be the answer prefix, without fields")
+        return template
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.files is None and self.hub is None:
+            raise ValueError("give key 'files' or 'hub': where the texts are")
+        fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
+        lists = {"labels": self.labels, "label_words": self.label_words}
+        for key, place in (("files", self.files), ("hub", self.hub)):
+            if place is not None:
+                lists[f"{key}.labels"] = place.labels
+                if set(place.fields) != fields:
+                    raise ValueError(
+                        f"key '{key}.fields' has {', '.join(place.fields)}; the template's "
+                        f"fields are {', '.join(sorted(fields))}"
+                    )
+        for key, entries in lists.items():
+            if entries and len(entries) != len(self.classes):
+                raise ValueError(
+                    f"key {key!r} has {len(entries)} entries for {len(self.classes)} classes"
+                )
+        for name in self.variants:
+            self.variant(name)
+        return self
+
+
+def read_task_file(path: Path) -> TaskFile:
+    """Read and check a description.
+
+    Raises
+    ------
+    ConfigError
+        One line: file, key, value and what is allowed.
+    """
+    try:
+        stamp = path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        raise ConfigError(f"{escaped(path)}: no such task file") from None
+    return _parse(path, stamp)
+
+
+@lru_cache(maxsize=32)
+def _parse(path: Path, stamp: int) -> TaskFile:
+    values = read_yaml(path, error=ConfigError)
+    return validated(TaskFile, values, source=escaped(path), error=ConfigError)
+
+
+def described_task(path: Path, *, data: str | None, variant: str = "") -> Task:
+    """Return the task that a file describes, with one of its prompts.
+
+    Raises
+    ------
+    ConfigError
+        The file is malformed, or has no such variant.
+    """
+    file = read_task_file(path)
+    name = f"{file.name}@{variant}" if variant else file.name
+    if variant:
+        file = file.variant(variant)
+    try:
+        return Task(
+            name=name,
+            title=file.title or file.name,
+            classes=file.classes,
+            label_words=file.label_words or file.classes,
+            instruction=file.instruction,
+            input_prefix=file.input_prefix,
+            answer_prefix=file.answer_prefix,
+            separator=file.separator,
+            template=file.template,
+            sizes=tuple(file.sizes.items()),
+            source=partial(read_examples, file, data=data),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{escaped(path)}: {error}") from None
+
+
+def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> tuple[Example, ...]:
+    """Return the texts of a split.
+
+    Parameters
+    ----------
+    file : TaskFile
+        The task.
+    split : {"optimization", "test"}
+        The split.
+    data : str, optional
+        Folder that holds the files, or a folder of the task's name with them; without it, the
+        texts come from the hub.
+
+    Raises
+    ------
+    ConfigError
+        If the texts are not there, or a row is malformed; names file, row, key and value.
+    """
+    if data is None:
+        return _read(file, split, None, None)
+    stamps = [_path(file, name, data).stat() for name in SPLITS]
+    # Files that have changed since are read again.
+    return _read(file, split, data, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
+
+
+@lru_cache(maxsize=32)
+def _read(file: TaskFile, split: Split, data: str | None, stamp: object) -> tuple[Example, ...]:
+    place: TextLocation
+    if data is not None and file.files is not None:
+        path = _path(file, split, data)
+        where, place, rows = escaped(path), file.files, _file_rows(file.files, path)
+    elif data is None and file.hub is not None:
+        where, place = f"{file.hub.dataset} ({getattr(file.hub, split)})", file.hub
+        rows = _hub_rows(file, file.hub, split)
+    else:
+        raise ConfigError(_how_to_get(file, data))
+    examples = []
+    for row, values in enumerate(rows):
+        try:
+            examples.append(_example(file, place, f"{file.name}-{split}", row, values))
+        except ValueError as error:
+            raise ConfigError(f"{where}: row {row}: {error}") from None
+    if not examples:
+        raise ConfigError(f"{where}: holds no texts")
+    if file.disjoint and split == "optimization":
+        shown = {example.text for example in _read(file, "test", data, stamp)}
+        examples = [example for example in examples if example.text not in shown]
+    size = file.sizes.get(split, len(examples))
+    if size < len(examples):
+        rng = derive_generator(file.seed, "texts", file.name, split)
+        kept = np.sort(rng.permutation(len(examples))[:size])
+        examples = [examples[int(row)] for row in kept]
+    seen: set[str] = set()
+    for example in examples:
+        if example.id in seen:
+            raise ConfigError(f"{where}: id {example.id!r} occurs more than once")
+        seen.add(example.id)
+    return tuple(examples)
+
+
+def _example(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
+    """Make an example of a row; a ValueError says what is wrong with it."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"is {show(values)}, not an object")
+    fields = {name: _field(file, values, key) for name, key in place.fields.items()}
+    plain = file.input_prefix  # which stands before the text, so that the text is the field alone
+    text = next(iter(fields.values())) if plain else file.input_template.format_map(fields)
+    own = _value(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
+    return Example(f"{prefix}-{own}", text, _label(file, place, _value(values, place.label)))
+
+
+def _field(prompt: Prompt, values: Mapping[str, Any], key: str) -> str:
+    """Return a field of a row as the prompt shows it."""
+    value = _value(values, key)
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        value = prompt.join.join(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"key {key!r} is {show(value)}; a text is needed")
+    for old, new in prompt.replace:
+        value = value.replace(old, new)
+    for name in prompt.clean:
+        value = _CLEANERS[name](value)
+    return value.strip()
+
+
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    found: Any = values
+    for part in key.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            raise ValueError(f"has no key {key!r}; it has {', '.join(map(str, values))}")
+        found = found[part]
+    return found
+
+
+def _label(file: TaskFile, place: TextLocation, raw: Any) -> int:
+    """Return the class that a label stands for: by `labels`, or by its name or number."""
+    labels = place.labels or file.labels
+    names = labels or tuple((name,) for name in file.classes)
+    numbers = () if labels else tuple((index,) for index in range(len(file.classes)))
+    for allowed in (names, numbers):
+        for index, entry in enumerate(allowed):
+            if not isinstance(raw, bool) and str(raw) in map(str, entry):
+                return index
+    raise ValueError(f"label {show(raw)} is none of {', '.join(str(e[0]) for e in names)}")
+
+
+def _path(file: TaskFile, split: Split, data: str) -> Path:
+    if file.files is not None:
+        for folder in (Path(data) / file.name, Path(data)):
+            path = folder / str(getattr(file.files, split))
+            if path.is_file():
+                return path
+    raise ConfigError(_how_to_get(file, data))
+
+
+def _how_to_get(file: TaskFile, data: str | None) -> str:
+    ways = []
+    if file.files is not None:
+        folder = Path(data or "DIR") / file.name
+        names = f"{folder / file.files.optimization} and {folder / file.files.test}"
+        told = f"there are no {names}" if data else f"give --data DIR with {names}"
+        ways.append(f"{told}: {file.obtain}" if file.obtain else told)
+    if file.hub is not None and data is None:
+        ways.append(f"pip install datasets, to fetch {file.hub.dataset} from the hub")
+    elif file.hub is not None and file.files is None:
+        ways.append(f"they come from the hub ({file.hub.dataset}): no --data")
+    return f"task {file.name!r} comes without its texts: {'; or '.join(ways)}"
+
+
+def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
+    source = existing_file(path, error=ConfigError)
+    try:
+        text = source.read_bytes().decode(place.encoding).removeprefix("\ufeff")
+        if place.format == "csv":
+            return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    except (OSError, UnicodeError, LookupError, MemoryError, csv.Error) as error:
+        raise ConfigError(
+            f"{escaped(path)}: cannot be read as {place.format} in {show(place.encoding)}: "
+            f"{reason(error)}; the task's keys files.format and files.encoding name others"
+        ) from None
+    if place.format == "json":
+        content = parse_json(text, source=escaped(path), error=ConfigError, finite=False)
+        if isinstance(content, dict):
+            content = [
+                {_KEY: key, **value} if isinstance(value, dict) else value
+                for key, value in content.items()
+            ]
+        if not isinstance(content, list):
+            raise ConfigError(f"{escaped(path)}: holds neither a list nor an object of rows")
+        return content
+    # Only line feeds end a row: a text may hold other separators that splitlines() heeds.
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if place.format == "lines":
+        parts = [line.partition(" ") for _, line in numbered]
+        return [{"label": head.partition(":")[0], "text": rest} for head, _, rest in parts]
+    return [
+        parse_json(line, source=f"{escaped(path)}: line {number}", error=ConfigError, finite=False)
+        for number, line in numbered
+    ]
+
+
+def _hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable[Any]:
+    try:
+        import datasets
+    except ImportError:
+        raise ConfigError(_how_to_get(file, None)) from None
+    name, revision = getattr(place, split), place.revision or None
+    try:
+        table = datasets.load_dataset(
+            place.dataset, place.config or None, split=name, revision=revision
+        )
+    except Exception as error:
+        # The library and the network below it raise errors of many unrelated classes.
+        raise ConfigError(
+            f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
+            f"({named(error)}); {hub_advice(error)}, or give --data DIR"
+        ) from error
+    rows: Iterable[Any] = table
+    return rows
