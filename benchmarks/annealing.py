@@ -34,7 +34,7 @@ from dcs.search.problem import SchemeEvaluator
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 OBJECTIVE = Objective()
-PARTS = ("rates", "scaling", "solvers", "quality", "first-call")
+PARTS = ("rates", "scaling", "solvers", "quality", "published", "first-call")
 
 
 def generated(n_rows: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +98,7 @@ class Bench:
 
         def call() -> None:
             stream, choice = np.array([7], np.uint64), self.choice.copy()
-            common = (stream, temperatures, limits, choice, found, trace)
+            common = (stream, temperatures, limits, True, choice, found, trace)
             if moves == "metropolis":
                 _search.metropolis_chain(self.table, self.room, self.state, *common)
             else:
@@ -268,6 +268,21 @@ def quality(tables: dict[str, Any], seeds: int) -> None:
     report("default schedule against the best known", rows)
 
 
+def published(tables: dict[str, Any], seeds: int) -> None:
+    rows = []
+    for name, (probs, labels) in tables.items():
+        row: dict[str, Any] = {"table": name}
+        for moves, runs in (((3, 6), seeds), ((150, 300), max(2, seeds // 4))):
+            schedule = Schedule.published(labels.size, *moves)
+            found = [anneal(probs, labels, schedule=schedule, seed=seed) for seed in range(runs)]
+            values = np.array([result.z for result in found])
+            limits = "{}/{}".format(*moves)
+            row |= {f"Z {limits}": values.mean(), f"deviation {limits}": values.std(ddof=1)}
+            row[f"moves {limits}"] = float(np.mean([result.evaluations for result in found]))
+        rows.append(row)
+    report("the published schedule", rows)
+
+
 def solvers(tables: dict[str, Any], names: list[str], seeds: int, limit: float) -> None:
     for name, (probs, labels) in tables.items():
         long = Schedule(budget=5_000_000)
@@ -303,7 +318,7 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", help="npz files with probs and labels")
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
     parser.add_argument("--solver", action="append", choices=SOLVERS, help="default: all")
-    parser.add_argument("--seeds", type=int, help="default 20 for quality, 3 for solvers")
+    parser.add_argument("--seeds", type=int, help="default 20, but 3 for solvers")
     parser.add_argument("--limit", type=float, default=5.0, help="seconds per solver and seed")
     parser.add_argument("--rows", type=int, default=9_500)
     parser.add_argument("--classes", type=int, default=14)
@@ -322,6 +337,8 @@ def main() -> None:
         scaling()
     if "quality" in parts:
         quality(tables, options.seeds or 20)
+    if "published" in parts:
+        published(tables, options.seeds or 20)
     if "solvers" in parts:
         solvers(tables, options.solver or list(SOLVERS), options.seeds or 3, options.limit)
 

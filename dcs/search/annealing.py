@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import finite_number, whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.objective import Objective
-from dcs.schemes.corrections import CorrectionSet
+from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.search.kernels.chains import (
     TOLERANCE,
     descend,
@@ -32,9 +32,10 @@ from dcs.search.problem import (
     TracePoint,
 )
 
-__all__ = ["AnnealingResult", "Moves", "Schedule", "TracePoint", "anneal"]
+__all__ = ["AnnealingResult", "Moves", "Schedule", "Start", "TracePoint", "anneal"]
 
 Moves = Literal["metropolis", "heat-bath"]
+Start = Literal["dont-change", "weight-one", "random"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,17 @@ class Schedule:
         A temperature ends when this many moves per class have been accepted, greater than 0.
     lambda2 : float
         A temperature ends when this many moves per class have been generated, greater than 0.
+    per_class : bool
+        Whether lambda1 and lambda2 are multiples of the number of classes, as in the paper, or
+        numbers of moves.
+    count_worse : bool
+        Whether moves to a worse solution count as accepted where they are taken.
+    start : {"dont-change", "weight-one", "random"}
+        Where the first cooling starts: from unchanged probabilities, written as Don't Change or as
+        the weight 1 where the corrections have it, or from a random solution.
     restarts : int
-        The most coolings, 1 or more; the best solution of all is kept. The first starts from
-        "Don't Change", the others from random solutions.
+        The most coolings, 1 or more; the best solution of all is kept. All but the first start
+        from random solutions.
     moves : {"heat-bath", "metropolis"}
         How a solution is perturbed. ``"metropolis"`` is the paper's: one class takes another
         correction at random, and the Metropolis criterion accepts it or not. ``"heat-bath"``
@@ -82,6 +91,9 @@ class Schedule:
     cooling_rate: float = 0.7
     lambda1: float = 3.0
     lambda2: float = 6.0
+    per_class: bool = True
+    count_worse: bool = True
+    start: Start = "dont-change"
     restarts: int = 1000
     moves: Moves = "heat-bath"
     descend: bool = True
@@ -105,24 +117,29 @@ class Schedule:
                 f"schedule cooling_rate {self.cooling_rate}: must be less than 1, or a search "
                 "never ends"
             )
-        if self.moves not in get_args(Moves):
-            raise InvalidInputError(
-                f"schedule moves {self.moves!r}: allowed are {', '.join(get_args(Moves))}"
-            )
+        for name, options in (("moves", get_args(Moves)), ("start", get_args(Start))):
+            if getattr(self, name) not in options:
+                raise InvalidInputError(
+                    f"schedule {name} {getattr(self, name)!r}: allowed are {', '.join(options)}"
+                )
 
     @classmethod
-    def paper(cls, n_rows: int) -> Schedule:
-        """Return the published schedule for `n_rows` rows.
+    def published(cls, n_rows: int, accepted: int = 3, generated: int = 6) -> Schedule:
+        """Return the schedule of the published code for `n_rows` rows.
 
-        The published code minimises M * Z from the temperature 200,000 with cooling rate 0.95, so
-        the initial temperature is 200,000 / M here. The paper does not give the temperature where
-        it stops, nor lambda1 and lambda2 ("tuned"); those here make about 800 moves on 14 classes,
-        as the published code was measured to make, and end at 10,000 / M: still hot.
+        The code minimises M * Z, from the temperature 200,000 down to 200 at the rate 0.95: these
+        are 135 temperatures of at most `generated` moves. A temperature also ends after
+        `accepted` moves, whatever the number of classes, of which only improving and equal ones
+        count. The start is the weight 1 for every class. The paper itself gives the initial
+        temperature and the rate, and starts from Don't Change.
 
         Parameters
         ----------
         n_rows : int
             Number of optimization rows M, 1 or more.
+        accepted, generated : int, optional
+            Moves that end a temperature, by default those the code is configured with; for large
+            runs its instructions suggest 150 and 300.
 
         Returns
         -------
@@ -138,10 +155,13 @@ class Schedule:
             raise InvalidInputError(f"n_rows {n_rows}: at least one row is needed")
         return cls(
             initial_temperature=200_000 / n_rows,
-            final_temperature=10_000 / n_rows,
+            final_temperature=200 / n_rows,
             cooling_rate=0.95,
-            lambda1=1.0,
-            lambda2=10.0,
+            lambda1=accepted,
+            lambda2=generated,
+            per_class=False,
+            count_worse=False,
+            start="weight-one",
             restarts=1,
             moves="metropolis",
             descend=False,
@@ -174,7 +194,8 @@ class Schedule:
         array of int64, shape [2]
             Accepted and generated moves, at least 1 each.
         """
-        moves = [round(self.lambda1 * n_classes), round(self.lambda2 * n_classes)]
+        factor = n_classes if self.per_class else 1
+        moves = [round(self.lambda1 * factor), round(self.lambda2 * factor)]
         return np.maximum(np.array(moves, dtype=np.int64), 1)
 
 
@@ -237,7 +258,7 @@ def anneal(
     streams = seeds.generate_state(schedule.restarts, np.uint64).astype(np.uint64)
     temperatures = schedule.temperatures()
     limits = schedule.limits(problem.n_classes)
-    choice = np.full(problem.n_classes, problem.corrections.identity)
+    choice = _unchanged(schedule.start, problem)
     best_choice, found = choice.copy(), choice.copy()
     best = math.inf
     evaluations = 0
@@ -249,11 +270,11 @@ def anneal(
         reheating = schedule.reheat and r % 2 == 1
         if reheating:
             choice[:] = best_choice
-        elif r > 0:
+        elif r > 0 or schedule.start == "random":
             randomise(stream, choice, len(problem.corrections))
         cooling = temperatures[temperatures.size // 2 :] if reheating else temperatures
         curve = np.zeros((cooling.size, 3))
-        chain = (stream, cooling, limits, choice, found, curve)
+        chain = (stream, cooling, limits, schedule.count_worse, choice, found, curve)
         if schedule.moves == "metropolis":
             z, judged, points = metropolis_chain(table, room, state, *chain)
         else:
@@ -276,3 +297,12 @@ def anneal(
         seconds=time.perf_counter() - started,
         trace=tuple(trace),
     )
+
+
+def _unchanged(start: Start, problem: Problem) -> NDArray[np.int64]:
+    """Return a choice that changes nothing, with weights if asked for and possible."""
+    corrections = problem.corrections
+    one = Weight(1.0)
+    weighted = start == "weight-one" and one in corrections.corrections
+    index = corrections.corrections.index(one) if weighted else corrections.identity
+    return np.full(problem.n_classes, index)

@@ -43,7 +43,7 @@ class TracePoint:
     current, best : float
         Z of the current solution, and the best Z of the search so far.
     acceptance : float
-        Share of generated moves that were accepted at this temperature.
+        Share of generated moves that were taken at this temperature.
     """
 
     temperature: float

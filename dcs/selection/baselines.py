@@ -157,7 +157,7 @@ def _published(rows: _Rows) -> CorrectionScheme:
             rows.labels[inside],
             corrections=CorrectionSet.dcs(weight_scale=weight_scale),
             objective=Objective(beta=beta, tau=tau),
-            schedule=Schedule.paper(inside.size),
+            schedule=Schedule.published(inside.size),
             seed=derive_seed(rows.seed, "anneal", trial),
             classes=rows.classes,
         ).scheme

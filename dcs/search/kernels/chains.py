@@ -71,6 +71,7 @@ def metropolis_chain(
     stream: NDArray[np.uint64],
     temperatures: NDArray[np.float64],
     limits: NDArray[np.int64],
+    count_worse: bool,
     choice: NDArray[np.int64],
     best_choice: NDArray[np.int64],
     trace: NDArray[np.float64],
@@ -78,8 +79,9 @@ def metropolis_chain(
     """Cool one chain of the paper's moves from `choice`.
 
     A move perturbs one class to another correction; the Metropolis criterion takes it or leaves
-    it. `limits` holds how many accepted and how many generated moves end a temperature. The best
-    solution is left in `best_choice`, and current Z, best Z and the share of accepted moves of
+    it. `limits` holds how many accepted and how many generated moves end a temperature;
+    `count_worse` tells whether moves to a worse solution count among the accepted. The best
+    solution is left in `best_choice`, and current Z, best Z and the share of moves taken at
     every temperature in `trace` [temperatures, 3]. Returns the best Z, the number of candidates
     judged and the number of temperatures visited.
     """
@@ -90,7 +92,7 @@ def metropolis_chain(
     best_choice[:] = state.choice
     judged = 1
     for i in range(temperatures.size):
-        accepted, generated = 0, 0
+        accepted, taken, generated = 0, 0, 0
         while accepted < limits[0] and generated < limits[1]:
             j = below(stream, n_classes)
             k = below(stream, n_functions - 1)
@@ -100,15 +102,16 @@ def metropolis_chain(
             generated += 1
             if new < z or uniform(stream) < math.exp((z - new) / temperatures[i]):
                 apply_move(table, state, room, j, k)
+                taken += 1
+                accepted += count_worse or new <= z
                 z = new
-                accepted += 1
                 if z < best - TOLERANCE:
                     best = z
                     best_choice[:] = state.choice
         judged += generated
         trace[i, 0] = z
         trace[i, 1] = best
-        trace[i, 2] = accepted / generated
+        trace[i, 2] = taken / generated
     return best, judged, temperatures.size
 
 
@@ -119,6 +122,7 @@ def heat_bath_chain(
     stream: NDArray[np.uint64],
     temperatures: NDArray[np.float64],
     limits: NDArray[np.int64],
+    count_worse: bool,
     choice: NDArray[np.int64],
     best_choice: NDArray[np.int64],
     trace: NDArray[np.float64],
@@ -136,7 +140,7 @@ def heat_bath_chain(
     best = math.inf
     moves, idle, frozen = 0, 0, FROZEN * n_classes
     for i in range(temperatures.size):
-        accepted, generated = 0, 0
+        accepted, taken, generated = 0, 0, 0
         z = math.inf
         while accepted < limits[0] and generated < limits[1] and idle < frozen:
             _shuffle(stream, order)
@@ -152,8 +156,10 @@ def heat_bath_chain(
                     best = room.values[low]
                     best_choice[:] = choice
                     best_choice[j] = low
-                changed = abs(room.values[k] - room.values[choice[j]]) > TOLERANCE
-                accepted += changed
+                rise = room.values[k] - room.values[choice[j]]
+                changed = abs(rise) > TOLERANCE
+                taken += changed
+                accepted += changed and (count_worse or rise < 0.0)
                 generated += 1
                 idle = 0 if changed else idle + 1
                 choice[j] = k
@@ -162,7 +168,7 @@ def heat_bath_chain(
         moves += generated
         trace[i, 0] = z
         trace[i, 1] = best
-        trace[i, 2] = accepted / generated
+        trace[i, 2] = taken / generated
         if idle >= frozen:
             return best, moves * n_functions, i + 1
     return best, moves * n_functions, temperatures.size

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.objective import Objective
-from dcs.schemes.corrections import CorrectionSet
-from dcs.search.annealing import AnnealingResult, Schedule, anneal
+from dcs.schemes.corrections import DONT_CHANGE, CorrectionSet, Weight
+from dcs.search.annealing import AnnealingResult, Schedule, Start, anneal
 from dcs.search.exact import exact_search
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
@@ -144,6 +144,77 @@ def test_search_equals_a_plain_numpy_one(moves: Any, name: str, n_classes: int) 
         assert point.acceptance == acceptance
 
 
+def _published_annealing(
+    probs: NDArray[np.float64], labels: NDArray[np.int64], accepted_most: int, most: int, seed: int
+) -> tuple[list[int], list[tuple[float, float, float]]]:
+    """Anneal as the published code does, on its own scale: M * Z, temperatures 200,000 to 200."""
+    n_rows, n = probs.shape
+    corrections = SETS["dcs"]
+
+    def value(choice: list[int]) -> float:
+        return n_rows * judge(probs, labels, corrections, _OBJECTIVE, choice)
+
+    (word,) = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    stream = _Stream(int(word))
+    choice = [len(corrections) - 1] * n
+    z = value(choice)
+    best, best_choice = z, choice
+    trace = []
+    temperature = 200_000.0
+    while temperature >= 200.0 and len(trace) < 400:
+        counted = taken = generated = 0
+        while counted < accepted_most and generated < most:
+            j = stream.below(n)
+            k = stream.below(len(corrections) - 1)
+            k += k >= choice[j]
+            changed = [*choice[:j], k, *choice[j + 1 :]]
+            new = value(changed)
+            generated += 1
+            if new < z or stream.uniform() < math.exp((z - new) / temperature):
+                counted += new <= z
+                taken += 1
+                choice, z = changed, new
+                if z < best - 1e-9:
+                    best, best_choice = z, choice
+        trace.append((z / n_rows, best / n_rows, taken / generated))
+        temperature *= 0.95
+    return best_choice, trace
+
+
+@pytest.mark.parametrize(("accepted", "generated"), [(3, 6), (15, 30)])
+def test_published_schedule_equals_a_plain_one_move_by_move(accepted: int, generated: int) -> None:
+    # Few rows on this scale: the chain is hot at first, and cold enough to reject at the end.
+    probs, labels = coarse_problem(600, 4, seed=4, decimals=2)
+    result = anneal(
+        probs,
+        labels,
+        corrections=SETS["dcs"],
+        objective=_OBJECTIVE,
+        schedule=Schedule.published(600, accepted, generated),
+        seed=7,
+    )
+    choice, trace = _published_annealing(probs, labels, accepted, generated, 7)
+    assert result.indices == tuple(choice)
+    assert len(result.trace) == len(trace) == 135
+    for point, (current, best, taken) in zip(result.trace, trace, strict=True):
+        assert (point.current, point.best) == pytest.approx((current, best), rel=0, abs=1e-12)
+        assert point.acceptance == taken
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("start", get_args(Start))
+def test_search_starts_where_it_is_told(name: str, start: Any) -> None:
+    probs, labels = coarse_problem(200, 3, decimals=3)
+    corrections = SETS[name]
+    # One move is made: all other classes are where they were at the start.
+    schedule = replace(_PLAIN, start=start, lambda2=0.1, restarts=1, final_temperature=0.3)
+    result = anneal(probs, labels, corrections=corrections, schedule=schedule, seed=5)
+    changed = [k for k in result.indices if corrections[k] not in (DONT_CHANGE, Weight(1.0))]
+    assert (len(changed) > 1) == (start == "random")
+    if start == "weight-one" and name != "furud":
+        assert sum(corrections[k] == Weight(1.0) for k in result.indices) >= 2
+
+
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_default_reaches_the_proven_optimum(name: str, n_classes: int) -> None:
@@ -155,7 +226,7 @@ def test_default_reaches_the_proven_optimum(name: str, n_classes: int) -> None:
     assert found.initial_z == proven.initial_z
 
 
-@pytest.mark.parametrize("schedule", [_SHORT, _PLAIN, Schedule.paper(200)])
+@pytest.mark.parametrize("schedule", [_SHORT, _PLAIN, Schedule.published(200)])
 def test_result_is_what_its_scheme_does(schedule: Schedule) -> None:
     probs, labels = coarse_problem(200, 4, decimals=3)
     corrections = SETS["dcs"]
@@ -230,6 +301,7 @@ def test_temperatures_fall_geometrically_to_the_last() -> None:
         ("restarts", 0),
         ("budget", 1.5),
         ("moves", "swap"),
+        ("start", "anywhere"),
     ],
 )
 def test_bad_schedule_is_named(name: str, value: Any) -> None:
