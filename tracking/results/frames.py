@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,6 @@ __all__ = [
     "MEASURES",
     "MEASURE_COLUMNS",
     "Estimate",
-    "annealing_seconds",
     "cells_frame",
     "classes_frame",
     "corrections_frame",
@@ -32,6 +31,7 @@ __all__ = [
     "fullest",
     "grouped",
     "has_chosen",
+    "importances_frame",
     "is_missing",
     "main_finished",
     "method_title",
@@ -54,8 +54,8 @@ MEASURE_COLUMNS: Final = tuple(f"{m}_{figure}" for m in MEASURES for figure in _
 _NUMBERS: Final = (
     *(f"test/{m}{more}" for m in MEASURES for more in ("", "_low", "_high", "_p")),
     *(f"uncorrected/test/{m}" for m in MEASURES),
-    *("dev/score", "opt/evaluations", "annealing_seconds", "tuning_seconds"),
-    *("classes", "rows", "search_space"),
+    *("dev/score", "opt/evaluations", "opt/seconds", "tuning_seconds"),
+    *("classes", "rows", "search_space", "temperatures"),
 )
 _CELL: Final = ("key", *IDENTITY_TAGS, "setting")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high", "change")
@@ -78,27 +78,29 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, in words what
         sets the cell apart from the main ones, and each setting in which cells differ under its
         own name; ``objective``, its label; the metrics under their names, with the ends of 95 %
-        intervals and the p-value of the test against ICL (NaN for ICL itself); ``classes``,
-        ``rows`` and ``search_space``, the size of the search; ``annealing_seconds`` and
-        ``tuning_seconds``. Fractions, not percent; NaN where a record does not say.
+        intervals and the p-value of the test against ICL (NaN for ICL itself), moves and seconds
+        of the annealing run as ``opt/evaluations`` and ``opt/seconds``; ``temperatures``, its
+        outer loops; ``tuning_seconds``, the time of all that was tried; ``classes``, ``rows`` and
+        ``search_space``, the size of the search. Fractions, not percent; NaN where a record does
+        not say.
     """
     cells = finished_cells(records)
     axes = axes_of(cells)
-    rows = [
-        {
-            **_about(cell, setting(cell, axes)),
+
+    def row(cell: CellRecord) -> dict[str, Any]:
+        chosen = has_chosen(cell)
+        return {
             **{axis.name: axis.value(cell) for axis in axes},
             "objective": objective_label(cell),
             **cell.metrics,
-            "annealing_seconds": annealing_seconds(cell),
-            "tuning_seconds": tuning_seconds(cell),
+            "tuning_seconds": (cell.finished_ms - cell.started_ms) / 1000 if chosen else None,
             "classes": len((cell.scheme or {}).get("corrections", [])),
             "rows": optimization_rows(cell),
             "search_space": search_space(cell),
+            "temperatures": len(cell.trace) or None,
         }
-        for cell in cells
-    ]
-    frame = _frame(rows, (*_CELL, "objective"), _NUMBERS)
+
+    frame = _tidy(cells, lambda cell: [row(cell)], ("objective",), _NUMBERS)
     for measure in MEASURES:
         # ICL is what the others are compared with.
         frame.loc[frame["method"] == "icl", f"test/{measure}_p"] = math.nan
@@ -115,14 +117,13 @@ def classes_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``before``, ``after``, ``after_low``, ``after_high`` (95 % interval), ``change``; NaN for
         a class without rows.
     """
-    cells = finished_cells(records)
-    axes = axes_of(cells)
-    rows = [
-        {**_about(cell, setting(cell, axes)), **dict(zip(cell.class_accuracies, row, strict=True))}
-        for cell in cells
-        for row in zip(*cell.class_accuracies.values(), strict=True)
-    ]
-    frame = _frame(rows, (*_CELL, "class"), _ACCURACIES)
+
+    def rows(cell: CellRecord) -> list[dict[str, Any]]:
+        columns = cell.class_accuracies
+        transposed = zip(*columns.values(), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in transposed]
+
+    frame = _tidy(records, rows, ("class",), _ACCURACIES)
     frame["change"] = frame["after"] - frame["before"]
     return frame[list(CLASS_COLUMNS)]
 
@@ -137,14 +138,12 @@ def corrections_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
         ``name`` (of a membership function).
     """
-    cells = finished_cells(records)
-    axes = axes_of(cells)
-    rows = [
-        {**_about(cell, setting(cell, axes)), **correction}
-        for cell in cells
-        for correction in (cell.scheme or {}).get("corrections", [])
-    ]
-    frame = _frame(rows, (*_CELL, "class", "kind", "name"), CORRECTION_NUMBERS)
+    frame = _tidy(
+        records,
+        lambda cell: (cell.scheme or {}).get("corrections", []),
+        ("class", "kind", "name"),
+        CORRECTION_NUMBERS,
+    )
     return frame[[*_CELL, *CORRECTION_COLUMNS]]
 
 
@@ -157,13 +156,35 @@ def trials_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``trial``,
         ``score``, and the suggested hyperparameters under their names.
     """
-    rows = [
-        {**_about(cell, ""), "trial": trial.number, "score": trial_score(trial), **trial.params}
-        for cell in finished_cells(records)
-        for trial in cell.trials
-        if trial.state == "COMPLETE" and trial_score(trial) is not None
-    ]
-    return _frame(rows, _CELL, ("trial", "score"))
+    return _tidy(
+        records,
+        lambda cell: [
+            {"trial": trial.number, "score": trial_score(trial), **trial.params}
+            for trial in cell.trials
+            if trial.state == "COMPLETE" and trial_score(trial) is not None
+        ],
+        (),
+        ("trial", "score"),
+    )
+
+
+def importances_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return how much hyperparameters count in the studies of finished cells, one row each.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``,
+        ``parameter``, ``importance``: shares that sum to 1 in a cell.
+    """
+    return _tidy(
+        records,
+        lambda cell: [
+            {"parameter": name, "importance": share} for name, share in cell.importances.items()
+        ],
+        ("parameter",),
+        ("importance",),
+    )
 
 
 def trial_columns(trials: Sequence[TrialRecord]) -> dict[str, list[Any]]:
@@ -182,20 +203,26 @@ def trial_columns(trials: Sequence[TrialRecord]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _about(cell: CellRecord, words: str) -> dict[str, Any]:
-    who = {name: cell.identity.get(name) for name in IDENTITY_TAGS}
-    return {"key": cell.key, **who, "setting": words}
-
-
-def _frame(
-    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], numbers: Sequence[str]
+def _tidy(
+    records: Iterable[CellRecord],
+    rows_of: Callable[[CellRecord], Iterable[Mapping[str, Any]]],
+    texts: Sequence[str],
+    numbers: Sequence[str],
 ) -> pd.DataFrame:
-    """Return rows as a frame with at least these columns; values that are no numbers stay."""
+    """Return the rows of finished cells, with at least these columns after those of the cell."""
     import pandas as pd
 
-    known = dict.fromkeys((*texts, *numbers))
+    cells = finished_cells(records)
+    axes = axes_of(cells)
+    rows: list[Mapping[str, Any]] = []
+    for cell in cells:
+        who = {name: cell.identity.get(name) for name in IDENTITY_TAGS}
+        about = {"key": cell.key, **who, "setting": setting(cell, axes)}
+        rows += [{**about, **row} for row in rows_of(cell)]
+    known = dict.fromkeys((*_CELL, *texts, *numbers))
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
     frame = pd.DataFrame(rows, columns=[*known, *others], dtype=object)
+    # Values that are no numbers stay what they are.
     figures = [*numbers, *(name for name in others if "/" in name)]
     return frame.astype(dict.fromkeys(figures, float))
 
@@ -254,16 +281,10 @@ class Estimate:
         """Return it in percent, with a star if chance hardly makes such a change from ICL."""
         return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
 
-    def percent(self, *, digits: int = 1, coarse: bool = False, padded: bool = False) -> str:
+    def percent(self, *, coarse: bool = False, padded: bool = False) -> str:
         """Return it for people, as `dcs.evaluation.formatting.percent` writes it."""
-        return percent(
-            self.mean,
-            self.std,
-            interval=(self.low, self.high),
-            digits=digits,
-            coarse=coarse,
-            padded=padded,
-        )
+        interval = self.low, self.high
+        return percent(self.mean, self.std, interval=interval, coarse=coarse, padded=padded)
 
 
 def estimates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -394,28 +415,6 @@ def is_missing(value: object) -> bool:
 def trial_score(trial: TrialRecord) -> float | None:
     """Return what a trial was judged by on the development rows."""
     return trial.metrics.get("dev/score") if trial.value is None else trial.value
-
-
-def annealing_seconds(record: CellRecord) -> float | None:
-    """Return the time of the search that found the scheme; None where it is not known.
-
-    Where the annealing itself was not timed it is the trial's time, judging included.
-    """
-    if "opt/seconds" in record.metrics:
-        return record.metrics["opt/seconds"]
-    number = record.params.get("best_trial")
-    chosen = [trial for trial in record.trials if trial.number == number]
-    if not chosen:
-        sign = 1.0 if record.direction == "maximize" else -1.0
-        scored = [trial for trial in record.trials if trial.value is not None]
-        chosen = sorted(scored, key=lambda trial: -sign * (trial.value or 0.0))
-    # A point of a front was fitted with others and has no time of its own.
-    return chosen[0].seconds or None if chosen else None
-
-
-def tuning_seconds(record: CellRecord) -> float | None:
-    """Return the time of all that was tried for a cell; None where nothing was chosen."""
-    return (record.finished_ms - record.started_ms) / 1000 if has_chosen(record) else None
 
 
 def search_space(record: CellRecord) -> int | None:

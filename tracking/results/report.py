@@ -18,7 +18,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
 from tracking.results import frames, settings, tables
 from tracking.results.figures import figure_bytes, overview_figures, scheme_figure, trace_figure
-from tracking.results.figures.overview import ABLATION
+from tracking.results.figures.sweeps import ABLATION
 from tracking.results.frames import MEASURES, Estimate, cells_frame
 from tracking.results.settings import Axis, axes_of
 
@@ -288,7 +288,7 @@ def _rows(
     rows = []
     for cell in cells:
         record = cell.record
-        seconds = frames.annealing_seconds(record)
+        seconds = record.metrics.get("opt/seconds")
         who = {name: record.identity.get(name) for name in ("model", "task", "shots", "seed")}
         rows.append(
             {

@@ -557,8 +557,8 @@ def timing_table(records: Iterable[CellRecord], *, paper_too: bool = True) -> Re
         smallest=("search_space", "min"),
         largest=("search_space", "max"),
         moves=("opt/evaluations", "mean"),
-        seconds=("annealing_seconds", "mean"),
-        seconds_std=("annealing_seconds", "std"),
+        seconds=("opt/seconds", "mean"),
+        seconds_std=("opt/seconds", "std"),
         tuning_seconds=("tuning_seconds", "mean"),
         tuning_seconds_std=("tuning_seconds", "std"),
     )

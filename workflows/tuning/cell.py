@@ -18,7 +18,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.methods import get_method
 from tracking import Archive, CellRecord, collect_provenance, trace_rows
-from tracking.results.figures.schemes import class_histograms
+from tracking.results.figures.cells import class_histograms
 from workflows.cells import Cell, effective_settings
 from workflows.config.storage import StudyStorage
 from workflows.config.tuner import TunerSettings

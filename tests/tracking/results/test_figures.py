@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -18,7 +16,6 @@ from dcs.errors import InvalidInputError, SchemeError
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import CellRecord, TrialRecord
 from tracking.results.figures import (
     cell_figures,
     class_accuracy_figure,
@@ -28,43 +25,19 @@ from tracking.results.figures import (
     sweep_figures,
     trace_figure,
 )
-from tracking.results.figures.results import (
+from tracking.results.figures.cells import class_histograms
+from tracking.results.figures.sweeps import (
     ablation_figure,
-    axis_figure,
     class_group_figure,
-    tradeoff_figure,
-)
-from tracking.results.figures.schemes import class_histograms
-from tracking.results.figures.search import (
     importance_figure,
-    importances,
     slice_figure,
     time_figure,
+    tradeoff_figure,
 )
-from tracking.results.figures.style import empty_figure, label_points
 
 
 def _texts(figure: Figure) -> set[str]:
     return {text.get_text() for text in figure.findobj(Text) if text.get_text()}
-
-
-def _studied() -> list[CellRecord]:
-    """A cell whose score depends on beta alone."""
-    rng = np.random.default_rng(0)
-    trials = []
-    for number in range(60):
-        beta, tau = rng.random(2)
-        trials.append(
-            TrialRecord(
-                number=number,
-                params={"beta": beta, "tau": tau, "kind": ("a", "b")[number % 2]},
-                metrics={"dev/score": 0.5 + 0.3 * beta},
-                state="COMPLETE",
-                seconds=0.1,
-                started_ms=0,
-            )
-        )
-    return [replace(make_cell(0), trials=tuple(trials))]
 
 
 def test_panels_come_in_the_order_of_the_records() -> None:
@@ -94,30 +67,6 @@ def test_the_plane_names_methods_and_shots() -> None:
     assert {"ICL", "DCS", "Pareto front", "1", "N"} <= _texts(figure)
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8, unique=True),
-    st.sampled_from(["1", "helpdesk"]),
-)
-@settings(max_examples=15, deadline=None)
-def test_labels_do_not_lie_on_each_other(points: list[tuple[float, float]], text: str) -> None:
-    figure = empty_figure(6, 5)
-    axes = figure.subplots()
-    axes.set_xlim(-0.5, 1.5)
-    axes.set_ylim(-0.5, 1.5)
-    label_points(figure, {axes: [(x, y, text) for x, y in points]})
-    figure.draw_without_rendering()
-    # Of the letters alone: an annotation counts the line that ties it to its point.
-    boxes = [Text.get_window_extent(label) for label in axes.texts]
-    assert len(boxes) == len(points)
-    for index, box in enumerate(boxes):
-        assert axes.bbox.contains(box.x0, box.y0) and axes.bbox.contains(box.x1, box.y1)
-        for other in boxes[:index]:
-            width = min(box.x1, other.x1) - max(box.x0, other.x0)
-            height = min(box.y1, other.y1) - max(box.y0, other.y0)
-            # The letters' own size is known only about, so that edges may touch.
-            assert min(width, height) < 0.25 * box.height
-
-
 def test_ablation_bars_need_two_objectives() -> None:
     cells = paper_cells(tasks=("trec", "ddi"))
     with pytest.raises(InvalidInputError, match="two values of 'objective'"):
@@ -137,14 +86,14 @@ def test_another_setting_is_a_line_per_method() -> None:
         for size, methods in ((None, ("icl", "dnip", "dcs")), (100, ("dnip", "dcs")))
         for cell in paper_cells(tasks=("trec",), methods=methods, optimization_size=size)
     ]
-    figure = axis_figure(cells, "optimization_size")
+    figure = ablation_figure(cells, "optimization_size")
     accuracy, cobias = figure.axes
     assert [label.get_text() for label in accuracy.get_xticklabels()] == ["100", "all"]
     assert {"DNIP", "DCS"} <= _texts(figure) and "ICL" not in _texts(figure)
     assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
     assert "ablation_optimization_size" in overview_figures(cells)
     with pytest.raises(InvalidInputError, match="two values of 'weight_scale'"):
-        axis_figure(cells, "weight_scale")
+        ablation_figure(cells, "weight_scale")
 
 
 def test_figures_of_results_leave_ablations_out() -> None:
@@ -166,20 +115,38 @@ def test_a_trace_shows_current_and_best() -> None:
         trace_figure(make_cell(1, trace=()))
 
 
-def test_time_is_drawn_for_what_was_searched() -> None:
-    figure = time_figure(paper_cells(tasks=("trec", "ddi")))
+def test_time_and_outer_loops_of_what_was_searched_by_task() -> None:
+    cells = [
+        replace(cell, metrics={**cell.metrics, "opt/seconds": 1.0 + cell.identity["seed"]})
+        for cell in paper_cells(tasks=("trec", "ddi"))
+    ]
+    figure = time_figure(cells)
+    seconds, loops, size = figure.axes
     assert "DCS" in _texts(figure) and "ICL" not in _texts(figure)
+    assert list(seconds.containers[0][0].get_ydata()) == [2.0, 2.0], "mean over seeds"
+    assert list(loops.containers[0][0].get_ydata()) == [5.0, 5.0], "temperatures of the trace"
+    assert [bar.get_height() for bar in size.patches] == [98, 98], "2 classes, 49 corrections"
+    with pytest.raises(InvalidInputError):
+        time_figure(paper_cells(tasks=("trec",), methods=("icl",)))
 
 
-def test_importance_finds_the_hyperparameter_that_matters() -> None:
-    found = importances(_studied())
-    assert next(iter(found)) == "beta" and found["beta"] > 0.9
-    assert sum(found.values()) == pytest.approx(1.0)
-    assert importances([make_cell(0)]) == {}, "two trials tell nothing"
-    bars = importance_figure(_studied()).axes[0]
-    assert [label.get_text() for label in bars.get_yticklabels()][-1:] == ["beta"]
-    slices = slice_figure(_studied())
-    assert [axes.get_title(loc="left") for axes in slices.axes] == ["beta", "tau", "kind"]
+def test_importances_are_means_over_cells() -> None:
+    first = replace(make_cell(0), importances={"beta": 0.5, "tau": 0.5})
+    second = replace(make_cell(1), importances={"beta": 0.9, "tau": 0.1})
+    bars = importance_figure([first, second, make_cell(2)]).axes[0]
+    assert [label.get_text() for label in bars.get_yticklabels()] == ["tau", "beta"]
+    assert [bar.get_width() for bar in bars.patches] == pytest.approx([30.0, 70.0])
+
+
+def test_slices_are_of_what_varies() -> None:
+    cell = make_cell(0, trials=4)
+    kinds = [
+        replace(trial, params={**trial.params, "kind": "ab"[trial.number % 2], "fixed": 1.0})
+        for trial in cell.trials
+    ]
+    slices = slice_figure([replace(cell, trials=tuple(kinds))]).axes
+    assert [axes.get_title(loc="left") for axes in slices] == ["weight scale", "kind"]
+    assert [label.get_text() for label in slices[1].get_xticklabels()] == ["a", "b"]
 
 
 def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
@@ -221,10 +188,8 @@ def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
 
 
 def test_the_overview_leaves_out_what_there_is_nothing_for() -> None:
-    always = {"class_accuracies", "accuracy_cobias", "class_groups", "slices"}
+    always = {"class_accuracies", "accuracy_cobias", "class_groups", "annealing_time", "slices"}
     assert set(overview_figures(paper_cells(tasks=("trec",)))) == always
-    both = overview_figures(paper_cells(tasks=("trec", "ddi")))
-    assert set(both) == always | {"annealing_time"}
     assert overview_figures([failed_cell(1)]) == {}
 
 
@@ -238,7 +203,11 @@ def test_figures_are_png_and_svg_always_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "draw", [class_accuracy_figure, class_group_figure, tradeoff_figure, time_figure, slice_figure]
+    "draw",
+    [
+        *(class_accuracy_figure, class_group_figure, tradeoff_figure),
+        *(time_figure, slice_figure, importance_figure, ablation_figure),
+    ],
 )
 def test_nothing_to_draw_is_said(draw) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidInputError):

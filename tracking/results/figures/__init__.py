@@ -1,15 +1,17 @@
-"""Figures of results, from cell records: matplotlib figures, not attached to any window.
+"""Figures from cell records: matplotlib figures, not attached to any window.
 
 `figure_bytes` makes one a PNG or SVG; `overview_figures` are those that a sweep has data for.
 """
 
 from __future__ import annotations
 
-from tracking.results.figures.overview import cell_figures, overview_figures, sweep_figures
-from tracking.results.figures.results import class_accuracy_figure
-from tracking.results.figures.schemes import scheme_figure
-from tracking.results.figures.search import trace_figure
+from tracking.results.figures.cells import cell_figures, scheme_figure, trace_figure
 from tracking.results.figures.style import figure_bytes
+from tracking.results.figures.sweeps import (
+    class_accuracy_figure,
+    overview_figures,
+    sweep_figures,
+)
 
 __all__ = [
     "cell_figures",

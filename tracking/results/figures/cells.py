@@ -1,7 +1,8 @@
-"""What a scheme does to each class, drawn."""
+"""Figures of one cell: what its scheme does to each class, and how it was found."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,15 +12,16 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from tracking import schema
 from tracking.records import CellRecord
 from tracking.results.figures import style
-from tracking.results.frames import name_of
+from tracking.results.frames import has_chosen, name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BINS", "class_histograms", "scheme_figure"]
+__all__ = ["BINS", "cell_figures", "class_histograms", "scheme_figure", "trace_figure"]
 
 BINS = 40
 """Bars between 0 and 1."""
@@ -27,6 +29,9 @@ BINS = 40
 #: Inches of a panel, for what is left, right, below and above in it, and above all panels.
 _WIDTH, _HEIGHT = 2.5, 2.2
 _LEFT, _RIGHT, _BOTTOM, _TOP, _HEAD = 0.5, 0.08, 0.42, 0.4, 0.22
+_MOST_RESTARTS = 60
+#: A temperature so many times that before it begins a restart.
+_RISE = 3.0
 
 
 def class_histograms(
@@ -60,6 +65,29 @@ def class_histograms(
     return counts
 
 
+def cell_figures(record: CellRecord) -> dict[str, bytes]:
+    """Return the figures of one cell as files.
+
+    Parameters
+    ----------
+    record : CellRecord
+        The cell.
+
+    Returns
+    -------
+    dict of str to bytes
+        By artifact path, ``figures/scheme.png`` and ``.svg`` where a scheme was chosen,
+        ``figures/annealing.png`` and ``.svg`` where there is a trace; empty for a failed cell.
+    """
+    files: dict[str, bytes] = {}
+    if record.finished and has_chosen(record):
+        files |= style.figure_files(scheme_figure(record), f"{schema.FIGURES_FOLDER}/scheme")
+    if record.finished and record.trace:
+        files |= style.figure_files(trace_figure(record), f"{schema.FIGURES_FOLDER}/annealing")
+    return files
+
+
+@style.styled
 def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) -> Figure:
     """Draw the correction function of each class over the histogram of that class's probabilities.
 
@@ -89,10 +117,40 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     if table is not None:
         scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
         counts = class_histograms(table, scheme)
-    figure, panels = style.grid_of(
-        len(scheme.classes), width=_WIDTH, height=_HEIGHT, columns=5, head=_HEAD, fitted=False
+    figure, panels = style.grid_of(len(scheme.classes), width=_WIDTH, height=_HEIGHT, columns=5)
+    _fix_margins(figure)
+    for index, (panel, name, correction) in enumerate(
+        zip(panels, scheme.classes, scheme.corrections, strict=True)
+    ):
+        if counts:
+            _draw_histogram(panel, counts["all"][index], counts["own"][index])
+        points = np.linspace(0.0, 1.0, 257)
+        panel.plot([0, 1], [0, 1], color=style.GREY, linewidth=0.9, linestyle=(0, (3, 3)))
+        panel.plot(points, np.minimum(correction(points), 1.04), color=style.ACCENT, linewidth=2.2)
+        panel.set(xlim=(0, 1), ylim=(0, 1.04), title=f"{name}\n{_brief(correction)}")
+        panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        panel.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+        panel.grid(visible=False)
+        style.place_labels(panel, left=0.36, below=0.25)
+    kind = "calibrated probability" if scheme.calibration else "probability"
+    panels[0].set(xlabel=kind, ylabel="corrected")
+    figure.suptitle(
+        name_of(record.identity, "method", "task", "shots", "seed"),
+        x=0.01,
+        # The same way below the edge of a figure of one row as of ten.
+        y=1.0 - 0.03 / figure.get_figheight(),
+        ha="left",
+        va="top",
+        fontsize=10,
+        weight="bold",
     )
-    # Drawn for every cell: margins that are known need not be found out.
+    return figure
+
+
+def _fix_margins(figure: Figure) -> None:
+    """Give a figure that is drawn for every cell margins that need not be found out."""
+    figure.set_layout_engine(None)
+    figure.set_figheight(figure.get_figheight() + _HEAD)
     width, height = figure.get_size_inches()
     figure.subplots_adjust(
         left=_LEFT / width,
@@ -102,36 +160,6 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
         wspace=(_LEFT + _RIGHT) / (_WIDTH - _LEFT - _RIGHT),
         hspace=(_TOP + _BOTTOM) / (_HEIGHT - _TOP - _BOTTOM),
     )
-    for index, (panel, name, correction) in enumerate(
-        zip(panels, scheme.classes, scheme.corrections, strict=True)
-    ):
-        if counts:
-            _draw_histogram(panel, counts["all"][index], counts["own"][index])
-        points = np.linspace(0.0, 1.0, 257)
-        panel.plot([0, 1], [0, 1], color=style.GREY, linewidth=0.9, linestyle=(0, (3, 3)))
-        panel.plot(points, np.minimum(correction(points), 1.04), color=style.ACCENT, linewidth=2.2)
-        panel.set_xlim(0, 1)
-        panel.set_ylim(0, 1.04)
-        panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-        panel.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
-        style.tidy(panel, grid=None)
-        style.title(panel, f"{name}\n{_brief(correction)}")
-        style.place_labels(panel, left=0.36, below=0.25)
-    panels[0].set_ylabel("corrected", color=style.INK)
-    kind = "calibrated probability" if scheme.calibration else "probability"
-    panels[0].set_xlabel(kind, color=style.INK)
-    figure.suptitle(
-        name_of(record.identity, "method", "task", "shots", "seed"),
-        x=0.01,
-        # The same way below the edge of a figure of one row as of ten.
-        y=1.0 - 0.03 / height,
-        ha="left",
-        va="top",
-        fontsize=10,
-        color=style.INK,
-        weight="bold",
-    )
-    return figure
 
 
 def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
@@ -148,3 +176,51 @@ def _brief(correction: Correction) -> str:
     if isinstance(correction, Weight):
         return "unchanged" if correction.value == 1.0 else f"weight {correction.value:.2f}"
     return correction.name
+
+
+@style.styled
+def trace_figure(record: CellRecord) -> Figure:
+    """Draw one annealing run: Z, current and best, above temperature and accepted moves.
+
+    A light line marks where the temperature rises again: a restart.
+
+    Raises
+    ------
+    InvalidInputError
+        The cell has no trace.
+    """
+    if not record.trace:
+        raise InvalidInputError(f"cell {record.key} has no annealing trace to draw")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.6))
+    # Drawn for every cell: margins that are known need not be found out.
+    figure.subplots_adjust(left=0.115, right=0.975, top=0.94, bottom=0.105, hspace=0.14)
+    panels = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
+    upper, middle, lower = panels
+    steps = range(len(record.trace))
+    temperature, current, best, acceptance = np.transpose(record.trace)
+    upper.plot(steps, current, color=style.GREY, linewidth=1, label="current")
+    upper.plot(steps, best, color=style.ACCENT, linewidth=2.2, label="best so far")
+    upper.legend(ncols=2, loc="upper right")
+    name = name_of(record.identity, "method", "task", "shots", "seed")
+    upper.set(title=f"{name}: best Z {best[-1]:.4f}", ylabel="objective Z")
+    # Room for the legend, above what the search went through.
+    upper.set_ylim(top=max(current) + 0.22 * (max(current) - min(best) or 1.0))
+    middle.plot(steps, temperature, color=style.BLUE, linewidth=1.4)
+    middle.set(ylabel="temperature", yscale="log")
+    middle.yaxis.set_major_formatter("{x:g}")
+    middle.yaxis.set_minor_formatter("")
+    lower.fill_between(steps, 100 * acceptance, color=style.LIGHT, linewidth=0)
+    lower.plot(steps, 100 * acceptance, color=style.INK, linewidth=1)
+    lower.set(xlabel="temperature step", ylabel="accepted, %", ylim=(0, 104))
+    lower.set_xlim(0, max(1, len(record.trace) - 1))
+    rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _RISE * a]
+    for axes in panels:
+        style.place_labels(axes, left=0.52, below=0.27)
+        # Where there are very many, the lines would be all that is seen.
+        if len(rises) <= _MOST_RESTARTS:
+            # From the bottom of the panel to its top, whatever its scale.
+            whole = axes.get_xaxis_transform()
+            axes.vlines(rises, 0, 1, transform=whole, color=style.LIGHT, linewidth=0.9, zorder=0)
+    return figure

@@ -1,0 +1,549 @@
+"""Figures of a sweep: what corrections reached, what ablations tell, how the search went."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dcs.errors import InvalidInputError
+from dcs.selection.front import pareto_front
+from tracking import schema
+from tracking.records import CellRecord
+from tracking.results import frames
+from tracking.results.figures import style
+from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped
+from tracking.results.paper import task_rank, task_title
+from tracking.results.settings import OBJECTIVE, axes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "ABLATION",
+    "ablation_figure",
+    "class_accuracy_figure",
+    "class_group_figure",
+    "importance_figure",
+    "overview_figures",
+    "slice_figure",
+    "sweep_figures",
+    "time_figure",
+    "tradeoff_figure",
+]
+
+#: Names of the figures of ablations begin so.
+ABLATION = "ablation"
+
+#: More groups of classes than this are not told apart at a glance.
+_MOST_GROUPS = 6
+_LEVELS = {"dnip": "class level only", "furud": "sample level only", "dcs": "both levels"}
+_NAMES = {"accuracy": "accuracy", "cobias": "COBias"}
+_BEATEN = "#f4f6f8"
+#: More dots are a picture, and no longer lines to edit.
+_MOST_DOTS = 2000
+_EARLY = "#f0c9d5"
+
+
+@style.styled
+def class_accuracy_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
+    """Draw the class accuracies before and after correction, one panel per model and task.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Finished cells. Averages are over the seeds of the largest number of shots given.
+    method : str
+        The method whose cells are drawn.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Not attached to any window; the caller saves it.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no finished cell of that method.
+    """
+    cells = frames.main_finished(records, method=method)
+    panels = dict(_panels(frames.classes_frame(cells)))
+    if not panels:
+        raise InvalidInputError(f"no finished cell of method {method!r} to draw")
+    totals = dict(_panels(cells_frame(cells)))
+    heights = [1.5 + 0.36 * group["class"].nunique() for group in panels.values()]
+    shares = [height / max(heights) for height in heights]
+    figure, axes = style.grid_of(len(panels), width=4.6, height=max(heights), shares=shares)
+    for panel, (where, group) in zip(axes, panels.items(), strict=True):
+        _draw_changes(panel, group, totals[where])
+    style.legend(figure)
+    return figure
+
+
+def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> None:
+    means = 100 * classes.groupby("class", sort=False)[["before", "after"]].mean().dropna()
+    means = means.sort_values("before", ascending=False, kind="stable")
+    heights = range(len(means))
+    axes.hlines(heights, means["before"], means["after"], color=style.LIGHT, linewidth=5, zorder=1)
+    hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": style.GREY, "linewidth": 2}
+    axes.scatter(means["before"], heights, s=52, **hollow, label="before", zorder=2)
+    axes.scatter(means["after"], heights, s=52, color=style.ACCENT, label="after", zorder=3)
+    axes.set_yticks(list(heights), [str(name) for name in means.index])
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(left=False)
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    changes = ", ".join(
+        f"{_NAMES[m]} {_whole(cells[f'uncorrected/test/{m}'])} → {_whole(cells[f'test/{m}'])}"
+        for m in MEASURES
+    )
+    axes.set(
+        title=f"{_panel_name(cells)}\n{changes}",
+        xlabel="class accuracy, % of test rows",
+        xlim=(-3, 103),
+        # Half a row above and below, however many classes there are.
+        ylim=(-0.6, max(len(means), 1) - 0.4),
+    )
+
+
+def _whole(shares: pd.Series[float]) -> str:
+    mean = float(shares.mean())
+    return "?" if frames.is_missing(mean) else f"{100 * mean:.0f}"
+
+
+@style.styled
+def class_group_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw the accuracy of the weakest to the strongest classes by method (paper, Appendix F).
+
+    Classes are ranked in every cell by their accuracy before correction, so that a bar is the
+    mean over cells and over the classes of a rank. DNIP corrects at the class level only, FuRud
+    at the sample level only, DCS at both.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Finished cells of several methods; drawn for the largest number of shots.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no cell with class accuracies.
+    """
+    panels = dict(_panels(frames.classes_frame(frames.main_finished(records))))
+    if not panels:
+        raise InvalidInputError("no finished cell with class accuracies to draw")
+    figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
+    looks = style.looks(name for group in panels.values() for name in group["method"])
+    for panel, group in zip(axes, panels.values(), strict=True):
+        count = min(_MOST_GROUPS, int(group.groupby("key").size().min()))
+        known = group.dropna(subset=["before", "after"]).sort_values(["before", "after"])
+        by_cell = known.groupby("key")["class"]
+        rank = by_cell.cumcount() * count // by_cell.transform("size")
+        means = 100 * known["after"].groupby([known["method"], rank]).mean().unstack()
+        for at, (name, look) in enumerate(looks.items()):
+            if name in means.index and means.loc[name].notna().all():
+                level = f" ({_LEVELS[name]})" if name in _LEVELS else ""
+                label = frames.method_title(name) + level
+                style.bars(panel, list(means.loc[name]), look, at=at, of=len(looks), label=label)
+        middle = [str(place) for place in range(2, count)]
+        panel.set_xticks(range(count), ["weakest", *middle, "strongest"][:count])
+        panel.set(
+            title=_panel_name(group),
+            xlabel="classes, by accuracy before correction",
+            ylabel="accuracy, %",
+            ylim=(0, 102),
+        )
+    style.legend(figure)
+    return figure
+
+
+@style.styled
+def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw every method in the plane of COBias and accuracy, with the Pareto front.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Finished cells; those of ablations are left out. A panel per model and task, a point per
+        method and number of shots: the mean over seeds with its standard deviations, or the
+        figures of a single seed with their 95 % intervals.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Good is up and to the left; the line goes through the points that no other beats in both,
+        what lies below and to the right of it is beaten.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no cell with test metrics.
+    """
+    frame = cells_frame(frames.main_finished(records)).dropna(
+        subset=["test/accuracy", "test/cobias"]
+    )
+    if frame.empty:
+        raise InvalidInputError("no finished cell with accuracy and COBias to draw")
+    found = estimates(frame, ("model", "task", "method", "shots"))
+    keys, groups = grouped(found, ("model", "task"))
+    figure, axes = style.grid_of(len(keys), width=4.4, height=3.7)
+    looks = style.looks(frame["method"])
+    for panel, (_, group) in zip(axes, groups, strict=True):
+        _draw_plane(panel, group.to_dict("records"), looks)
+        panel.set_title(_panel_name(group, with_shots=False))
+    style.legend(figure)
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    cobias: float
+    accuracy: float
+
+
+def _draw_plane(
+    axes: Axes, rows: Sequence[dict[Any, Any]], looks: Mapping[Any, style.Look]
+) -> None:
+    points = []
+    for row in rows:
+        cobias, accuracy = (Estimate.of(row, m) for m in ("cobias", "accuracy"))
+        points.append(_Point(100 * cobias.mean, 100 * accuracy.mean))
+        at = (points[-1].cobias, points[-1].accuracy)
+        xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
+        look, label = looks[row["method"]], frames.method_title(row["method"])
+        axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.45)
+        axes.plot(*at, look.marker, color=look.color, markersize=12, label=label, zorder=4)
+        if not frames.is_missing(row["shots"]):
+            inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
+            axes.annotate(str(row["shots"]), at, **inside, fontsize=7, weight="bold", zorder=5)
+    axes.margins(0.12)
+    # A deviation may reach below 0, COBias does not.
+    axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
+    front = pareto_front(points)[::-1]
+    (_, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
+    x = [front[0].cobias, *(point.cobias for point in front), right]
+    y = [bottom, *(point.accuracy for point in front), front[-1].accuracy]
+    axes.fill_between(x, y, bottom, step="post", color=_BEATEN, linewidth=0, zorder=0)
+    dashed: dict[str, Any] = {"color": style.GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+    axes.step(x, y, where="post", zorder=1, label="Pareto front", **dashed)
+    axes.grid(axis="both")
+    axes.set(xlabel="COBias, % (less is fairer)", ylabel="accuracy, %")
+    axes.set(xlim=(None, right), ylim=(bottom, None))
+
+
+@style.styled
+def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -> Figure:
+    """Draw accuracy and COBias by the values of a setting.
+
+    Of the objective, a row of panels per model and bars of DCS for each task; of another setting,
+    a row per model and task and a line for each method.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Finished cells; drawn for the largest number of shots, mean and deviation over seeds.
+    axis_name : str
+        The setting, for example ``weight_scale``.
+
+    Raises
+    ------
+    InvalidInputError
+        The cells do not differ in it.
+    """
+    of_terms = axis_name == OBJECTIVE
+    cells = frames.main_finished(records, method="dcs" if of_terms else None, but=(axis_name,))
+    axis = next((axis for axis in axes_of(cells) if axis.name == axis_name), None)
+    if axis is None:
+        raise InvalidInputError(f"an ablation needs cells of two values of {axis_name!r} or more")
+    frame = cells_frame(cell for cell in cells if axis.varies(cell))
+    frame = frames.fullest(frame.dropna(subset="test/accuracy"))
+    if of_terms:
+        by, across, series = ["model"], "task", OBJECTIVE
+        names = {label: _in_mathematics(axis.short(label)) for label in axis.values}
+    else:
+        by, across, series = ["model", "task"], axis_name, "method"
+        names = {method: frames.method_title(method) for method in axis.methods}
+    looks = style.looks(names)
+    panels = [(group, m) for _, group in grouped(frame, by)[1] for m in MEASURES]
+    figure, axes = style.grid_of(len(panels), width=5.0, height=2.8, columns=2)
+    for panel, (group, measure) in zip(axes, panels, strict=True):
+        places = list(dict.fromkeys(group[across])) if of_terms else axis.in_order
+        found = estimates(group, (series, across))
+        found.index = found[across].map(places.index)
+        for at, (name, label) in enumerate(names.items()):
+            own = 100 * found.loc[found[series] == name, [f"{measure}_mean", f"{measure}_std"]]
+            if of_terms:
+                means, spreads = own.reindex(range(len(places))).to_numpy().T
+                bars = {"yerr": spreads, "error_kw": {"ecolor": style.INK, "elinewidth": 1}}
+                style.bars(panel, means, looks[name], at=at, of=len(names), label=label, **bars)
+            elif not own.empty:
+                own = own.sort_index()
+                means, spreads = own.fillna(0.0).to_numpy().T
+                line: dict[str, Any] = {"color": looks[name].color, "elinewidth": 0.8}
+                marker = looks[name].marker
+                panel.errorbar(own.index, means, spreads, marker=marker, label=label, **line)
+        named = task_title if of_terms else axis.short
+        panel.set_xticks(range(len(places)), [named(place) for place in places])
+        panel.set(ylabel=f"{_NAMES[measure]}, %", title=_panel_name(group))
+        if of_terms:
+            panel.set_ylim(bottom=0)
+        else:
+            panel.set_xlabel(axis.title)
+            panel.margins(x=0.08)
+    style.legend(figure)
+    return figure
+
+
+def _in_mathematics(title: str) -> str:
+    return re.sub(r"Z_(\w+)", r"$Z_{\1}$", title)
+
+
+def _panels(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Yield model and task, and their rows of the largest number of shots."""
+    keys, groups = grouped(frames.fullest(frame), ("model", "task"))
+    for where, (_, group) in zip(keys.itertuples(index=False, name=None), groups, strict=True):
+        yield where, group
+
+
+def _panel_name(group: pd.DataFrame, *, with_shots: bool = True) -> str:
+    """Return what the cells of a panel have in common of task, model and prompt."""
+    common = {
+        name: group[name].iloc[0] for name in ("task", "model") if group[name].nunique() == 1
+    }
+    shots = group["shots"].unique()
+    if with_shots and len(shots) == 1:
+        common["shots"] = shots[0]
+    task, *about = frames.name_of(common, *common).split(", ")
+    return f"{task} ({', '.join(about)})" if about else task
+
+
+@style.styled
+def time_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw the time and the outer loops of annealing runs by task (paper, Figure 3).
+
+    A row of panels per model, a point per task and method: mean and deviation over all cells.
+    The axis on the right is the size of the search, N * D: classes times the corrections to
+    choose from, of the method that has most.
+
+    Raises
+    ------
+    InvalidInputError
+        No annealing run was timed.
+    """
+    frame = cells_frame(frames.main_finished(records))
+    frame = frame[(frame["opt/seconds"] > 0) & frame["search_space"].notna()]
+    if frame.empty:
+        raise InvalidInputError("a figure of time needs finished cells with an annealing run")
+    keys, groups = grouped(frame, ["model"])
+    figure, axes = style.grid_of(2 * len(keys), width=5.4, height=3.0, columns=2)
+    looks = style.looks(frame["method"])
+    for left, right, (_, group) in zip(axes[::2], axes[1::2], groups, strict=True):
+        tasks = sorted(group["task"].unique(), key=task_rank)
+        sizes = group.groupby("task")["search_space"].max().reindex(tasks)
+        behind = left.twinx()
+        behind.bar(range(len(tasks)), sizes, color=style.LIGHT, width=0.6, label="N·D")
+        behind.set_ylabel("search space N·D")
+        behind.grid(visible=False)
+        # The bars stand behind the points of the other axis.
+        left.set_zorder(behind.get_zorder() + 1)
+        left.patch.set_visible(False)
+        for panel, column in ((left, "opt/seconds"), (right, "temperatures")):
+            by_method = group.dropna(subset=column).groupby(["method", "task"])[column]
+            means, spreads = by_method.mean(), by_method.std().fillna(0.0)
+            for at, (method, look) in enumerate(looks.items()):
+                if method not in means:
+                    continue
+                places = [tasks.index(task) for task in means[method].index]
+                panel.errorbar(
+                    [place + 0.12 * (at - (len(looks) - 1) / 2) for place in places],
+                    means[method],
+                    spreads[method],
+                    fmt=look.marker,
+                    color=look.color,
+                    elinewidth=0.8,
+                    label=frames.method_title(method),
+                )
+            panel.set_xticks(range(len(tasks)), [task_title(task) for task in tasks])
+            panel.set(title=_panel_name(group, with_shots=False), xlim=(-0.6, len(tasks) - 0.4))
+            panel.set_ylim(bottom=0)
+        left.set_ylabel("seconds of one annealing run")
+        right.set_ylabel("outer loops (temperatures)")
+    style.legend(figure)
+    return figure
+
+
+@style.styled
+def importance_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw the importance of each hyperparameter, a panel per method that was tuned.
+
+    The mean over cells of what each study recorded.
+
+    Raises
+    ------
+    InvalidInputError
+        No cell has importances.
+    """
+    frame = frames.importances_frame(frames.main_finished(records))
+    if frame.empty:
+        raise InvalidInputError("no finished cell knows the importance of its hyperparameters")
+    looks = style.looks(frame["method"])
+    means = frame.groupby(["method", "parameter"])["importance"].mean()
+    height = 1.0 + 0.3 * frame["parameter"].nunique()
+    figure, panels = style.grid_of(len(looks), width=4.2, height=height)
+    for panel, (method, look) in zip(panels, looks.items(), strict=True):
+        own = 100 * means[method].sort_values()
+        names = [_readable(str(name)) for name in own.index]
+        drawn = panel.barh(names, own, color=look.color, hatch=look.hatch, edgecolor="white")
+        panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8)
+        panel.set(xlabel="importance, %", title=frames.method_title(method))
+        panel.margins(x=0.15)
+        panel.grid(axis="x")
+        panel.grid(visible=False, axis="y")
+    return figure
+
+
+@style.styled
+def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
+    """Draw what each value of each hyperparameter reached, a panel per hyperparameter.
+
+    A dot per trial, the darker the later it came in its study. Trials of all cells are pooled: a
+    single study is too short to tell. Scores are relative to their cell's mean, since some tables
+    are harder than others.
+
+    Raises
+    ------
+    InvalidInputError
+        The method has no trials.
+    """
+    frame = frames.trials_frame(frames.main_finished(records, method=method))
+    columns = list(map(str, frame))
+    tuned = columns[columns.index("score") + 1 :]
+    # What few trials have, or all alike, compares nothing.
+    names = [n for n in tuned if frame[n].notna().mean() > 0.5 and frame[n].nunique() > 1]
+    if not names:
+        raise InvalidInputError(f"no trials of method {method!r} to draw")
+    from matplotlib.colors import LinearSegmentedColormap
+
+    by_cell = frame.groupby("key")
+    gains = 100 * (frame["score"] - by_cell["score"].transform("mean"))
+    ages = frame["trial"] / by_cell["trial"].transform("max").clip(lower=1)
+    figure, panels = style.grid_of(len(names), width=2.7, height=2.3, columns=4)
+    color = style.looks([method])[method].color
+    dots: dict[str, Any] = {
+        "cmap": LinearSegmentedColormap.from_list("later", [_EARLY, color]),
+        "vmin": 0.0,
+        "vmax": 1.0,
+        "s": 13,
+        "alpha": 0.8,
+        "linewidth": 0,
+        "rasterized": len(frame) > _MOST_DOTS,
+    }
+    for panel, name in zip(panels, names, strict=True):
+        panel.axhline(0.0, color=style.GREY, linewidth=0.8)
+        known = frame[name].dropna()
+        if all(isinstance(value, int | float) for value in known):
+            values = known.astype(float)
+            if _is_wide(values):
+                panel.set_xscale("log")
+        else:
+            # Words have their places in the order of the alphabet.
+            choices = sorted(set(map(str, known)))
+            values = known.map(str).map(choices.index)
+            panel.set_xticks(range(len(choices)), choices)
+            panel.margins(x=0.2)
+        panel.scatter(values, gains[values.index], c=ages[values.index], **dots)
+        panel.set_title(_readable(name))
+    panels[0].set_ylabel("score against the\ncell's mean, points")
+    return figure
+
+
+def _is_wide(values: pd.Series[float]) -> bool:
+    """Whether values were drawn on a logarithmic scale: most of them are among the smallest."""
+    low, high = values.min(), values.max()
+    return bool(low > 0 and high / low > 30 and values.median() < low + 0.25 * (high - low))
+
+
+def _readable(parameter: str) -> str:
+    return parameter.replace("_", " ")
+
+
+_FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
+    "class_accuracies": (
+        "Class accuracies before and after correction by DCS{mean}: the nearer the filled dots "
+        "of a panel lie to one upright line, the fairer",
+        class_accuracy_figure,
+    ),
+    "accuracy_cobias": (
+        "Accuracy against COBias{sure}; numbers are shots. "
+        "Good is up and to the left; what lies below and right of the line is beaten in both",
+        tradeoff_figure,
+    ),
+    "class_groups": (
+        "Accuracy from the weakest to the strongest classes: correction lifts the first at the "
+        "cost of the last, more evenly the flatter the bars of a colour",
+        class_group_figure,
+    ),
+    ABLATION: ("DCS by the terms of its objective{spread}", ablation_figure),
+    "annealing_time": (
+        "Time of one annealing run against the size of its search, grey, on the axis to the "
+        "right; and the temperatures it went through{spread}",
+        time_figure,
+    ),
+    "importances": (
+        "How much of what trials reached each hyperparameter explains, mean over cells",
+        importance_figure,
+    ),
+    "slices": (
+        "What each value of each hyperparameter of DCS reached, a dot per trial, the later the "
+        "darker: where a cloud is level, the value hardly matters",
+        slice_figure,
+    ),
+}
+_SPREAD = ", mean and standard deviation over seeds"
+_OVER_SEEDS = {"mean": ", mean over seeds", "spread": _SPREAD, "sure": _SPREAD}
+_ONE_SEED = {"mean": "", "spread": "", "sure": ", with 95 % intervals"}
+
+
+def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figure]]:
+    """Return the figures of a sweep by name, each with its caption.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        The cells; failed ones are left out.
+
+    Returns
+    -------
+    dict of str to (str, matplotlib.figure.Figure)
+        Without those for which there are no data.
+    """
+    cells = frames.finished_cells(records)
+    drawn = _FIGURES | {
+        f"{ABLATION}_{axis.name}": (
+            f"Accuracy and COBias by {axis.title}{{spread}}",
+            partial(ablation_figure, axis_name=axis.name),
+        )
+        for axis in axes_of(cells)
+        if axis.name != OBJECTIVE
+    }
+    several = len({cell.identity.get("seed") for cell in cells}) > 1
+    words = _OVER_SEEDS if several else _ONE_SEED
+    figures = {}
+    for name, (caption, draw) in drawn.items():
+        try:
+            figures[name] = caption.format_map(words), draw(cells)
+        except InvalidInputError:
+            continue  # Nothing of that kind in this sweep.
+    return figures
+
+
+def sweep_figures(records: Iterable[CellRecord]) -> dict[str, bytes]:
+    """Return the figures of a whole sweep as files, by artifact path; see `overview_figures`."""
+    files: dict[str, bytes] = {}
+    for name, (_, figure) in overview_figures(records).items():
+        files |= style.figure_files(figure, f"{schema.FIGURES_FOLDER}/{name}")
+    return files
