@@ -167,10 +167,12 @@ def run_table(
 def study(table: ProbabilityTable, seed: int) -> CorrectionScheme:
     """Fit the default with settings that Optuna finds taking part."""
     from workflows.config.sweep import TunerSettings
-    from workflows.tuning.front import run_front
+    from workflows.tuning.cross_validation import cross_validated_scheme
+    from workflows.tuning.trials import Tuning
 
-    settings = TunerSettings(protocol="front", trials=TRIALS)
-    return run_front(table, get_method(OURS), settings=settings, seed=seed).scheme
+    settings = TunerSettings(trials=TRIALS)
+    tuning = Tuning(table=table, method=get_method(OURS), settings=settings, seed=seed)
+    return cross_validated_scheme(tuning).scheme
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

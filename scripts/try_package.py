@@ -17,7 +17,7 @@ COMMANDS = """
 dcs --version
 dcs tasks
 dcs import npz probs.npz -o moods.parquet
-dcs tune moods.parquet --set tuner.protocol=paper --trials 3
+dcs tune moods.parquet --set tuner.protocol=study --trials 3
 dcs apply dcs-runs/scheme.json moods.parquet -o out.parquet
 dcs evaluate out.parquet
 dcs report tune --output report.html

@@ -56,7 +56,12 @@ SWEEP = {
     "seeds": [0, 1],
     "methods": ["icl", "dcs"],
     "limit": 40,
-    "tuner": {"protocol": "paper", "trials": 2, "development": 0.2, "max_beta": 1.0},
+    "tuner": {
+        "protocol": "study",
+        "trials": 2,
+        "development": 0.2,
+        "bounds": {"beta": [0.0, 1.0]},
+    },
     "tracking": {"trials": "none"},
 }
 LOG = [

@@ -21,7 +21,7 @@ from dcs.selection.methods import Method, get_method
 from dcs.validation import first_fault
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig, TablesConfig
-from workflows.config.tuner import TunerSettings
+from workflows.config.tuner import Bounds, TunerSettings
 
 __all__ = [
     "Cell",
@@ -214,26 +214,24 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     """
     if not method.searches:
         return None
+    trials = tuner.n_trials(method)
+    tuned = {"beta", "tau", "weight_scale"} if method.uses_weight_scale else {"beta", "tau"}
     idle: list[str] = []
     if not method.uses_memberships:
         idle.append("memberships")
     if not method.uses_weight_scale:
-        idle += ["weight_scale", "max_weight_scale"]
-    if tuner.protocol == "front":
-        idle += ["development", "budget"]
-        # A front has only its own points unless Optuna tries more, which it does for dcs alone.
-        if method.name != "dcs":
-            tuner = tuner.model_copy(update={"trials": 0})
-        if tuner.trials == 0:
-            # The largest weight of PMI decides which weights the front compares.
-            largest = () if tuner.beta_bounds[1] == 0.0 else ("max_tau",)
-            idle += ["window", "max_weight_scale", "max_beta", *largest]
-    if tuner.weight_scale is not None:
-        idle.append("max_weight_scale")
-    for name, (low, high) in (("beta", tuner.beta_bounds), ("tau", tuner.tau_bounds)):
-        if low == high:
-            idle.append(f"max_{name}")
-    return tuner.without_effect(*idle)
+        idle.append("weight_scale")
+    if tuner.protocol == "study":
+        tuned = {*tuner.space(method)}
+    else:
+        idle.append("development")
+        if trials == 0:
+            idle += ["window", "sampler"]
+            # The largest weight of PMI decides which weights are compared.
+            tuned = {"tau"} if tuner.values("beta") == (0.0,) else set()
+    bounds = {name: getattr(tuner.bounds, name) for name in tuned if len(tuner.values(name)) > 1}
+    usual = {name: TunerSettings.model_fields[name].default for name in idle}
+    return tuner.model_copy(update={**usual, "trials": trials, "bounds": Bounds(**bounds)})
 
 
 def variants_of(config: SweepConfig) -> list[Variant]:

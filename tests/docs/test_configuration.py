@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from workflows.config.sweep import SweepConfig
+from workflows.config.tuner import Bounds
 
 from .runner import ROOT
 
@@ -16,6 +17,7 @@ _PARTS = {"Top level": SweepConfig} | {
     f"`{name}`": SweepConfig.model_fields[name].annotation
     for name in ("tuner", "scoring", "tracking")
 }
+_PARTS["`tuner.bounds`"] = Bounds
 
 
 def _rows(title: str) -> dict[str, str]:

@@ -19,7 +19,8 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.exact import exact_search
 from dcs.selection.methods import get_method
 from workflows.config.sweep import TunerSettings
-from workflows.tuning.paper import run_study
+from workflows.tuning.study import study_scheme
+from workflows.tuning.trials import Tuning
 
 pytestmark = pytest.mark.usefixtures("extras")
 
@@ -74,8 +75,9 @@ def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
 
 def test_a_study_tunes_the_weight_scale_of_a_family() -> None:
     table = _table(3)
-    settings = TunerSettings(trials=2, budget=2000)
-    fitted = run_study(table, get_method("steep"), settings=settings, seed=0)
+    settings = TunerSettings(protocol="study", trials=2, budget=2000)
+    tuning = Tuning(table=table, method=get_method("steep"), settings=settings, seed=0)
+    fitted = study_scheme(tuning)
     assert [trial.params["weight_scale"] for trial in fitted.trials][0] == 30
     family = _module("family").steep(fitted.trials[fitted.best.number].params["weight_scale"])
     assert {*fitted.scheme.corrections} <= {*family}

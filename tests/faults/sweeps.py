@@ -22,7 +22,7 @@ CONFIG = SweepConfig(
     seeds=(0, 1),
     methods=("icl", "dnip", "dcs"),
     limit=200,
-    tuner=TunerSettings(trials=10),
+    tuner=TunerSettings(protocol="study", trials=10),
     tracking={"trials": "none", "figures": "none"},
 )
 

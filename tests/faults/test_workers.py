@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tracking.store import queries
-from workflows.config.sweep import TunerSettings
 
 from .nodes import add_node
 from .processes import kill_worker, wait_for
@@ -42,7 +41,7 @@ def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, tmp_path):
 
 def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, tmp_path, monkeypatch):
     # Validation refuses this, so that only a study meets it.
-    tuner = TunerSettings().model_copy(update={"trials": 0})
+    tuner = CONFIG.tuner.model_copy(update={"trials": 0})
     poisoned = CONFIG.model_copy(update={"tuner": tuner, "seeds": (0,)})
     records, report = sweep(tmp_path, poisoned)
     assert report.pending == 0

@@ -27,7 +27,7 @@ CONFIG = SweepConfig(
     seeds=(0, 1),
     methods=("icl", "batch", "dnip", "dcs"),
     limit=100,
-    tuner=TunerSettings(trials=2, development=0.3, budget=1000),
+    tuner=TunerSettings(protocol="study", trials=2, development=0.3, budget=1000),
     objectives=("full", "err"),
     axes={"memberships": [None, 2]},
     optimization_sizes=(30, "full"),

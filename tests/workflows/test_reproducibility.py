@@ -30,9 +30,9 @@ CONFIG = SweepConfig(
     seeds=(0,),
     methods=("icl", "batch", "dcs"),
     limit=80,
-    tuner=TunerSettings(trials=4, budget=20_000),
-    # The front calibrates, which is linear algebra; the paper's protocol is Optuna and annealing.
-    axes={"protocol": ("paper", "front")},
+    tuner=TunerSettings(protocol="study", trials=4, budget=20_000),
+    # Cross-validation calibrates, which is linear algebra; a study is Optuna and annealing.
+    axes={"protocol": ("study", "cross-validation")},
     tracking={"trials": "none", "figures": "none"},
 )
 N_CELLS = 4

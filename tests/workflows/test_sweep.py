@@ -27,7 +27,7 @@ CONFIG = SweepConfig(
     seeds=(0,),
     methods=("icl", "dcs"),
     limit=60,
-    tuner=TunerSettings(trials=2),
+    tuner=TunerSettings(protocol="study", trials=2),
     tracking={"figures": "none"},
 )
 
@@ -147,7 +147,7 @@ def test_a_wider_sweep_reuses_what_a_narrow_one_finished(finished):
 
 def test_a_cell_that_raises_stops_no_other(cluster, tmp_path):
     # Validation refuses this, so that only a study meets it.
-    tuner = TunerSettings().model_copy(update={"trials": 0})
+    tuner = CONFIG.tuner.model_copy(update={"trials": 0})
     poisoned = CONFIG.model_copy(update={"tasks": ("helpdesk",), "shots": (1,), "tuner": tuner})
     records, steps = _sweep(poisoned, tmp_path)
     by_method = {record.identity["method"]: record for record in records}

@@ -48,7 +48,7 @@ _USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
     OPTIMIZATION_SIZE: (None,),
     "weight_scale": (None, 30),
     "memberships": (None,),
-    "protocol": ("paper",),
+    "protocol": ("cross-validation", "study"),
     "prefer": ("balance",),
 }
 #: What None means, in short and alone, and how a number is said.

@@ -137,7 +137,9 @@ def tune(
     trials: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Settings for Optuna to try beside the standard ones.", show_default="0"
+            min=0,
+            help="Settings for Optuna to try beside the standard ones.",
+            show_default="0; 30 of a study",
         ),
     ] = None,
     prefer: Annotated[
@@ -162,7 +164,7 @@ def tune(
         bool,
         typer.Option(
             "--certify",
-            help="With tuner.protocol=paper: prove by exhaustive search how near the optimum is, "
+            help="With tuner.protocol=study: prove by exhaustive search how near the optimum is, "
             f"up to {MOST_CERTIFIED} classes.",
         ),
     ] = False,
@@ -174,7 +176,7 @@ def tune(
     """Find the correction scheme of a probability table, judge it on held-out rows, keep it.
 
     Schemes are searched by simulated annealing and chosen among by cross-validation; with
-    --set tuner.protocol=paper by an Optuna study judged on 5 % development rows. The chosen one
+    --set tuner.protocol=study by an Optuna study judged on 5 % development rows. The chosen one
     is written to OUTPUT/scheme.json, all that was tried to MLflow.
     """
     from dcs.data.table import ProbabilityTable
@@ -186,11 +188,11 @@ def tune(
     from workflows.cli.overview import results_table
     from workflows.config.sweep import TuneConfig, configured
     from workflows.tuning.cell import table_cells, tune_cells
-    from workflows.tuning.paper import certify as prove
+    from workflows.tuning.study import certify as prove
 
     config = configured(
         TuneConfig,
-        {"tuner": {"protocol": "front"}},
+        {},
         source="command line",
         sets=settings or (),
         tuner__trials=trials,
@@ -199,9 +201,6 @@ def tune(
         tuner__max_cobias=max_cobias,
     )
     tuner = config.tuner
-    if tuner.protocol == "front" and "trials" not in tuner.model_fields_set:
-        # The standard settings are enough, and Optuna's take many times as long.
-        tuner = tuner.model_copy(update={"trials": 0})
     whole = ProbabilityTable.read(table)
     _check(method, tuner, whole, table=table, certify=certify)
     optimization, held_out = split_rows(whole, test, seed=seed)
@@ -276,10 +275,10 @@ def _check(
         raise ConfigError(
             f"--method {method}: finds nothing in a table; choose dcs, dnip, furud or a baseline"
         )
-    if certify and (tuner.protocol != "paper" or not searches):
+    if certify and (tuner.protocol != "study" or not searches):
         raise ConfigError(
-            "--certify proves the one search of the paper's protocol with dcs, dnip or furud; "
-            "add --set tuner.protocol=paper, or leave --certify out"
+            "--certify proves the one search of a study with dcs, dnip or furud; "
+            "add --set tuner.protocol=study, or leave --certify out"
         )
     if certify and whole.n_classes > MOST_CERTIFIED:
         raise ConfigError(

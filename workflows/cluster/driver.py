@@ -20,11 +20,10 @@ from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import Placement, actor_pool, check_gpus, place
 from workflows.cluster.scoring import ScoringActor
 from workflows.cluster.workers import Figures, run_cell, warm_up
-from workflows.config.storage import StudyStorage
+from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.plan import SweepPlan
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import failed_record
-from workflows.tuning.study import StudyStorageError, check_storage
 
 __all__ = ["Driver", "Silent", "SweepProgress"]
 
@@ -118,7 +117,7 @@ class Driver:
         self._store = ProbabilityStore.under(plan.output)
         self._storage = StudyStorage.chosen(plan.config.optuna_storage)
         if self._storage is not None:
-            check_storage(self._storage)
+            self._storage.check()
         self._placement = _look()
         if plan.missing_tables:
             check_gpus(plan.config.scoring, self._placement)
@@ -308,8 +307,8 @@ class Driver:
             if self._placement.shared:
                 free -= len(self._scoring)
         share = free // len(self._waiting)
-        if cell.tuner.protocol == "paper":
-            share = min(share, cell.tuner.window, cell.tuner.trials)
+        if cell.tuner.protocol == "study":
+            share = min(share, cell.tuner.window, cell.tuner.trials or 1)
         return max(1, share)
 
     def _table_of(self, key: str) -> Any:

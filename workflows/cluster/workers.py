@@ -13,10 +13,9 @@ from dcs.search.annealing import Schedule, anneal
 from tracking import CellRecord
 from tracking.results.figures import cell_figures
 from workflows.cells import Cell
-from workflows.config.storage import StudyStorage
+from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.parallel import Mapper
 from workflows.tuning.cell import compute_cell, failed_record
-from workflows.tuning.study import StudyStorageError
 
 __all__ = ["Figures", "run_cell", "warm_up"]
 

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from dcs.errors import ConfigError
-from dcs.messages import redact
+from dcs.errors import ConfigError, DCSError, MissingDependencyError
+from dcs.messages import reason, redact
 
 if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
     from sqlalchemy.engine import URL
 
-__all__ = ["STORAGE_VARIABLE", "StudyStorage"]
+__all__ = ["STORAGE_VARIABLE", "StudyStorage", "StudyStorageError"]
 
 STORAGE_VARIABLE = "DCS_OPTUNA_STORAGE"
 _DATABASES = ("postgresql", "mysql", "mariadb")
+_CONNECT_SECONDS = 10
+
+
+class StudyStorageError(DCSError):
+    """The storage of the Optuna studies cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +98,88 @@ class StudyStorage:
         url = self.url
         text = redact(text.replace(self.address, self.label))
         return text if url is None or not url.password else text.replace(url.password, "***")
+
+    def check(self) -> None:
+        """Reach the storage and make its tables, before anything is computed.
+
+        Raises
+        ------
+        StudyStorageError
+            It cannot be reached, or is not to be written to.
+        MissingDependencyError
+            The database's driver is not installed.
+        """
+        import optuna
+
+        with self.opened(first=True) as storage:
+            optuna.get_all_study_names(storage)
+
+    @contextmanager
+    def opened(self, *, first: bool = False) -> Iterator[BaseStorage]:
+        """Give Optuna's storage, and say of any failure in the block where and why.
+
+        Parameters
+        ----------
+        first : bool
+            Whether the tables of a database may have to be made. Workers that all make them at
+            once get into each other's way.
+
+        Raises
+        ------
+        StudyStorageError, MissingDependencyError
+            As :meth:`check` does.
+        """
+        from optuna.exceptions import StorageInternalError
+        from optuna.storages import RDBStorage
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            opened = self._journal() if self.url is None else self._database(first)
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(
+                f"optuna_storage: {error.name} is not installed; run: pip install "
+                "'dcs-debias[cluster]'"
+            ) from None
+        except Exception as error:
+            # Whatever SQLAlchemy, the driver or the file system raises.
+            raise self._failure(error) from None
+        try:
+            yield opened
+        except (StorageInternalError, SQLAlchemyError, OSError) as error:
+            raise self._failure(error) from None
+        finally:
+            if isinstance(opened, RDBStorage):
+                opened.remove_session()
+                opened.engine.dispose()
+
+    def _database(self, first: bool) -> BaseStorage:
+        from optuna.storages import RDBStorage
+
+        return RDBStorage(
+            self.address,
+            # One process, one writer: more than a connection is of no use.
+            engine_kwargs={
+                "pool_pre_ping": True,
+                "pool_size": 1,
+                "connect_args": {"connect_timeout": _CONNECT_SECONDS},
+            },
+            skip_table_creation=not first,
+            skip_compatibility_check=not first,
+        )
+
+    def _journal(self) -> BaseStorage:
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        path = Path(self.address).expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(JournalFileBackend(str(path)))
+
+    def _failure(self, error: BaseException) -> StudyStorageError:
+        """Say what is wrong without the cause, which may quote the password."""
+        while error.__cause__ is not None:
+            error = error.__cause__  # The innermost one names the host and what it said.
+        return StudyStorageError(
+            f"optuna_storage: {self.label} cannot be used: {self.hide(reason(error))}; "
+            "see that it is reachable from every node, or leave optuna_storage out"
+        )

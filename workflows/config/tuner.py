@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Preference
+from dcs.selection.methods import Method
 from dcs.validation import Strict, as_value_error
 from tracking.archive import parse_trials
 
 __all__ = [
+    "LOGARITHMIC",
     "OBJECTIVE_NAMES",
+    "SCHEDULE_PARAMETERS",
+    "Bounds",
     "FixedObjective",
     "ObjectiveChoice",
     "TrackingSettings",
@@ -71,80 +84,173 @@ ObjectiveChoice: TypeAlias = Annotated[
 ]
 
 
+#: What is tuned of a Metropolis chain; recorded under these names by both protocols.
+SCHEDULE_PARAMETERS: Final = (
+    "initial_temperature",
+    "final_temperature",
+    "cooling_rate",
+    "lambda1",
+    "lambda2",
+)
+#: What is drawn in equal ratios.
+LOGARITHMIC: Final = frozenset({"pseudo_count", *SCHEDULE_PARAMETERS} - {"cooling_rate"})
+#: Fields of a schedule that a tuner may set in place of those of its search.
+_SCHEDULE_FIELDS: Final = ("moves", "restarts", "descend", "reheat", "budget")
+#: Trials of a study, and the pseudo-count, where nothing else is said.
+_TRIALS: Final = 30
+_PSEUDO_COUNT: Final = 4000.0
+
+_RENAMED: Final = {
+    "paper": "study",
+    "front": "cross-validation",
+    "max_weight_scale": "bounds.weight_scale",
+    "max_beta": "bounds.beta",
+    "max_tau": "bounds.tau",
+}
+
+
+def _not_renamed(value: Any) -> Any:
+    for name in value if isinstance(value, dict) else (value,):
+        if isinstance(name, str) and name in _RENAMED:
+            raise ValueError(f"{name} is now called {_RENAMED[name]}")
+    return value
+
+
+class Bounds(Strict):
+    """Values between which hyperparameters are tuned, in ascending order; one value fixes it.
+
+    Those between the first and the last count for ``sampler: grid`` alone.
+
+    Attributes
+    ----------
+    weight_scale : tuple of int
+        D_W.
+    beta, tau, error_weight, pseudo_count : tuple of float
+        Weights of the terms of Z, and the pseudo-count k of the PMI term.
+    initial_temperature, final_temperature : tuple of float
+        On the scale of Z: the published 200,000 and 200 are 200,000 / M and 200 / M here. The
+        final one is at most the initial one.
+    cooling_rate : tuple of float
+        The published one is 0.95.
+    lambda1, lambda2 : tuple of float
+        Accepted and generated moves per class. The published 3 and 6, or 150 and 300, are of all
+        classes together.
+    """
+
+    weight_scale: tuple[int, ...] = (10, 60)
+    beta: tuple[float, ...] = (0.0, 2.0)
+    tau: tuple[float, ...] = (0.0, 0.5)
+    error_weight: tuple[float, ...] = (0.0, 2.0)
+    pseudo_count: tuple[float, ...] = (10.0, 10_000.0)
+    initial_temperature: tuple[float, ...] = (0.01, 200.0)
+    final_temperature: tuple[float, ...] = (0.00001, 0.2)
+    cooling_rate: tuple[float, ...] = (0.5, 0.98)
+    lambda1: tuple[float, ...] = (0.2, 40.0)
+    lambda2: tuple[float, ...] = (0.2, 80.0)
+
+    @field_validator("*")
+    @classmethod
+    def _in_range(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        name = str(info.field_name)
+        least, most = {"weight_scale": (2, 1000), "cooling_rate": (0.01, 0.999)}.get(
+            name, (1e-9 if name in LOGARITHMIC else 0.0, math.inf)
+        )
+        if not values or list(values) != sorted(set(values)):
+            raise ValueError(f"{list(values)}: needs ascending values such as [low, high]")
+        if not least <= values[0] <= values[-1] <= most:
+            raise ValueError(f"{list(values)}: must lie between {least:g} and {most:g}")
+        return values
+
+
 class TunerSettings(Strict):
     """How the scheme of one cell is found.
 
     Attributes
     ----------
-    protocol : "paper" or "front"
-        ``paper``: an Optuna study whose trials anneal on the optimization rows and are judged on
-        development rows. ``front``: cross-validation over a front of accuracy and COBias, from
-        which `prefer` picks a point; see docs/results.md.
-    trials : int
-        Settings that Optuna tries per cell; with ``front`` beside the standard ones, 0 for none.
+    protocol : "cross-validation" or "study"
+        ``cross-validation``: a front of accuracy and COBias, each point chosen by 5-fold
+        cross-validation; see docs/results.md. ``study``: one Optuna study whose trials anneal on
+        the optimization rows and are judged on development rows, as in the paper. From what
+        either tried, `prefer` and the limits choose.
+    trials : int or None
+        Settings that Optuna tries per cell; None is 30 for a study, and none beside the standard
+        settings of cross-validation.
+    sampler : "tpe", "gp", "random" or "grid"
+        Optuna's sampler of that name; ``grid`` takes combinations of the values in `bounds`, all
+        of them if `trials` is None.
     window : int
         Trials that may run at once where there are CPUs to spare. Each is suggested without
         knowing the results of those under way, on one CPU too, so it is part of the result.
     development : float
-        Share of the rows on which ``paper`` judges trials (paper, Appendix D: 0.05).
-    budget : int
-        With ``paper``: schemes judged per annealing, after which it ends.
+        Share of the rows on which a study judges trials (paper, Appendix D: 0.05).
+    search : "heat-bath", "metropolis" or "published"
+        How a study anneals. ``heat-bath``: by the default schedule, which ends alike at any
+        temperatures, so that none are tuned. ``metropolis``: by the paper's chain; temperatures,
+        cooling rate, lambda1 and lambda2 are tuned. ``published``: by the schedule of the
+        published code, as it is.
+    moves, restarts, descend, reheat, budget : str, int, bool or None
+        Fields of :class:`dcs.Schedule`, in place of those of the search; in either protocol.
     objective : "full", "err", "err+pmi", "err+cobias" or FixedObjective
         The terms of Z that are searched for beside each other; the weights of those named are
-        tuned, those of the others are 0 (paper, Section 4.5). Or fixed weights of all.
+        tuned, those of the others are 0 (paper, Section 4.4). Or fixed weights of all.
+    error_weight, pseudo_count : float or None
+        Weight of the error rate and k of the PMI term in a study; None tunes them. An error
+        weight counts beside another term alone, and is 1 otherwise.
     weight_scale : int or None
         The weight scale D_W; None tunes it.
     memberships : int or None
         How many of the membership functions are offered, from coarse to fine; None is all. See
         :meth:`dcs.CorrectionSet.limited`.
-    max_weight_scale : int
-        Largest weight scale D_W tried.
-    max_beta, max_tau : float
-        Largest weight of the COBias and PMI terms tried.
+    bounds : Bounds
+        Values between which Optuna tunes.
     prefer : "balance", "accuracy" or "knee"
-        What is chosen among all that was tried: highest accuracy minus COBias, highest accuracy,
-        or the knee of their front.
+        What is chosen among all that was tried: highest accuracy minus COBias, highest accuracy
+        with ties by lowest COBias (the rule of the published code), or the knee of their front.
     max_accuracy_loss, max_cobias : float or None
         In points. Take the fairest scheme that loses no more accuracy than this; keep to schemes
         with no more COBias than this.
     """
 
-    protocol: Literal["paper", "front"] = "paper"
-    trials: int = Field(default=30, ge=0, le=100_000)
+    protocol: Annotated[Literal["cross-validation", "study"], BeforeValidator(_not_renamed)] = (
+        "cross-validation"
+    )
+    trials: int | None = Field(default=None, ge=0, le=100_000)
+    sampler: Literal["tpe", "gp", "random", "grid"] = "tpe"
     window: int = Field(default=4, ge=1, le=1000)
     development: float = Field(default=0.05, gt=0.0, lt=1.0)
-    budget: int = Field(default=750_000, ge=100)
+    search: Literal["heat-bath", "metropolis", "published"] = "heat-bath"
+    moves: Literal["heat-bath", "metropolis"] | None = None
+    restarts: int | None = Field(default=None, ge=1)
+    descend: bool | None = None
+    reheat: bool | None = None
+    budget: int | None = Field(default=None, ge=1)
     objective: ObjectiveChoice = "full"
+    error_weight: float | None = Field(default=None, ge=0.0)
+    pseudo_count: float | None = Field(default=_PSEUDO_COUNT, gt=0.0)
     weight_scale: int | None = Field(default=None, ge=2, le=1000)
     memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
-    max_weight_scale: int = Field(default=60, ge=10, le=1000)
-    max_beta: float = Field(default=2.0, gt=0.0)
-    max_tau: float = Field(default=0.5, gt=0.0)
+    bounds: Bounds = Bounds()
     prefer: Literal["balance", "accuracy", "knee"] = "balance"
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
     max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known_names(cls, values: Any) -> Any:
+        return _not_renamed(values)
+
     @model_validator(mode="after")
-    def _some_trials(self) -> TunerSettings:
-        if self.protocol == "paper" and self.trials < 1:
-            raise ValueError("trials 0: the paper's protocol needs at least one")
+    def _go_together(self) -> TunerSettings:
+        if self.protocol == "study":
+            if self.trials == 0:
+                raise ValueError("trials 0: a study needs at least one")
+            return self
+        for name in ("search", "error_weight", "pseudo_count"):
+            if getattr(self, name) != TunerSettings.model_fields[name].default:
+                raise ValueError(f"{name} {getattr(self, name)} needs protocol: study")
+        if self.sampler == "grid":
+            raise ValueError("sampler grid needs protocol: study")
         return self
-
-    def without_effect(self, *names: str) -> TunerSettings:
-        """Return the settings with those of `names`, which change nothing, as they usually are.
-
-        Parameters
-        ----------
-        *names : str
-            Names of settings.
-
-        Returns
-        -------
-        TunerSettings
-            With these at their defaults.
-        """
-        usual = {name: TunerSettings.model_fields[name].default for name in names}
-        return self.model_copy(update=usual)
 
     @property
     def preference(self) -> Preference:
@@ -156,26 +262,56 @@ class TunerSettings(Strict):
         return Preference(prefer=self.prefer, max_accuracy_loss=loss, max_cobias=cobias)
 
     @property
-    def beta_bounds(self) -> tuple[float, float]:
-        """Between which weights of COBias to tune; alike where the weight is fixed."""
-        return self._bounds("beta", self.max_beta)
+    def schedule_fields(self) -> dict[str, Any]:
+        """What is set of a schedule in place of what the search has."""
+        values = {name: getattr(self, name) for name in _SCHEDULE_FIELDS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def values(self, name: str) -> tuple[float, ...]:
+        """Return the values between which a hyperparameter is tuned: one where it is fixed.
+
+        Parameters
+        ----------
+        name : str
+            A field of :class:`Bounds`.
+        """
+        fixed = getattr(self, name, None)
+        objective = self.objective
+        if isinstance(objective, FixedObjective):
+            fixed = objective.model_dump().get(name, fixed)
+        elif name in ("beta", "tau") and name not in _TERMS[objective]:
+            fixed = 0.0
+        if fixed is None and name == "error_weight" and not self._several_terms:
+            fixed = 1.0
+        bounds: tuple[float, ...] = getattr(self.bounds, name)
+        return bounds if fixed is None else (fixed,)
 
     @property
-    def tau_bounds(self) -> tuple[float, float]:
-        """Between which weights of PMI to tune; alike where the weight is fixed."""
-        return self._bounds("tau", self.max_tau)
+    def _several_terms(self) -> bool:
+        """Whether there is a weight beside which that of the error rate counts."""
+        return isinstance(self.objective, str) and bool(_TERMS[self.objective])
 
-    @property
-    def weight_scale_bounds(self) -> tuple[int, int]:
-        """Between which weight scales to tune; alike where the scale is fixed."""
-        fixed = self.weight_scale
-        return (10, self.max_weight_scale) if fixed is None else (fixed, fixed)
+    def space(self, method: Method) -> dict[str, tuple[float, ...]]:
+        """Return what a study tunes of a method, and between which values.
 
-    def _bounds(self, name: Literal["beta", "tau"], highest: float) -> tuple[float, float]:
-        if isinstance(self.objective, FixedObjective):
-            weight: float = getattr(self.objective, name)
-            return (weight, weight)
-        return (0.0, highest if name in _TERMS[self.objective] else 0.0)
+        What is fixed is there with its one value, so that it is among a trial's parameters.
+        """
+        names = ["beta", "tau", "error_weight", "pseudo_count"]
+        if method.uses_weight_scale:
+            names.insert(0, "weight_scale")
+        if self.search == "metropolis":
+            names += SCHEDULE_PARAMETERS
+        return {name: self.values(name) for name in names}
+
+    def n_trials(self, method: Method) -> int:
+        """Return how many trials Optuna is asked for."""
+        if self.protocol == "cross-validation":
+            # The other methods have nothing to try beside their own corrections.
+            return (self.trials or 0) if method.name == "dcs" else 0
+        if self.sampler == "grid":
+            combinations = math.prod(len(values) for values in self.space(method).values())
+            return min(self.trials or combinations, combinations)
+        return _TRIALS if self.trials is None else self.trials
 
 
 class TrackingSettings(Strict):

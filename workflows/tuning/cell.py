@@ -23,9 +23,9 @@ from workflows.cells import Cell, effective_settings
 from workflows.config.storage import StudyStorage
 from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process, one_thread
-from workflows.tuning.front import run_front
-from workflows.tuning.paper import run_study
-from workflows.tuning.study import Fitted, StoredStudy
+from workflows.tuning.cross_validation import cross_validated_scheme
+from workflows.tuning.study import study_scheme
+from workflows.tuning.trials import Fitted, StoredStudy, Tuning
 
 __all__ = ["compute_cell", "failed_record", "optimization_rows", "table_cells", "tune_cells"]
 
@@ -118,16 +118,17 @@ def _fit(
     if cell.tuner is None:
         scheme = method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
         return Fitted(scheme)
-    run = run_front if cell.tuner.protocol == "front" else run_study
-    return run(
-        table,
-        method,
+    tuning = Tuning(
+        table=table,
+        method=method,
         settings=cell.tuner,
         seed=cell.seed,
-        progress=progress,
+        progress=progress or (lambda share: None),
         mapper=mapper,
         stored=stored,
     )
+    study = cell.tuner.protocol == "study"
+    return study_scheme(tuning) if study else cross_validated_scheme(tuning)
 
 
 def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: int) -> CellRecord:

@@ -34,7 +34,7 @@ def _commands(command, names=()):
 
 
 COMMANDS = _commands(typer.main.get_command(app))
-STUDY = (*UNDRAWN, "--set", "tuner.protocol=paper", "--trials", 4)
+STUDY = (*UNDRAWN, "--set", "tuner.protocol=study", "--trials", 4)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_certifying_many_classes_is_refused_before_any_work(dcs, tmp_path):
     five = tmp_path / "five.parquet"
     outcome = dcs("tune", five, *STUDY, "--certify", "-o", tmp_path / "runs")
     _is_one_line_error(outcome, ["5 classes", "--certify"])
-    _is_one_line_error(dcs("tune", five, "--certify"), ["tuner.protocol=paper"])
+    _is_one_line_error(dcs("tune", five, "--certify"), ["tuner.protocol=study"])
     assert not (tmp_path / "runs").exists()
 
 

@@ -26,7 +26,7 @@ SWEEP = SweepConfig(
     tasks=("helpdesk",),
     methods=("icl", "batch", "dnip"),
     limit=60,
-    tuner=TunerSettings(trials=2, budget=5000),
+    tuner=TunerSettings(protocol="study", trials=2, budget=5000),
 )
 
 
@@ -41,7 +41,7 @@ def moods(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuned(moods: Path, new_output: Callable[[], Path]) -> Path:
     """The folder of a finished ``dcs tune``."""
     output = new_output()
-    study = ("--set", "tuner.protocol=paper", "--trials", 2)
+    study = ("--set", "tuner.protocol=study", "--trials", 2)
     assert run_dcs("tune", moods, *study, *UNDRAWN, "--output", output).code == 0
     return output
 

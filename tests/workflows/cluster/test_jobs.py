@@ -21,7 +21,7 @@ name: job
 tasks: [helpdesk]
 methods: [icl, dcs]
 limit: 60
-tuner: {trials: 2}
+tuner: {protocol: study, trials: 2}
 """
 
 

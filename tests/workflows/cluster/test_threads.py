@@ -11,7 +11,7 @@ from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import one_thread
 from workflows.tuning.cell import compute_cell, table_cells
-from workflows.tuning.study import run_trials
+from workflows.tuning.trials import run_trials
 
 
 def threads() -> set[int]:
@@ -45,7 +45,7 @@ def test_it_ends_with_its_block_however_that_ends():
 
 def test_cells_have_one():
     table = biased_table(60)
-    tuner = TunerSettings(trials=1, budget=1000)
+    tuner = TunerSettings(protocol="study", trials=1, budget=1000)
     (cell,) = table_cells(table, table, name="x", methods=["dcs"], tuner=tuner, seed=0)
     seen = []
     compute_cell(cell, table, table, sweep="x", progress=lambda share: seen.append(threads()))

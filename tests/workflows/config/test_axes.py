@@ -22,7 +22,7 @@ DIGESTS = {"optimization": "o", "test": "t"}
 
 OBJECTIVES = ["full", "err", "err+pmi", "err+cobias", {"beta": 0.5, "tau": 0.1}]
 VALUES: dict[str, list[Any]] = {
-    "protocol": ["paper", "front"],
+    "protocol": ["study", "cross-validation"],
     "trials": [3, 5],
     "budget": [1000, 2000],
     "weight_scale": [None, 10, 30],
@@ -191,20 +191,30 @@ def test_rows_beyond_the_limit_are_all_rows():
     ]
 
 
+STUDY = {"protocol": "study", "trials": 30}
+WIDE, D_W, ERR = {"weight_scale": [10, 90]}, {"weight_scale": 30}, {"objective": "err"}
+
+
 @pytest.mark.parametrize(
     ("method", "asked", "idle"),
     [
         ("dnip", {"memberships": 5}, {}),
-        ("furud", {"weight_scale": 30, "max_weight_scale": 90}, {}),
-        ("dcs", {"weight_scale": 30, "max_weight_scale": 90}, {"weight_scale": 30}),
-        ("dcs", {"objective": "err", "max_beta": 1.0}, {"objective": "err"}),
-        ("dcs", {"objective": "err", "max_tau": 0.1}, {"objective": "err"}),
-        ("dcs", {"protocol": "front", "budget": 1000}, {"protocol": "front"}),
-        ("dnip", {"protocol": "front", "trials": 9}, {"protocol": "front", "trials": 0}),
+        ("furud", {"weight_scale": 30}, {}),
+        ("dcs", {"trials": 3, "weight_scale": 30, "bounds": WIDE}, {"trials": 3, **D_W}),
+        ("dcs", STUDY | {"weight_scale": 30, "bounds": WIDE}, STUDY | D_W),
+        ("dcs", STUDY | {"objective": "err", "bounds": {"beta": [0, 1]}}, STUDY | ERR),
+        ("dcs", STUDY | {"bounds": {"lambda1": [1, 2]}}, STUDY),
+        ("furud", STUDY | {"bounds": WIDE}, STUDY),
+        ("dcs", {"development": 0.2, "window": 9, "sampler": "gp"}, {}),
+        ("dnip", {"trials": 9}, {}),
     ],
 )
 def test_settings_without_effect_make_no_other_cell(method, asked, idle):
-    assert effective_settings(get_method(method), TunerSettings(**asked)) == TunerSettings(**idle)
+    own = get_method(method)
+    effective = effective_settings(own, TunerSettings(**asked))
+    assert effective == effective_settings(own, TunerSettings(**idle))
+    named = {"trials": 0, **idle}
+    assert effective == TunerSettings(**named)
 
 
 def test_two_names_of_one_objective_are_one_cell():
@@ -228,7 +238,7 @@ def test_every_setting_of_the_tuner_can_be_an_axis():
         methods=("dcs",),
         axes={name: [getattr(tuner, name)] for name in ABLATED},
     )
-    assert [cell.tuner for cell in _cells(config)] == [tuner]
+    assert [cell.tuner for cell in _cells(config)] == [TunerSettings(trials=0)]
 
 
 @pytest.mark.parametrize(
@@ -238,8 +248,14 @@ def test_every_setting_of_the_tuner_can_be_an_axis():
         ("axes: {weigth_scale: [30]}", "'weight_scale'"),
         ("axes: {weight_scale: [30, 1]}", "'axes.weight_scale.1'"),
         ("axes: {objective: [err]}", "'objective'"),
-        ("axes: {protocol: [frnt]}", "'axes.protocol.0'"),
-        ("axes: {trials: [0, 3]}", "trials 0"),
+        ("axes: {protocol: [stdy]}", "'axes.protocol.0'"),
+        ("axes: {protocol: [front]}", "front is now called cross-validation"),
+        ("tuner: {protocol: paper}", "paper is now called study"),
+        ("tuner: {max_beta: 1}", "max_beta is now called bounds.beta"),
+        ("tuner: {bounds: {beta: [2, 1]}}", "'tuner.bounds.beta'"),
+        ("tuner: {search: metropolis}", "needs protocol: study"),
+        ("axes: {search: [heat-bath, published]}", "needs protocol: study"),
+        ("tuner: {protocol: study}\naxes: {trials: [0, 3]}", "trials 0"),
         ("objectives: [eror]", "'objectives.0'"),
         ("objectives: [{beta: 1}]", "'objectives.0.tau'"),
         ("objectives: [err, err]", "'objectives'"),

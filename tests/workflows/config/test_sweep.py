@@ -77,7 +77,7 @@ def test_shots_are_numbers_or_n(tmp_path):
         ({"tasks": ["revews"]}, "'reviews'"),
         ({"sheds": [1]}, "'seeds'"),
         ({"tuner": {"trails": 3}}, "'trials'"),
-        ({"tuner": {"trials": 0}}, "'tuner'"),
+        ({"tuner": {"protocol": "study", "trials": 0}}, "'tuner'"),
         ({"methods": ["dsc"]}, "'dcs'"),
         ({"shots": ["many"]}, "'shots'"),
         ({"seeds": [0, 0]}, "'seeds'"),

@@ -16,10 +16,11 @@ from tracking import CellRecord
 from workflows.cells import Cell
 from workflows.config.sweep import TunerSettings
 from workflows.tuning.cell import compute_cell, optimization_rows
-from workflows.tuning.paper import certify, run_study
+from workflows.tuning.study import certify, study_scheme
+from workflows.tuning.trials import Fitted, Tuning
 
 TABLE, TEST = biased_table(), biased_table(600, seed=1)
-STUDY = {"trials": 4, "development": 0.3, "budget": 3000}
+STUDY = {"protocol": "study", "trials": 4, "development": 0.3, "budget": 3000}
 
 
 def _cell(method: str = "dcs", *, size: int | None = None, **tuner: Any) -> Cell:
@@ -40,6 +41,11 @@ def _computed(cell: Cell) -> CellRecord:
     return compute_cell(cell, TABLE, TEST, sweep="ablation")
 
 
+def _studied(method: str = "dcs", **tuner: Any) -> Fitted:
+    settings = TunerSettings(**{**STUDY, **tuner})
+    return study_scheme(Tuning(table=TABLE, method=get_method(method), settings=settings, seed=0))
+
+
 def _chosen(record: CellRecord) -> set[Any]:
     return set(CorrectionScheme.from_dict(record.scheme).corrections)
 
@@ -55,18 +61,17 @@ def _chosen(record: CellRecord) -> set[Any]:
     ],
 )
 def test_a_study_tunes_the_weights_of_the_terms_it_has(objective, betas, taus):
-    settings = TunerSettings(**STUDY, objective=objective)
-    fitted = run_study(TABLE, get_method("dcs"), settings=settings, seed=0)
+    fitted = _studied(objective=objective)
     for name, (low, high) in (("beta", betas), ("tau", taus)):
         values = [trial.params[name] for trial in fitted.trials]
         assert all(low <= value <= high for value in values)
         assert (len(set(values)) == 1) == (low == high)
 
 
-@pytest.mark.parametrize("protocol", ["paper", "front"])
+@pytest.mark.parametrize("protocol", ["study", "cross-validation"])
 @pytest.mark.parametrize("scale", [2, 7, 90])
 def test_a_fixed_weight_scale_is_the_one_that_is_searched(protocol, scale):
-    trials = 4 if protocol == "paper" else 1
+    trials = 4 if protocol == "study" else 1
     record = _computed(_cell("dnip", protocol=protocol, trials=trials, weight_scale=scale))
     scales = {trial.params.get("weight_scale") for trial in record.trials} - {None}
     assert scales == {scale}
@@ -74,7 +79,7 @@ def test_a_fixed_weight_scale_is_the_one_that_is_searched(protocol, scale):
     assert _chosen(record) <= allowed
 
 
-@pytest.mark.parametrize("protocol", ["paper", "front"])
+@pytest.mark.parametrize("protocol", ["study", "cross-validation"])
 @pytest.mark.parametrize("count", [2, 5])
 def test_fewer_memberships_are_all_that_is_chosen_from(protocol, count):
     record = _computed(_cell("furud", protocol=protocol, memberships=count))
@@ -83,10 +88,7 @@ def test_fewer_memberships_are_all_that_is_chosen_from(protocol, count):
 
 def test_weights_alone_are_what_no_memberships_leave():
     # The same search over the same corrections.
-    none, dnip = (
-        run_study(TABLE, get_method(name), settings=TunerSettings(**STUDY, memberships=0), seed=0)
-        for name in ("dcs", "dnip")
-    )
+    none, dnip = (_studied(name, memberships=0) for name in ("dcs", "dnip"))
     assert none.scheme.corrections == dnip.scheme.corrections
     assert [trial.metrics for trial in none.trials] == [trial.metrics for trial in dnip.trials]
 
@@ -100,9 +102,11 @@ def test_an_ablated_search_is_certified_over_its_own_corrections():
 
 def test_the_front_of_an_ablated_objective_has_its_weights():
     for objective, betas in (("err", {0.0}), ({"beta": 0.7, "tau": 0.3}, {0.7})):
-        record = _computed(_cell("furud", protocol="front", trials=0, objective=objective))
+        record = _computed(
+            _cell("furud", protocol="cross-validation", trials=0, objective=objective)
+        )
         assert {trial.params["beta"] for trial in record.trials if "beta" in trial.params} == betas
-    record = _computed(_cell("furud", protocol="front", trials=0, objective="err+pmi"))
+    record = _computed(_cell("furud", protocol="cross-validation", trials=0, objective="err+pmi"))
     assert {trial.params.get("beta") for trial in record.trials} <= {0.0, None}
     assert {trial.params.get("tau") for trial in record.trials} - {None} <= {0.05, 0.2, 0.5}
 
@@ -116,8 +120,7 @@ def test_the_front_of_an_ablated_objective_has_its_weights():
     ],
 )
 def test_the_rule_of_a_study_picks_among_its_trials(rule, best):
-    settings = TunerSettings(**{**STUDY, "trials": 8}, **rule)
-    fitted = run_study(TABLE, get_method("dcs"), settings=settings, seed=0)
+    fitted = _studied(trials=8, **rule)
     figures = [(t.metrics["dev/accuracy"], t.metrics["dev/cobias"]) for t in fitted.trials]
     assert fitted.best is not None
     own = fitted.best.metrics["dev/accuracy"], fitted.best.metrics["dev/cobias"]

@@ -7,10 +7,9 @@ import pickle
 import pytest
 
 from dcs.errors import ConfigError
-from workflows.config.storage import STORAGE_VARIABLE, StudyStorage
+from workflows.config.storage import STORAGE_VARIABLE, StudyStorage, StudyStorageError
 from workflows.config.sweep import SweepConfig, load_config
 from workflows.plan import sweep_key
-from workflows.tuning.study import StudyStorageError, check_storage
 
 SECRET = "s3cret/word"
 URL = "postgresql://dcs:s3cret%2Fword@127.0.0.1:1/postgres"
@@ -31,14 +30,14 @@ def test_other_places_are_refused(place):
 
 def test_a_journal_that_cannot_be_written_is_said(tmp_path):
     with pytest.raises(StudyStorageError, match=str(tmp_path)):
-        check_storage(StudyStorage(str(tmp_path)))
+        StudyStorage(str(tmp_path)).check()
 
 
 def test_a_password_is_shown_nowhere(tmp_path):
     storage = StudyStorage(URL)
     assert pickle.loads(pickle.dumps(storage)) == storage
     with pytest.raises(StudyStorageError, match=r"127\.0\.0\.1:1") as caught:
-        check_storage(storage)
+        storage.check()
     config = SweepConfig(name="a", tasks=("helpdesk",), optuna_storage=URL)
     assert StudyStorage.chosen(config.optuna_storage) == storage
     shown = [repr(storage), str(caught.value), repr(caught.value), repr(config), str(config)]

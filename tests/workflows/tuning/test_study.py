@@ -16,18 +16,18 @@ from optuna.storages.journal import JournalFileBackend
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
 from workflows.cluster.parallel import ray_mapper
-from workflows.config.storage import StudyStorage
+from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import in_process
-from workflows.tuning.front import run_front
-from workflows.tuning.paper import run_study
-from workflows.tuning.study import (
+from workflows.tuning.cross_validation import cross_validated_scheme
+from workflows.tuning.study import study_scheme
+from workflows.tuning.trials import (
     StoredStudy,
-    StudyStorageError,
     StudyTrial,
-    check_storage,
+    Tuning,
     importances,
     run_trials,
+    sampler_of,
 )
 
 AIMS = {"value": "maximize"}
@@ -73,7 +73,7 @@ def _plain(trials: list[StudyTrial]) -> list[tuple]:
 @pytest.fixture
 def stored(tmp_path: Path) -> StoredStudy:
     storage = StudyStorage(str(tmp_path / "studies" / "journal.log"))
-    check_storage(storage)
+    storage.check()
     return StoredStudy(storage, "cell", {"cell": "dcs trec"})
 
 
@@ -133,6 +133,17 @@ def test_importances_are_of_what_decides_and_what_varies():
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["x"] > 0.8
     assert importances(trials, "third") == importances(trials[:9], "value") == {}
+
+
+@pytest.mark.parametrize("name", ["gp", "random", "grid"])
+def test_every_sampler_is_its_seeds_alone(name):
+    space = {"x": (-1.0, 0.0, 1.0), "k": (1, 2, 3, 4)}
+    settings = {"sampler": sampler_of(name, space=space), "trials": 12}
+    first = [trial.params for trial in _trials(**settings)]
+    assert [trial.params for trial in _trials(**settings)] == first
+    if name == "grid":
+        combinations = {tuple(sorted(params.items())) for params in first}
+        assert len(combinations) == 12 and {params["x"] for params in first} == {*space["x"]}
 
 
 def test_first_parameters_come_first():
@@ -213,16 +224,15 @@ def test_a_trial_that_kills_its_process_is_given_up(stored):
 
 def test_other_code_judges_again(stored, monkeypatch):
     _trials(stored=stored)
-    monkeypatch.setattr("workflows.tuning.study.source_digest", lambda: "another")
+    monkeypatch.setattr("workflows.tuning.trials.source_digest", lambda: "another")
     judge = Judge()
     trials = _trials(judge, stored=stored)
     assert judge.judged == [trial.number for trial in trials if trial.repeats is None]
 
 
-@pytest.mark.parametrize("protocol", ["paper", "front"])
+@pytest.mark.parametrize("protocol", ["study", "cross-validation"])
 def test_a_cell_is_tuned_alike_in_process_fanned_out_and_found_again(cluster, stored, protocol):
-    table, method = biased_table(200), get_method("dcs")
-    run = run_study if protocol == "paper" else run_front
+    tune = study_scheme if protocol == "study" else cross_validated_scheme
     settings = TunerSettings(
         protocol=protocol,
         trials=5,
@@ -231,16 +241,17 @@ def test_a_cell_is_tuned_alike_in_process_fanned_out_and_found_again(cluster, st
         objective={"beta": 0.5, "tau": 0.0},
     )
     shares: list[float] = []
-    alone = run(table, method, settings=settings, seed=1, progress=shares.append)
+    tuning = Tuning(table=biased_table(200), method=get_method("dcs"), settings=settings, seed=1)
+    alone = tune(dataclasses.replace(tuning, progress=shares.append))
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
     assert math.isfinite(alone.best.value)
-    spread = run(table, method, settings=settings, seed=1, mapper=ray_mapper(width=3))
+    spread = tune(dataclasses.replace(tuning, mapper=ray_mapper(width=3)))
     assert _result(spread) == _result(alone)
     for _ in range(2):
-        kept = run(table, method, settings=settings, seed=1, stored=stored)
+        kept = tune(dataclasses.replace(tuning, stored=stored))
         assert _result(kept) == _result(alone)
-    assert len(_written(stored).directions) == (1 if protocol == "paper" else 2)
+    assert len(_written(stored).directions) == (1 if protocol == "study" else 2)
 
 
 def _result(fitted) -> tuple:

@@ -1,9 +1,8 @@
-"""The default way to tune a table: a cross-validated front of accuracy and COBias."""
+"""The protocol ``cross-validation``: a cross-validated front of accuracy and COBias."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeAlias, get_args
 
@@ -18,21 +17,19 @@ from dcs.selection.front import pareto_front
 from dcs.selection.methods import Method
 from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpacing
 from tracking import TrialRecord
-from workflows.config.tuner import TunerSettings
-from workflows.parallel import Mapper, in_process
-from workflows.tuning.study import (
-    SCHEDULE_PARAMETERS,
+from workflows.config.tuner import SCHEDULE_PARAMETERS, TunerSettings
+from workflows.tuning.trials import (
     Direction,
     Fitted,
-    StoredStudy,
     StudyTrial,
+    Tuning,
     development_metrics,
     importances,
     run_trials,
-    suggest_schedule,
+    sampler_of,
 )
 
-__all__ = ["run_front"]
+__all__ = ["cross_validated_scheme"]
 
 #: Methods of the paper, by what they search; ``dcs`` is more than its corrections here.
 _PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
@@ -44,73 +41,59 @@ _TAU_PARTS: Final = (0.1, 0.4, 1.0)
 _AIMS: Final[dict[str, Direction]] = {"dev/accuracy": "maximize", "dev/cobias": "minimize"}
 
 
-def run_front(
-    table: ProbabilityTable,
-    method: Method,
-    *,
-    settings: TunerSettings,
-    seed: int,
-    progress: Callable[[float], None] | None = None,
-    mapper: Mapper = in_process,
-    stored: StoredStudy | None = None,
-) -> Fitted:
+_Trial: TypeAlias = StudyTrial[Hyperparameters, None]
+
+
+def cross_validated_scheme(tuning: Tuning) -> Fitted:
     """Fit the front of schemes by cross-validation and choose a point by the stated preference.
+
+    With trials, a study of two objectives, accuracy and COBias, tries that many settings beside
+    the standard ones, and those on its Pareto front compete.
 
     Parameters
     ----------
-    table : ProbabilityTable
-        The optimization rows.
-    method : Method
-        ``dcs``. The other methods are what their papers made them: they are fitted with their
-        own corrections and no calibration, chosen by the same cross-validation.
-    settings : TunerSettings
-        The preference; with `trials`, a study with two objectives, accuracy and COBias, tries
-        that many settings beside the standard ones, and those on its Pareto front compete.
-    seed : int
-        Root seed; folds, sampler and searches derive theirs from it.
-    progress : callable, optional
-        Called with the share of the work done, 0..1.
-    mapper : Mapper
-        Where trials and the standard settings are judged; the result is the same everywhere.
-    stored : StoredStudy, optional
-        Where the study is kept, and found again by a later run.
+    tuning : Tuning
+        What is tuned and how. The methods other than ``dcs`` are what their papers made them:
+        they are fitted with their own corrections and no calibration, chosen by the same
+        cross-validation.
 
     Returns
     -------
     Fitted
         Its trials are those of Optuna, then the points of the front.
     """
+    table, method, settings = tuning.table, tuning.method, tuning.settings
     if method.fitter is not None:
         # A package's own method: only it knows how it is fitted.
-        return Fitted(method.fit(table.probs, table.labels, classes=table.classes, seed=seed))
-    tell = progress or (lambda share: None)
+        scheme = method.fit(table.probs, table.labels, classes=table.classes, seed=tuning.seed)
+        return Fitted(scheme)
     standard = _standard(method, settings)
-    # The other methods have nothing to try beside their own corrections.
-    n_trials = settings.trials if method.name == "dcs" else 0
+    n_trials = settings.n_trials(method)
     # Each trial costs about as much as one of the standard settings at one beta.
     share = n_trials / (n_trials + len(standard.candidates) * len(standard.betas))
     trials: list[_Trial] = []
     for trial in run_trials(
         lambda trial: _suggest(trial, settings),
-        _CrossValidator(table, seed),
+        _CrossValidator(table, tuning.seed),
         aims=_AIMS,
         trials=n_trials,
         window=settings.window,
-        seed=seed,
-        mapper=mapper,
-        stored=stored,
+        seed=tuning.seed,
+        sampler=sampler_of(settings.sampler),
+        mapper=tuning.mapper,
+        stored=tuning.stored,
     ):
         trials.append(trial)
-        tell(share * len(trials) / n_trials)
+        tuning.progress(share * len(trials) / n_trials)
     fixed = dict.fromkeys(trial.work for trial in pareto_front(trials))
     fitted = fit_scheme(
         table.probs,
         table.labels,
         settings=replace(standard, fixed=tuple(fixed)),
-        seed=seed,
+        seed=tuning.seed,
         classes=table.classes,
-        progress=lambda part: tell(share + (1.0 - share) * part),
-        mapper=mapper,
+        progress=lambda part: tuning.progress(share + (1.0 - share) * part),
+        mapper=tuning.mapper,
     )
     tried = [trial.record("dev/score", params=_flat(trial.work)) for trial in trials]
     points = [_point_record(len(tried) + i, point) for i, point in enumerate(fitted.points)]
@@ -127,9 +110,6 @@ def run_front(
     )
 
 
-_Trial: TypeAlias = StudyTrial[Hyperparameters, None]
-
-
 def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
     """Return what a method chooses from when Optuna tries nothing, within the settings.
 
@@ -138,18 +118,21 @@ def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
     """
     family = _PAPER_FAMILIES.get(method.name)
     standard = SelectionSettings() if family is None else paper_settings(family)
-    (_, most_beta), (least_tau, most_tau) = settings.beta_bounds, settings.tau_bounds
-    betas = standard.betas
-    if settings.beta_bounds[0] == most_beta:
-        betas = (most_beta,)
-    taus: tuple[float, ...] = (least_tau,)
-    if most_tau > least_tau and most_beta == 0.0:
-        taus = tuple(most_tau * part for part in _TAU_PARTS)
+    betas, taus = settings.values("beta"), settings.values("tau")[:1]
+    if betas == (0.0,) and len(settings.values("tau")) > 1:
+        taus = tuple(settings.values("tau")[-1] * part for part in _TAU_PARTS)
+    if len(betas) > 1:
+        betas = standard.betas
     candidates: list[Hyperparameters] = []
     for candidate in standard.candidates:
         searched = candidate.corrections != "none"
         for tau in taus if searched else (candidate.tau,):
-            setting = replace(candidate, tau=tau, memberships=settings.memberships)
+            setting = replace(
+                candidate,
+                tau=tau,
+                memberships=settings.memberships,
+                schedule=replace(candidate.schedule, **settings.schedule_fields),
+            )
             if searched and settings.weight_scale is not None:
                 setting = replace(setting, weight_scale=settings.weight_scale)
             candidates.append(setting)
@@ -186,22 +169,25 @@ def _suggest(trial: BaseTrial, settings: TunerSettings) -> Hyperparameters:
         ridge=ridge,
         corrections=corrections,
         memberships=settings.memberships,
-        beta=trial.suggest_float("beta", *settings.beta_bounds),
-        tau=trial.suggest_float("tau", *settings.tau_bounds),
+        beta=trial.suggest_float("beta", *_ends(settings, "beta")),
+        tau=trial.suggest_float("tau", *_ends(settings, "tau")),
         prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
-        schedule=replace(
-            suggest_schedule(trial, coldest=1e-4, slowest=0.8, longest=5.0), restarts=3
-        ),
+        schedule=replace(Hyperparameters().schedule, **settings.schedule_fields),
     )
     if corrections == "memberships":
         return setting
-    low, high = settings.weight_scale_bounds
+    low, high = (int(end) for end in _ends(settings, "weight_scale"))
     spacing = trial.suggest_categorical("spacing", get_args(WeightSpacing))
     scale = trial.suggest_int("weight_scale", low, high if low == high else 2 * high)
     averages = setting.averages
     if corrections == "weights":
         averages = trial.suggest_int("averages", 0, 16)
     return replace(setting, spacing=spacing, weight_scale=scale, averages=averages)
+
+
+def _ends(settings: TunerSettings, name: str) -> tuple[float, float]:
+    values = settings.values(name)
+    return values[0], values[-1]
 
 
 def _point_record(number: int, point: FrontPoint) -> TrialRecord:
@@ -223,5 +209,5 @@ def _point_record(number: int, point: FrontPoint) -> TrialRecord:
 def _flat(setting: Hyperparameters) -> dict[str, Any]:
     values = asdict(setting)
     schedule = values.pop("schedule")
-    # Named as the trials of the paper's protocol name them, so that both can be compared.
+    # Named as the trials of a study name them, so that both can be compared.
     return values | {name: schedule[name] for name in (*SCHEDULE_PARAMETERS, "restarts")}

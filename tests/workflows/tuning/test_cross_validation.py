@@ -11,12 +11,13 @@ from dcs.selection.front import pareto_front
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
 from workflows.config.sweep import TunerSettings
-from workflows.tuning import front
-from workflows.tuning.front import run_front
+from workflows.tuning import cross_validation
+from workflows.tuning.cross_validation import cross_validated_scheme
+from workflows.tuning.trials import Tuning
 
 #: One point per fit keeps these tests short.
 _SETTINGS = TunerSettings(
-    protocol="front", trials=5, window=2, objective={"beta": 0.5, "tau": 0.0}, max_weight_scale=20
+    trials=5, window=2, objective={"beta": 0.5, "tau": 0.0}, bounds={"weight_scale": [10, 20]}
 )
 
 
@@ -32,9 +33,10 @@ def test_the_pareto_front_of_the_study_competes(table, monkeypatch):
         seen["fixed"] = settings.fixed
         return fit_scheme(*arguments, settings=settings, **options)
 
-    fit_scheme = front.fit_scheme
-    monkeypatch.setattr(front, "fit_scheme", fit)
-    fitted = run_front(table, get_method("dcs"), settings=_SETTINGS, seed=2)
+    fit_scheme = cross_validation.fit_scheme
+    monkeypatch.setattr(cross_validation, "fit_scheme", fit)
+    tuning = Tuning(table=table, method=get_method("dcs"), settings=_SETTINGS, seed=2)
+    fitted = cross_validated_scheme(tuning)
     assert [trial.number for trial in fitted.trials] == list(range(len(fitted.trials)))
     tried = [
         SimpleNamespace(
@@ -50,8 +52,9 @@ def test_the_pareto_front_of_the_study_competes(table, monkeypatch):
 
 
 def test_an_objective_without_cobias_is_searched_for_accuracy(table):
-    settings = TunerSettings(protocol="front", trials=0, objective="err")
-    fitted = run_front(table, get_method("dcs"), settings=settings, seed=0)
+    settings = TunerSettings(objective="err")
+    tuning = Tuning(table=table, method=get_method("dcs"), settings=settings, seed=0)
+    fitted = cross_validated_scheme(tuning)
     searched = [t.params for t in fitted.trials if t.params["corrections"] != "none"]
     assert {p["beta"] for p in searched} <= {0.0}
     assert {p["tau"] for p in searched} <= {0.0}

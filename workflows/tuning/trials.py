@@ -1,0 +1,498 @@
+"""What a protocol is given, and Optuna's trials for it: asked in a window, judged on many CPUs.
+
+The study in its storage is all there is of it: a run that was killed goes on from what it finds
+there. It is kept by Optuna in memory, in a journal file or in a database.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.samplers import BaseSampler, GPSampler, GridSampler, RandomSampler, TPESampler
+from optuna.trial import BaseTrial, FrozenTrial, TrialState
+
+from dcs.data.table import ProbabilityTable
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.search.annealing import AnnealingResult
+from dcs.seeds import derive_seed
+from dcs.selection.methods import Method
+from tracking import TrialRecord
+from tracking.environment import source_digest
+from workflows.config.storage import StudyStorage, StudyStorageError
+from workflows.config.tuner import TunerSettings
+from workflows.parallel import Mapper, in_process, one_thread
+
+__all__ = [
+    "Direction",
+    "Fitted",
+    "StoredStudy",
+    "StudyTrial",
+    "Tuning",
+    "development_metrics",
+    "importances",
+    "run_trials",
+    "sampler_of",
+]
+
+#: Which way an objective is better.
+Direction: TypeAlias = Literal["maximize", "minimize"]
+
+#: Optuna seeds NumPy's legacy generator, which takes 32 bits.
+_SAMPLER_SEEDS: Final = 2**32
+#: A trial that was under way whenever its process died is not tried for ever.
+_ATTEMPTS: Final = 10
+#: Trials below which importances are chance, and the share of them that counts as good.
+_FEWEST_TRIALS: Final = 10
+_GOOD_SHARE: Final = 0.25
+#: What is noted of a study and of its trials: the sources that judge it; the number that a trial
+#: has whichever run asks it, and its verdict.
+_CODE, _NUMBER, _VERDICT = "code", "number", "verdict"
+
+W = TypeVar("W")
+P = TypeVar("P")
+Judge: TypeAlias = "Callable[[StudyTrial[W, P]], tuple[dict[str, float], P | None]]"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStudy:
+    """A study that outlives the process which runs it; one process at a time.
+
+    Attributes
+    ----------
+    storage : StudyStorage
+        Where it is kept.
+    name : str
+        Of the study: the key of the cell.
+    notes : mapping of str to str
+        Kept beside it, for people.
+    """
+
+    storage: StudyStorage
+    name: str
+    notes: Mapping[str, str]
+
+
+def _unheard(share: float) -> None:
+    """Take no notice of progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What a protocol is given to find the scheme of a cell.
+
+    Attributes
+    ----------
+    table : ProbabilityTable
+        The optimization rows.
+    method : Method
+        What is tuned.
+    settings : TunerSettings
+        How.
+    seed : int
+        Root seed; splits, samplers and searches derive theirs from it.
+    progress : callable
+        Called with the share of the work done, 0..1.
+    mapper : Mapper
+        Where trials are judged; the result is the same everywhere.
+    stored : StoredStudy or None
+        Where the study is kept, and found again by a later run; None keeps it in memory.
+    """
+
+    table: ProbabilityTable
+    method: Method
+    settings: TunerSettings
+    seed: int
+    progress: Callable[[float], None] = _unheard
+    mapper: Mapper = in_process
+    stored: StoredStudy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A scheme, and how it was found.
+
+    Attributes
+    ----------
+    scheme : CorrectionScheme
+        The chosen scheme.
+    trials : tuple of TrialRecord
+        All settings that were judged, in order.
+    best : TrialRecord or None
+        The one that the scheme comes from; None if nothing was to choose.
+    annealing : AnnealingResult or None
+        The search that found the scheme, where it was one search on one set of rows.
+    importances : dict of str to float
+        See :func:`importances`.
+    """
+
+    scheme: CorrectionScheme
+    trials: tuple[TrialRecord, ...] = ()
+    best: TrialRecord | None = None
+    annealing: AnnealingResult | None = None
+    importances: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyTrial(Generic[W, P]):
+    """One trial, before it is judged and after.
+
+    Attributes
+    ----------
+    number : int
+        Counts the trials of the study from 0.
+    params : dict
+        What Optuna suggested.
+    work : object
+        What `suggest` made of it.
+    metrics : dict of str to float
+        All figures; empty before the trial is judged.
+    found : object or None
+        What judging it found; None where the verdict is that of an earlier run or trial.
+    distributions : dict of str to BaseDistribution
+        What the parameters were drawn from.
+    seconds : float
+        Wall time of judging it; 0 for a repetition.
+    started_ms : int
+        When that began, milliseconds since the epoch.
+    repeats : int or None
+        The earlier trial with the same parameters whose metrics these are.
+    """
+
+    number: int
+    params: dict[str, Any]
+    work: W
+    metrics: dict[str, float]
+    found: P | None = None
+    distributions: dict[str, BaseDistribution] = field(default_factory=dict)
+    seconds: float = 0.0
+    started_ms: int = 0
+    repeats: int | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy on rows that the trial has not seen, a share."""
+        return self.metrics["dev/accuracy"]
+
+    @property
+    def cobias(self) -> float:
+        """COBias on these rows, a share."""
+        return self.metrics["dev/cobias"]
+
+    def record(self, aim: str, **changes: Any) -> TrialRecord:
+        """Return what is recorded of the trial, its value being the metric of that name."""
+        record = TrialRecord(
+            number=self.number,
+            params=self.params,
+            metrics=self.metrics,
+            state="COMPLETE",
+            seconds=self.seconds,
+            started_ms=self.started_ms,
+            value=self.metrics[aim],
+        )
+        return replace(record, **changes)
+
+
+def development_metrics(estimate: ClassificationMetrics) -> dict[str, float]:
+    """Return what a trial is chosen for: accuracy, COBias, and the score, their difference.
+
+    The annealing objective cannot serve here, since trials differ in beta and tau.
+    """
+    return {
+        "dev/score": estimate.accuracy - estimate.cobias,
+        "dev/accuracy": estimate.accuracy,
+        "dev/cobias": estimate.cobias,
+    }
+
+
+def importances(trials: Sequence[StudyTrial[W, P]], aim: str) -> dict[str, float]:
+    """Return the share of each hyperparameter in what sets the good trials apart, by PED-ANOVA.
+
+    Parameters
+    ----------
+    trials : sequence of StudyTrial
+        All of a study, judged.
+    aim : str
+        The metric that tells good trials, the higher the better.
+
+    Returns
+    -------
+    dict of str to float
+        Of those that every trial has and that vary, with sum 1; empty for fewer than 10 trials,
+        or where all trials reached the same.
+    """
+    if len(trials) < _FEWEST_TRIALS or len({trial.metrics[aim] for trial in trials}) == 1:
+        return {}
+    study = optuna.create_study(direction="maximize")
+    study.add_trials(
+        optuna.create_trial(
+            params=trial.params, distributions=trial.distributions, value=trial.metrics[aim]
+        )
+        for trial in trials
+    )
+    drawn = trials[0].distributions
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
+    shares = get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in shares.items() if not drawn[name].single()}
+
+
+@dataclass(frozen=True, slots=True)
+class _TimedJudge(Generic[W, P]):
+    """Runs where the mapper puts it, and takes the time there."""
+
+    judge: Judge[W, P]
+
+    @one_thread()
+    def __call__(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
+        if trial.metrics or trial.repeats is not None:
+            return trial
+        started_ms, clock = time.time_ns() // 1_000_000, time.perf_counter()
+        metrics, found = self.judge(trial)
+        seconds = time.perf_counter() - clock
+        return replace(trial, metrics=metrics, found=found, seconds=seconds, started_ms=started_ms)
+
+
+def sampler_of(
+    name: str, *, space: Mapping[str, Sequence[float]] | None = None, order: int = 0
+) -> Callable[[int], BaseSampler]:
+    """Return what makes Optuna's sampler of a name from the seed of a trial.
+
+    Parameters
+    ----------
+    name : "tpe", "gp", "random" or "grid"
+        The sampler.
+    space : mapping of str to sequence of float, optional
+        With ``grid``: the values that are combined.
+    order : int, optional
+        With ``grid``: seed of the order of its combinations.
+    """
+    if name == "grid":
+        combined = {key: [*values] for key, values in (space or {}).items()}
+        # One order for all trials, so that no combination comes twice.
+        return lambda seed: _GridSampler(combined, seed=order % _SAMPLER_SEEDS)
+    if name == "random":
+        return lambda seed: RandomSampler(seed=seed)
+    if name == "gp":
+        return lambda seed: GPSampler(seed=seed, warn_independent_sampling=False)
+    # Those that are under way count as bad ones, so that the next is tried elsewhere.
+    return lambda seed: TPESampler(constant_liar=True, seed=seed)
+
+
+class _GridSampler(GridSampler):
+    """Does not stop the study after the last combination, which `optimize` alone can."""
+
+    def after_trial(self, *arguments: Any) -> None:
+        """Take no notice."""
+
+
+def run_trials(
+    suggest: Callable[[BaseTrial], W],
+    judge: Judge[W, P],
+    *,
+    aims: Mapping[str, Direction],
+    trials: int,
+    window: int,
+    seed: int,
+    sampler: Callable[[int], BaseSampler] | None = None,
+    first: Mapping[str, Any] | None = None,
+    mapper: Mapper = in_process,
+    stored: StoredStudy | None = None,
+) -> Iterator[StudyTrial[W, P]]:
+    """Let Optuna suggest trials, have them judged, and yield them in order.
+
+    Trial ``n`` is suggested from the metrics of trials ``0`` to ``n - window`` and the parameters
+    of those in between, by a sampler with a seed of its own. So neither the number of CPUs nor
+    when an earlier run was killed changes what is suggested.
+
+    Parameters
+    ----------
+    suggest : callable
+        Draws the parameters of a trial and returns what `judge` needs of them.
+    judge : callable
+        Returns the metrics of a trial and what it found; picklable.
+    aims : mapping of str to {"maximize", "minimize"}
+        The metrics that the study has for objectives.
+    trials : int
+        How many there are.
+    window : int
+        Trials that may be judged at once. Decides what is suggested, so it belongs to the study.
+    seed : int
+        The samplers derive theirs from it.
+    sampler : callable, optional
+        As :func:`sampler_of` returns it; by default that of TPE.
+    first : mapping, optional
+        Parameters of the first trial.
+    mapper : Mapper
+        Where trials are judged.
+    stored : StoredStudy, optional
+        Where the study is kept, by default in memory. Trials that an earlier run finished there
+        are not judged again.
+
+    Yields
+    ------
+    StudyTrial
+        One for each trial. Parameters that come again are not judged again.
+
+    Raises
+    ------
+    StudyStorageError
+        The storage fails, or a trial was under way too often when its process died.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with _opened_study(stored, list(aims.values())) as study:
+        running = _RunningStudy[W, P](
+            study,
+            suggest,
+            [*aims],
+            trials,
+            window,
+            seed,
+            sampler or sampler_of("tpe"),
+            first,
+            _earlier_trials(study),
+        )
+        yield from running.finished_earlier()
+        for trial in mapper(_TimedJudge(judge), running.asked_trials(), ahead=window):
+            yield running.end(trial)
+        running.tell(trials)
+
+
+@dataclass(slots=True)
+class _RunningStudy(Generic[W, P]):
+    """What is under way of a study, and what of it is done."""
+
+    study: optuna.Study
+    suggest: Callable[[BaseTrial], W]
+    aims: list[str]
+    trials: int
+    window: int
+    seed: int
+    sampler: Callable[[int], BaseSampler]
+    first: Mapping[str, Any] | None
+    earlier: dict[int, FrozenTrial]
+    done: list[StudyTrial[W, P]] = field(default_factory=list)
+    asked: dict[int, optuna.Trial] = field(default_factory=dict)
+    #: The first trial of each set of parameters.
+    numbers: dict[frozenset[tuple[str, Any]], int] = field(default_factory=dict)
+
+    def finished_earlier(self) -> Iterator[StudyTrial[W, P]]:
+        """Yield the first trials, as far as an earlier run told them all."""
+        for number in range(self.trials):
+            whole = self.earlier.get(number)
+            if whole is None or whole.state is not TrialState.COMPLETE:
+                return
+            trial = self._begun(number, whole, whole.user_attrs[_VERDICT])
+            yield self._ended(trial)
+
+    def asked_trials(self) -> Iterator[StudyTrial[W, P]]:
+        """Yield the other trials to be judged; the verdicts there are by then are told before."""
+        for number in range(len(self.done), self.trials):
+            self.tell(number - self.window + 1)
+            self.study.sampler = self.sampler(
+                derive_seed(self.seed, "sampler", number) % _SAMPLER_SEEDS
+            )
+            again = self.earlier.get(number)
+            params = again.params if again else self.first if number == 0 else None
+            if params is not None:
+                self.study.enqueue_trial(dict(params))
+            self.asked[number] = asked = self.study.ask()
+            trial = self._begun(number, asked, again.user_attrs.get(_VERDICT) if again else None)
+            # Only now, when it has all its parameters, is it one that can be put in line.
+            asked.set_user_attr(_NUMBER, number)
+            yield trial
+
+    def end(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
+        """Keep the verdict of a judged trial and return it."""
+        trial = self._ended(trial)
+        verdict = {"metrics": trial.metrics, "seconds": trial.seconds}
+        self.asked[trial.number].set_user_attr(_VERDICT, verdict)
+        return trial
+
+    def tell(self, before: int) -> None:
+        """Tell the study the verdicts of all trials before this one."""
+        for number in sorted(number for number in self.asked if number < before):
+            values = [self.done[number].metrics[name] for name in self.aims]
+            self.study.tell(self.asked.pop(number), values)
+
+    def _begun(
+        self, number: int, trial: optuna.Trial | FrozenTrial, verdict: Mapping[str, Any] | None
+    ) -> StudyTrial[W, P]:
+        work = self.suggest(trial)
+        same = self.numbers.setdefault(frozenset(trial.params.items()), number)
+        begun: StudyTrial[W, P] = StudyTrial(
+            number,
+            dict(trial.params),
+            work,
+            {},
+            distributions=dict(trial.distributions),
+            started_ms=_ms(trial),
+        )
+        if same != number:
+            # Its metrics may still be on their way; in its turn they are there.
+            return replace(begun, repeats=same)
+        return replace(begun, **verdict) if verdict else begun
+
+    def _ended(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
+        if trial.repeats is not None:
+            trial = replace(trial, metrics=self.done[trial.repeats].metrics)
+        # What was found is the caller's to keep; the numbers are enough to go on.
+        self.done.append(replace(trial, found=None))
+        return trial
+
+
+def _earlier_trials(study: optuna.Study) -> dict[int, FrozenTrial]:
+    """Return what earlier runs left, by number; trials under way when they were killed fail."""
+    for _ in study.get_trials(deepcopy=False, states=[TrialState.WAITING]):
+        study.tell(study.ask(), state=TrialState.FAIL)
+    for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+        study.tell(trial.number, state=TrialState.FAIL)
+    left: dict[int, FrozenTrial] = {}
+    attempts: Counter[int] = Counter()
+    for trial in study.get_trials(deepcopy=False):
+        if _NUMBER in trial.user_attrs:
+            number = trial.user_attrs[_NUMBER]
+            left[number] = trial
+            attempts[number] += _VERDICT not in trial.user_attrs
+    for number, count in attempts.items():
+        if count >= _ATTEMPTS and left[number].state is TrialState.FAIL:
+            raise StudyStorageError(
+                f"trial {number} was under way {count} times when its process died (parameters "
+                f"{left[number].params}); to try it again, delete the study {study.study_name} "
+                "from optuna_storage"
+            )
+    return left
+
+
+def _ms(trial: optuna.Trial | FrozenTrial) -> int:
+    begin = trial.datetime_start
+    return 0 if begin is None else int(begin.timestamp() * 1000)
+
+
+@contextmanager
+def _opened_study(
+    stored: StoredStudy | None, directions: Sequence[Direction]
+) -> Iterator[optuna.Study]:
+    """Give the study of a cell: a new one, or that of an earlier run of the same code."""
+    if stored is None:
+        yield optuna.create_study(directions=directions)
+        return
+    with stored.storage.opened() as storage:
+        code, name = source_digest(), stored.name
+        with suppress(KeyError):
+            if optuna.load_study(study_name=name, storage=storage).user_attrs.get(_CODE) != code:
+                # Another version may judge the same parameters otherwise.
+                optuna.delete_study(study_name=name, storage=storage)
+        study = optuna.create_study(
+            storage=storage, study_name=name, directions=directions, load_if_exists=True
+        )
+        for key, value in {**stored.notes, _CODE: code}.items():
+            study.set_user_attr(key, value)
+        yield study
