@@ -176,7 +176,7 @@ def test_tune_takes_an_objective_and_tests_the_change(dcs, table, output):
     gain = 100 * (cell["metrics"]["test/accuracy"] - cell["metrics"]["uncorrected/test/accuracy"])
     assert f"accuracy {gain:+.1f} points (p " in outcome.out
     unknown = dcs("tune", table, "--set", "tuner.betta=1", "--output", output)
-    _is_one_line_error(unknown, ["betta", "max_beta"])
+    _is_one_line_error(unknown, ["betta", "bounds"])
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
