@@ -11,7 +11,6 @@ Under the output folder::
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,10 +23,10 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dcs.errors import ConfigError, TrackingError
-from dcs.io import atomic_write_bytes, read_text
+from dcs.io import atomic_write_text, read_text
 from dcs.messages import suggest
 from dcs.validation import first_fault
-from tracking.records import KEY_PATTERN, CellRecord, plain
+from tracking.records import KEY_PATTERN, CellRecord, plain, sealed, text_digest
 
 __all__ = ["Archive", "ArchiveContents", "Sweep", "SweepStatus", "parse_trials"]
 
@@ -155,15 +154,15 @@ class Archive:
             It cannot be written; names the file and the reason.
         """
         path = self.path(record.key)
-        data = record.to_json().encode()
+        text = record.to_json()
         with _writing(path):
-            if not (path.exists() and path.read_bytes() == data):
+            if self.digest(record.key) != text_digest(text):
                 shutil.rmtree(self.cells / record.key, ignore_errors=True)
                 for name, content in (figures or {}).items():
                     figure = self.cells / record.key / name
                     figure.parent.mkdir(parents=True, exist_ok=True)
                     figure.write_bytes(content)
-                atomic_write_bytes(path, data)
+                atomic_write_text(path, sealed(text))
         return path
 
     def read(self, key: str) -> CellRecord:
@@ -194,11 +193,9 @@ class Archive:
         }
 
     def digest(self, key: str) -> str | None:
-        """Return the digest of a record without reading it; None where there is none."""
-        try:
-            return hashlib.sha256(self.path(key).read_bytes()).hexdigest()
-        except FileNotFoundError:
-            return None
+        """Return the digest of a record without reading it whole; None where there is none."""
+        path = self.path(key)
+        return text_digest(path.read_text("utf-8", "replace")) if path.is_file() else None
 
     def load(self, keys: Iterable[str] | None = None) -> ArchiveContents:
         """Read the records of `keys` (all when None); a missing one is simply left out.
@@ -247,7 +244,7 @@ class Archive:
         """Write the description of a sweep, replacing an earlier one."""
         path = self._sweeps / f"{sweep.sweep_key}.json"
         with _writing(path):
-            atomic_write_bytes(path, sweep.model_dump_json(indent=2).encode())
+            atomic_write_text(path, sweep.model_dump_json(indent=2))
 
     def add(self, sweep_key: str, key: str) -> None:
         """Note that a cell belongs to a sweep."""

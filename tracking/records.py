@@ -39,6 +39,8 @@ __all__ = [
     "TrialRecord",
     "TrialState",
     "plain",
+    "sealed",
+    "text_digest",
     "trace_rows",
 ]
 
@@ -58,6 +60,19 @@ TraceRow = tuple[float, float, float, float]
 
 #: Keys of cells and sweeps name files.
 KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+#: How a record ends in a file: with the digest of all before it. Earlier versions wrote none.
+_SEAL = re.compile(r',"digest":"[0-9a-f]{64}"\}$')
+
+
+def sealed(text: str) -> str:
+    """Return the canonical JSON of a record with its digest, as it is kept in files."""
+    return f'{text[:-1]},"digest":"{text_digest(text)}"}}'
+
+
+def text_digest(text: str) -> str:
+    """Return the digest of a record from its canonical JSON, whatever digest it says itself."""
+    return hashlib.sha256(_SEAL.sub("}", text).encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:
@@ -206,7 +221,7 @@ class CellRecord:
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, hexadecimal."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        return text_digest(self.to_json())
 
     def to_json(self) -> str:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""
@@ -221,7 +236,7 @@ class CellRecord:
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "cell record") -> CellRecord:
-        """Read what `to_json` wrote.
+        """Read what `to_json` gave, sealed or not.
 
         Parameters
         ----------
@@ -233,11 +248,14 @@ class CellRecord:
         Raises
         ------
         dcs.errors.TrackingError
-            It is not a cell record, is damaged, or was written by a newer version.
+            It is not a cell record, is damaged, was changed after it had been written, or was
+            written by a newer version.
         """
         body = parse_json(text, source=source, error=TrackingError, finite=False)
         if not isinstance(body, dict) or body.pop("format", None) != RECORD_FORMAT:
             raise TrackingError(f"{source}: not a cell record (no format {RECORD_FORMAT!r})")
+        if body.pop("digest", None) not in (None, text_digest(text)):
+            raise TrackingError(f"{source}: was changed after it had been written")
         version = body.pop("version", None)
         if type(version) is not int or not 1 <= version <= RECORD_VERSION:
             raise TrackingError(

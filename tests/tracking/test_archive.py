@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,26 @@ def test_damaged_files_are_named_and_not_finished(tmp_path: Path) -> None:
     ]
     archive.write(make_cell(1))
     assert list(archive.finished()) == ["cell0001"]
+
+
+def test_an_edited_record_is_not_believed(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    path = archive.write(make_cell(1))
+    path.write_text(path.read_text().replace('"test/accuracy":0.51', '"test/accuracy":0.91'))
+    with pytest.raises(TrackingError, match=r"cell0001\.json: was changed"):
+        archive.read("cell0001")
+    archive.write(make_cell(1))
+    assert archive.finished() == {"cell0001": make_cell(1)}
+
+
+def test_a_pipe_in_the_place_of_a_record_is_refused(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    archive.cells.mkdir()
+    os.mkfifo(archive.path("cell0001"))
+    assert archive.digest("cell0001") is None
+    assert len(archive.load().damaged) == 1
+    with pytest.raises(TrackingError, match="regular file"):
+        archive.write(make_cell(1))
 
 
 @pytest.mark.parametrize(

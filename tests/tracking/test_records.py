@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.errors import TrackingError
-from tracking.records import CellRecord, TrialRecord
+from tracking.records import CellRecord, TrialRecord, sealed, text_digest
 
 from .cells import make_cell
 
@@ -119,3 +119,9 @@ def test_histograms_are_kept_and_a_record_without_them_has_its_old_form() -> Non
     assert older["version"] == 1 and not {"histograms", "importances"} & set(older)
     newest = make_cell(1, histograms=counts, importances={"beta": 0.75, "tau": 0.25})
     assert CellRecord.from_json(newest.to_json()) == newest
+
+
+def test_a_record_reads_the_same_with_its_digest_and_without() -> None:
+    text = make_cell().to_json()
+    assert text_digest(text) == text_digest(sealed(text)) == make_cell().digest
+    assert CellRecord.from_json(text) == CellRecord.from_json(sealed(text)) == make_cell()

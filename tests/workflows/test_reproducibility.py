@@ -78,9 +78,10 @@ def tables(output: Path) -> dict[str, bytes]:
 
 def results(output: Path) -> dict[str, str]:
     """Return the text of every record without what is measured anew each time."""
+    records = Archive(output).load().records
     return {
-        path.stem: json.dumps(without_times(json.loads(path.read_text())), sort_keys=True)
-        for path in sorted(output.glob("cells/*.json"))
+        key: json.dumps(without_times(json.loads(record.to_json())), sort_keys=True)
+        for key, record in records.items()
     }
 
 
