@@ -33,9 +33,6 @@ LOGGED_ARTIFACTS: Final = "mlflow.loggedArtifacts"
 CELL_FILE: Final = "cell.json"
 SCHEME_FILE: Final = "scheme.json"
 CLASS_ACCURACIES_FILE: Final = "class_accuracies.json"
-TRIALS_FILE: Final = "trials.json"
-PROVENANCE_FILE: Final = "provenance.json"
-TRACEBACK_FILE: Final = "traceback.txt"
 LEADERBOARD_FILE: Final = "leaderboard.json"
 LEADERBOARD_TEXT: Final = "leaderboard.md"
 TABLES_FOLDER: Final = "tables"
@@ -47,7 +44,7 @@ TRACE_PREFIX: Final = "anneal/"
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 _EMPTY_SEGMENTS = re.compile(r"/{2,}")
-_NAME_LIMIT = 250
+NAME_LIMIT: Final = 250
 PARAM_LIMIT: Final = 6000
 TAG_LIMIT: Final = 8000
 DATASET_DIGEST_LIMIT: Final = 36
@@ -66,11 +63,11 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
         segments = [
             part if part.strip(".") else "_" * max(1, len(part)) for part in base.split("/")
         ]
-        base = "/".join(segments)[:_NAME_LIMIT].rstrip("/") or "_"
+        base = "/".join(segments)[:NAME_LIMIT].rstrip("/") or "_"
         candidate, count = base, 1
         while candidate in taken:
             count += 1
-            candidate = f"{base[: _NAME_LIMIT - 6]}_{count}"
+            candidate = f"{base[: NAME_LIMIT - 6]}_{count}"
         taken.add(candidate)
         result[name] = candidate
     return result

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracking.store import queries
+from tracking.store.queries import stored_cells
 
 from .nodes import add_node
 from .processes import kill_worker, wait_for
@@ -52,19 +53,14 @@ def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, tmp_path
     }
     cells = queries.cells(f"sqlite:///{tmp_path / 'mlflow.db'}", CONFIG.name)
     assert sorted(cells["status"]) == ["FAILED", "FAILED", "FINISHED"]
-    for key in cells[cells["status"] == "FAILED"]["cell_key"]:
-        (artifact,) = tmp_path.glob(f"mlartifacts/**/{_run_of(cells, key)}/**/traceback.txt")
-        assert "Traceback" in artifact.read_text()
+    for cell in stored_cells(f"sqlite:///{tmp_path / 'mlflow.db'}", CONFIG.name):
+        assert cell.record.finished or "Traceback" in cell.record.error
     again, _ = sweep(tmp_path, poisoned)
     assert results(again) == results(records)
     retried, _ = sweep(tmp_path, poisoned, retry=True)
     assert len(kept(tmp_path)) == 3
     cells = queries.cells(f"sqlite:///{tmp_path / 'mlflow.db'}", CONFIG.name)
     assert len(cells) == 3
-
-
-def _run_of(cells, key: str) -> str:
-    return str(cells.set_index("cell_key").loc[key, "run_id"])
 
 
 @pytest.mark.parametrize("killer", ["abort"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ from dcs.io import atomic_write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ResultTable", "RowKind", "columns_json", "to_markdown", "to_mlflow_json"]
+__all__ = ["ResultTable", "RowKind", "to_markdown", "to_mlflow_json"]
 
 RowKind = Literal["measured", "paper", "difference"]
 
@@ -167,13 +167,8 @@ def to_mlflow_json(frame: pd.DataFrame) -> str:
     """
     # JSON has neither NaN nor the NA of columns of text and whole numbers.
     plain = frame.astype(object).where(frame.notna(), None)
-    return columns_json({str(name): plain[name].tolist() for name in plain.columns})
-
-
-def columns_json(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Return columns of equal length in the form that `mlflow.load_table` reads."""
-    rows = [[_json_value(value) for value in row] for row in zip(*columns.values(), strict=True)]
-    return json.dumps({"columns": list(columns), "data": rows}, allow_nan=False)
+    rows = [[_json_value(value) for value in row] for row in plain.to_numpy().tolist()]
+    return json.dumps({"columns": list(map(str, plain)), "data": rows}, allow_nan=False)
 
 
 def _json_value(value: Any) -> Any:

@@ -13,7 +13,7 @@ from dcs.evaluation.formatting import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
 from tracking.results.settings import axes_of, main_cells, objective_label, setting
-from tracking.schema import IDENTITY_TAGS, flatten
+from tracking.schema import IDENTITY_TAGS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,6 @@ __all__ = [
     "ordered",
     "shots_rank",
     "shots_text",
-    "trial_columns",
     "trial_score",
     "trials_frame",
 ]
@@ -185,22 +184,6 @@ def importances_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ("parameter",),
         ("importance",),
     )
-
-
-def trial_columns(trials: Sequence[TrialRecord]) -> dict[str, list[Any]]:
-    """Return the trials of a cell as columns: ``params.<name>`` and ``metrics.<name>`` too."""
-    rows = [
-        {
-            "trial": trial.number,
-            "state": trial.state,
-            "value": trial.value,
-            "seconds": trial.seconds,
-            **flatten({"params": trial.params, "metrics": trial.metrics}),
-        }
-        for trial in trials
-    ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _tidy(

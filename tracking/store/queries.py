@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import TrackingError
@@ -85,7 +86,7 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
         When there is no such experiment, it was deleted, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    runs = search_runs(client, experiment_id, _CELLS)
+    runs = _each_once(search_runs(client, experiment_id, _CELLS))
     return _frame([_values(run) | _about(run) for run in runs], CELL_COLUMNS)
 
 
@@ -104,7 +105,7 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
     pandas.DataFrame
         ``run_id``, ``cell_key``, ``status``, ``trial``, ``state``, ``started``, ``seconds``,
         also where there are no trials; then metrics and ``params.<name>``. Where a sweep gave no
-        runs to its trials, the artifact ``trials.json`` of each cell has them all.
+        runs to its trials, the records of `stored_cells` have them all.
 
     Raises
     ------
@@ -116,7 +117,7 @@ def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -
     where = f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}' and tags.`{schema.TRIAL_NUMBER}` != ''"
     if cell_key is not None:
         where += f" and tags.`{schema.CELL_KEY}` = '{cell_key}'"
-    runs = search_runs(client, experiment_id, where)
+    runs = _each_once(search_runs(client, experiment_id, where))
     return _frame([_values(run) | _about(run) for run in runs], TRIAL_COLUMNS)
 
 
@@ -144,10 +145,23 @@ def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
     where = f"{_CELLS} and attributes.status = 'FINISHED'"
     rows = [
         _about(run) | correction
-        for run in search_runs(client, experiment_id, where)
+        for run in _each_once(search_runs(client, experiment_id, where))
         for correction in (_record(client, run, None).scheme or {}).get("corrections", ())
     ]
     return _frame(rows, SCHEME_COLUMNS)
+
+
+def _each_once(runs: Iterable[Run]) -> list[Run]:
+    """Return one run of each cell and trial, where several drivers wrote it: a finished one."""
+    kept: dict[tuple[str | None, ...], Run] = {}
+    rank = defaultdict(lambda: 2, FINISHED=0, FAILED=1)
+    for run in runs:
+        tags = run.data.tags
+        name = tags.get(schema.CELL_KEY, run.info.run_id), tags.get(schema.TRIAL_NUMBER)
+        other = kept.setdefault(name, run)
+        if rank[run.info.status] < rank[other.info.status]:
+            kept[name] = run
+    return list(kept.values())
 
 
 def _about(run: Run) -> dict[str, Any]:
@@ -206,7 +220,7 @@ def stored_cells(
     client, experiment_id = open_experiment(tracking_uri, experiment)
     cells = [
         _stored(client, run, archive)
-        for run in search_runs(client, experiment_id, _CELLS)
+        for run in _each_once(search_runs(client, experiment_id, _CELLS))
         if run.info.status in ("FINISHED", "FAILED")
     ]
     if not cells:
@@ -232,7 +246,7 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     found = [
         run
         for experiment_id in ids
-        for run in search_runs(client, experiment_id, _CELLS)
+        for run in _each_once(search_runs(client, experiment_id, _CELLS))
         if run.info.run_id.startswith(name)
         or run.data.tags.get(schema.CELL_KEY, "").startswith(name)
     ]

@@ -1,4 +1,4 @@
-"""Records sweeps: on disk first, and by a thread in the background into a tracking store."""
+"""Records sweeps: on disk first, and by threads in the background into a tracking store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,9 @@ _log = logging.getLogger("tracking")
 
 #: Seconds until a store that was away is tried again.
 _PAUSE = 15.0
+
+#: How many cells are written at a time to a store that takes several; SQLite has one writer.
+_WRITERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +96,25 @@ class Recorder:
         it is logged.
     progress : callable, optional
         Called after each cell that was looked at.
+    writers : int, optional
+        How many cells are written at a time; by default one to SQLite, several to other stores.
     **sweep
         The fields of a `tracking.archive.Sweep`: ``experiment`` and ``sweep_key``, and by choice
         ``sweep_params``, ``run_name``, ``trials``, ``figures``.
+
+    Attributes
+    ----------
+    recorded : int
+        Cells that this recorder has written to the store so far.
+    idle : bool
+        Whether the store had everything already when the sweep ended.
 
     Raises
     ------
     dcs.errors.ConfigError
         The store or an option is not allowed.
     dcs.errors.TrackingError
-        Another process records the same sweep.
+        Another process records the same sweep from the same folder.
     """
 
     def __init__(
@@ -110,37 +123,40 @@ class Recorder:
         *,
         output: Path | str,
         warn: Callable[[str], None] = _log.warning,
-        progress: Callable[[], None] | None = None,
+        progress: Callable[[], None] = lambda: None,
+        writers: int | None = None,
         **sweep: Any,
     ) -> None:
         self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
         self.archive = Archive(output)
         try:
-            described = Sweep(tracking_uri=stored_uri(self.tracking_uri, output), **sweep)
+            self._sweep = Sweep(tracking_uri=stored_uri(self.tracking_uri, output), **sweep)
         except ValidationError as error:
             raise ConfigError(f"tracking: {first_fault(error)}") from None
-        self._sweep_key = described.sweep_key
         # Imported here and not by the thread, where it would race with the imports of others.
         load_client_class()
-        self._lock = self.archive.lock(described)
-        self.archive.save_sweep(described)
-        self._keys = set(self.archive.keys(self._sweep_key))
-        self._closed = False
+        self.recorded = 0
+        self.idle = False
+        self._writers = writers or (1 if self.tracking_uri.startswith("sqlite") else _WRITERS)
+        self._warn: Callable[[str], None] | None = warn
+        self._progress = progress
+        self._lock = self.archive.lock(self._sweep)
+        self.archive.save_sweep(self._sweep)
+        # What must be sent, and what other threads say of it: a signal handler may use the queue
+        # at any moment.
+        self._todo = dict.fromkeys(self.archive.keys(self._sweep.sweep_key))
+        self._queue: SimpleQueue[str | None] = SimpleQueue()
+        self._keys = set(self._todo)
+        self._counting = threading.Lock()
+        self._problems: dict[str, str] = {}
+        self._trouble: str | None = None
+        self._stop: tuple[SweepStatus, float | None] | None = None
+        self._runs: SweepRuns | None = None
+        self._ended = False
         self._report: RecorderReport | None = None
-        self._sender = _Sender(
-            self.tracking_uri, self.archive, described, warn=warn, progress=progress
-        )
+        self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
+        self._thread.start()
         atexit.register(self.close)
-
-    @property
-    def idle(self) -> bool:
-        """Whether the store had everything already when the sweep ended."""
-        return self._sender.idle
-
-    @property
-    def recorded(self) -> int:
-        """How many cells this recorder has written to the store so far."""
-        return self._sender.recorded
 
     def record(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> None:
         """Keep a finished cell and have it recorded; returns once it is safe on the disk.
@@ -160,14 +176,14 @@ class Recorder:
         dcs.errors.TrackingError
             The recorder is closed or the disk takes no more.
         """
-        if self._closed:
+        if self._stop is not None:
             raise TrackingError(f"cell {record.key}: the recorder of this sweep is closed")
         # A key without its record is no harm; a record without its key would not be sent.
         if record.key not in self._keys:
-            self.archive.add(self._sweep_key, record.key)
+            self.archive.add(self._sweep.sweep_key, record.key)
             self._keys.add(record.key)
         self.archive.write(record, figures)
-        self._sender.send(record.key)
+        self._queue.put(record.key)
 
     def finish(self, status: SweepStatus = "FINISHED") -> RecorderReport:
         """Record everything, write the tables and figures of the sweep, and end its run.
@@ -224,71 +240,25 @@ class Recorder:
 
     def _end(self, status: SweepStatus, timeout: float | None) -> RecorderReport:
         if self._report is None:
-            self._closed = True
-            self._sender.stop(status, timeout)
+            # The later call is the more urgent one: Ctrl-C while the end is waited for.
+            self._stop = status, None if timeout is None else time.monotonic() + timeout
+            self._queue.put(None)
             # A request under way is not interrupted, but not waited for beyond its timeout.
-            gone = self._sender.join(None if timeout is None else timeout + 10.0)
-            self._report = self._sender.report(status)
-            if gone:
+            self._thread.join(None if timeout is None else timeout + 10.0)
+            self._report = self._reported(status)
+            if not self._thread.is_alive():
                 self._lock.release()
             atexit.unregister(self.close)
         return self._report
 
-
-class _Sender:
-    """The thread that writes the records of one sweep to its store, and ends the sweep there.
-
-    Other threads reach it through a queue alone, which a signal handler may use at any moment.
-    """
-
-    def __init__(
-        self,
-        uri: str,
-        archive: Archive,
-        sweep: Sweep,
-        *,
-        warn: Callable[[str], None],
-        progress: Callable[[], None] | None,
-    ) -> None:
-        self.recorded = 0
-        self.idle = False
-        self._uri = uri
-        self._archive = archive
-        self._sweep = sweep
-        self._warn = warn
-        self._progress = progress
-        self._queue: SimpleQueue[str | None] = SimpleQueue()
-        self._todo = dict.fromkeys(archive.keys(sweep.sweep_key))
-        self._stop: tuple[SweepStatus, float | None] | None = None
-        self._runs: SweepRuns | None = None
-        self._problems: dict[str, str] = {}
-        self._trouble: str | None = None
-        self._warned = False
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name="dcs-recorder", daemon=True)
-        self._thread.start()
-
-    def send(self, key: str) -> None:
-        self._queue.put(key)
-
-    def stop(self, status: SweepStatus, timeout: float | None) -> None:
-        """End the sweep once all is sent, or after `timeout` seconds; does not wait."""
-        # The later call is the more urgent one: Ctrl-C while the end is waited for.
-        self._stop = status, None if timeout is None else time.monotonic() + timeout
-        self._queue.put(None)
-
-    def join(self, timeout: float | None) -> bool:
-        """Wait for the end; False if it has not come in time."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
     def _run(self) -> None:
         while True:
             try:
-                self._open()
-                while (key := self._next()) is not None:
-                    self._send_one(key)
-                self._conclude()
+                runs = self._open()
+                while self._has_work():
+                    self._send(runs, self._todo)
+                    runs = self._open()
+                self._conclude(runs)
                 return
             except Exception as error:
                 # Whatever goes wrong here must not take the sweep with it.
@@ -309,72 +279,98 @@ class _Sender:
                 if (key := self._queue.get(timeout=wait)) is not None:
                     self._todo[key] = None
 
-    def _next(self) -> str | None:
-        """Wait for the next key; None to conclude."""
+    def _has_work(self) -> bool:
+        """Wait for cells to send; False once there is nothing left or no time."""
         self._collect(0.0)
         while not self._todo and self._stop is None:
             if (key := self._queue.get()) is not None:
                 self._todo[key] = None
+        return bool(self._todo) and not self._is_late
+
+    @property
+    def _is_late(self) -> bool:
         deadline = self._stop[1] if self._stop is not None else None
-        late = deadline is not None and time.monotonic() > deadline
-        return None if late else next(iter(self._todo), None)
+        return deadline is not None and time.monotonic() > deadline
 
     def _open(self) -> SweepRuns:
         if self._runs is None:
-            client = open_client(self._uri)
-            location = artifact_location(self._uri, self._archive.output, self._sweep.experiment)
+            client = open_client(self.tracking_uri)
+            place = artifact_location(
+                self.tracking_uri, self.archive.output, self._sweep.experiment
+            )
             with quietly():
-                self._runs = SweepRuns(client, self._sweep, location=location)
+                self._runs = SweepRuns(client, self._sweep, location=place)
             self._trouble = None
         return self._runs
 
-    def _send_one(self, key: str) -> None:
+    def _send(self, runs: SweepRuns, keys: Iterable[str]) -> None:
+        """Have the store hold the records of cells, those that fail in a second attempt."""
+        left = deque(keys)
+        failed: dict[str, Exception] = {}
+
+        def write() -> None:
+            while left and not failed and not self._is_late:
+                with suppress(IndexError):  # Another thread was faster.
+                    key = left.popleft()
+                    try:
+                        self._send_one(runs, key)
+                    except Exception as error:
+                        failed[key] = error
+
+        helpers = [
+            threading.Thread(target=write, daemon=True)
+            for _ in range(min(self._writers, len(left)) - 1)
+        ]
+        with quietly():
+            for helper in helpers:
+                helper.start()
+            write()
+            for helper in helpers:
+                helper.join()
+        for key, error in failed.items():
+            _log.debug("cell %s was not taken", key, exc_info=error)
+            self._problems[key] = named(error)
+            # Opening it again tells whether the store is away or the record at fault.
+            self._runs = None
+            runs = self._open()
+            with quietly():
+                try:
+                    self._send_one(runs, key)
+                except Exception as again:
+                    self._problems[key] = named(again)
+                    self._runs = None
+                    self._open().forget_cell(key)
+                    self._done(key)
+
+    def _send_one(self, runs: SweepRuns, key: str) -> None:
         """Have the store hold the record of a cell as it is on disk."""
-        digest = self._archive.digest(key)
-        if digest is not None and not self._holds(key, digest):
+        digest = self.archive.digest(key)
+        written = digest is not None and runs.keep(key, digest) is None
+        if written:
             try:
-                record = self._archive.read(key)
+                record = self.archive.read(key)
             except TrackingError as error:
                 self._problems[key] = str(error)
+                written = False
             else:
-                self._upsert(record)
-        del self._todo[key]
-        if self._progress is not None:
+                runs.write_cell(record, self.archive.figures(key))
+                self._problems.pop(key, None)
+        self._done(key, written=written)
+
+    def _done(self, key: str, *, written: bool = False) -> None:
+        with self._counting:
+            self.recorded += written
+            self._todo.pop(key, None)
             self._progress()
 
-    def _holds(self, key: str, digest: str) -> bool:
-        with quietly():
-            return self._open().keep(key, digest) is not None
-
-    def _upsert(self, record: CellRecord) -> None:
-        """Write a cell, a second time if the store fails but still answers."""
-        figures = self._archive.figures(record.key)
-        for _ in range(2):
-            runs = self._open()
-            try:
-                with quietly():
-                    runs.write_cell(record, figures)
-            except Exception as error:
-                _log.debug("cell %s was not taken", record.key, exc_info=True)
-                # Opening it again tells whether the store is away or the record at fault.
-                self._runs = None
-                self._problems[record.key] = named(error)
-            else:
-                self._problems.pop(record.key, None)
-                self.recorded += 1
-                return
-        with quietly():
-            self._open().forget_cell(record.key)
-
-    def _conclude(self) -> None:
-        runs = self._open()
+    def _conclude(self, runs: SweepRuns) -> None:
         status, deadline = self._stop or ("KILLED", None)
         self._remember_end(status)
         if runs.status == status:
             self.idle = self._ended = True
             return
-        keys = self._archive.keys(self._sweep.sweep_key)
-        records = list(self._archive.load(keys).records.values())
+        keys = self.archive.keys(self._sweep.sweep_key)
+        records = list(self.archive.load(keys).records.values())
         with quietly():
             try:
                 runs.write_summary(records)
@@ -401,24 +397,24 @@ class _Sender:
     def _remember_end(self, status: SweepStatus) -> None:
         self._sweep = self._sweep.model_copy(update={"status": status})
         try:
-            self._archive.save_sweep(self._sweep)
+            self.archive.save_sweep(self._sweep)
         except TrackingError as error:
             self._trouble = one_line(error)  # A sweep without a known end counts as killed.
 
     def _say_unavailable(self, error: Exception) -> None:
         self._runs = None
         self._trouble = one_line(error)
-        if not self._warned:
-            self._warned = True
-            self._warn(
-                f"tracking store {redact(self._uri)} cannot be used ({self._trouble}); "
-                f"results are kept in {self._archive.output} and recorded when it can"
+        if self._warn is not None:
+            warn, self._warn = self._warn, None
+            warn(
+                f"tracking store {redact(self.tracking_uri)} cannot be used ({self._trouble}); "
+                f"results are kept in {self.archive.output} and recorded when it can"
             )
 
-    def report(self, status: SweepStatus) -> RecorderReport:
+    def _reported(self, status: SweepStatus) -> RecorderReport:
         """Return what has become of the records so far."""
         pending = {*self._todo, *self._problems}
-        uri, name = redact(self._uri), self._sweep.experiment
+        uri, name = redact(self.tracking_uri), self._sweep.experiment
         idle = not self.recorded and not pending
         new = "nothing new to record" if idle else f"{self.recorded} cells recorded"
         message = f"{new} in experiment {name!r} of {uri}"
@@ -426,7 +422,7 @@ class _Sender:
             reason = next(filter(None, [self._trouble, *self._problems.values()]), "out of time")
             message += (
                 f"; {len(pending)} pending ({reason}): "
-                f"`dcs sync --output {self._archive.output}` records them"
+                f"`dcs sync --output {self.archive.output}` records them"
             )
         return RecorderReport(
             parent_run_id=self._runs.parent_id if self._runs else None,

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dcs.evaluation.formatting import percent
+from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.archive import Sweep
 from tracking.environment import git_commit, user_name
-from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord
-from tracking.results.formats import columns_json
-from tracking.results.frames import has_chosen, trial_columns, trial_score
+from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord, sealed, text_digest
+from tracking.results.frames import has_chosen, trial_score
 from tracking.results.settings import objective_label, own_setting
 from tracking.results.tables import table_files
 from tracking.store.client import check_active, search_runs
-from tracking.store.serving import save_scheme_model
+from tracking.store.serving import scheme_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,21 +30,35 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepRuns", "cell_name", "chosen", "setting_tags", "thin"]
 
-#: At most so many points of an annealing trace become step metrics; the record has them all.
-_TRACE_POINTS = 100
+#: At most so many points of an annealing trace become step metrics, of which each costs as much as
+#: any metric; the record has them all.
+_TRACE_POINTS = 25
 
 _COMPLETE = ("FINISHED", "FAILED")
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What must be known of a run that the store has already."""
+    """What must be known of a cell's run that the store has already."""
 
     id: str
+    key: str
     status: str
     digest: str | None
     parent: str | None
     deleted: bool
+
+    @classmethod
+    def of(cls, run: Run) -> _Found:
+        tags = run.data.tags
+        return cls(
+            id=str(run.info.run_id),
+            key=tags.get(schema.CELL_KEY, ""),
+            status=str(run.info.status),
+            digest=tags.get(schema.RECORD_DIGEST),
+            parent=tags.get(schema.PARENT),
+            deleted=run.info.lifecycle_stage == "deleted",
+        )
 
 
 class SweepRuns:
@@ -72,8 +87,8 @@ class SweepRuns:
         # One listing instead of a search per cell, which gets slower with every run.
         self._cells: dict[str, list[_Found]] = {}
         for run in search_runs(client, self.experiment_id, _kind(schema.KIND_CELL), deleted=True):
-            name = run.data.tags.get(schema.CELL_KEY, "")
-            self._cells.setdefault(name, []).append(_found(run))
+            found = _Found.of(run)
+            self._cells.setdefault(found.key, []).append(found)
 
     def keep(self, key: str, digest: str) -> str | None:
         """Return the complete run of a record, and delete whatever else has the cell's key.
@@ -98,14 +113,14 @@ class SweepRuns:
 
     def write_cell(self, record: CellRecord, figures: Mapping[str, bytes]) -> str:
         """Write a cell once, with its trials and artifacts, and return its run id."""
-        digest = record.digest
-        kept = self.keep(record.key, digest)
-        if kept is not None:
+        text = record.to_json()
+        digest = text_digest(text)
+        if (kept := self.keep(record.key, digest)) is not None:
             return kept
         if self.status != "RUNNING":
             self._client.update_run(self.parent_id, status="RUNNING")
             self.status = "RUNNING"
-        run = _found(
+        run = _Found.of(
             self._client.create_run(
                 self.experiment_id,
                 start_time=record.started_ms,
@@ -115,17 +130,44 @@ class SweepRuns:
         )
         self._cells[record.key] = [run]
         self._client.log_batch(
-            run.id, self._cell_metrics(record), _params({**record.identity, **record.params})
+            run.id, _cell_metrics(record), _params({**record.identity, **record.params})
         )
         if inputs := _datasets(record):
             self._client.log_inputs(run.id, inputs)
-        scheme = record.scheme if has_chosen(record) else None
-        self._log_files(run.id, {**_cell_files(record), **figures}, scheme)
+        files: dict[str, str | bytes] = {schema.CELL_FILE: sealed(text), **figures}
+        if record.scheme is not None:
+            files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
+            if has_chosen(record):
+                files |= scheme_model(record.scheme, run_id=run.id)
+        self._log_files(run.id, files)
         for trial in chosen(record, self._sweep.trials):
             self._write_trial(trial, record, run.id)
+        if (other := self._written_elsewhere(record, run.id)) is not None:
+            self._delete(run)
+            self._cells[record.key] = [replace(other, digest=digest, status=record.status)]
+            return other.id
         self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
         self._cells[record.key] = [replace(run, status=record.status)]
         return run.id
+
+    def _written_elsewhere(self, record: CellRecord, claim: str) -> _Found | None:
+        """Return the run of a cell that a driver with another output folder is faster with.
+
+        What the store had at first is gone by now. Of two runs that both still run the lower id
+        stays: whoever of the two looks later sees the other.
+        """
+        # By name: a store searches its runs faster than their tags.
+        for run in self._search(f"attributes.run_name = '{cell_name(record)}'"):
+            other = _Found.of(run)
+            if other.key != record.key or other.id == claim:
+                continue
+            if other.status in ("FINISHED", record.status):
+                return other
+            if other.status == "RUNNING" and other.id < claim:
+                return other
+            if other.status == "FAILED":
+                self._delete(other)
+        return None
 
     def forget_cell(self, key: str) -> None:
         """Delete what an attempt left of a cell that the store does not take."""
@@ -146,7 +188,10 @@ class SweepRuns:
             "cells/failed": sum(not cell.finished for cell in cells),
         }
         note = schema.shorten(files[schema.LEADERBOARD_TEXT], schema.TAG_LIMIT)
-        listed = _logged_tables(name for name in files if name.endswith(".json"))
+        # The form and the order of the keys that `mlflow.load_table` searches for.
+        listed = json.dumps(
+            [{"path": name, "type": "table"} for name in files if name.endswith(".json")]
+        )
         self._client.log_batch(
             self.parent_id,
             [Metric(name, float(value), now, 0) for name, value in counts.items()],
@@ -162,21 +207,12 @@ class SweepRuns:
         self._client.set_terminated(self.parent_id, status)
         self.status = status
 
-    def _log_files(
-        self,
-        run_id: str,
-        files: Mapping[str, str | bytes],
-        scheme: Mapping[str, Any] | None = None,
-    ) -> None:
-        if not files:
-            return
+    def _log_files(self, run_id: str, files: Mapping[str, str | bytes]) -> None:
         with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
             for name, content in files.items():
                 path = Path(folder) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.encode() if isinstance(content, str) else content)
-            if scheme is not None:
-                save_scheme_model(Path(folder) / schema.MODEL_FOLDER, scheme, run_id=run_id)
             self._client.log_artifacts(run_id, folder)
 
     def _experiment(self, location: str | None) -> str:
@@ -197,13 +233,17 @@ class SweepRuns:
         """Find or make the run of the sweep; returns its id and status."""
         sweep = self._sweep
         where = f"{_kind(schema.KIND_SWEEP)} and tags.`{schema.SWEEP_KEY}` = '{sweep.sweep_key}'"
-        parent = next(search_runs(self._client, self.experiment_id, where), None)
+        parent = next(self._search(where), None)
         if parent is None:
-            parent = self._client.create_run(
+            made = self._client.create_run(
                 self.experiment_id,
                 tags=self._tags(schema.KIND_SWEEP) | self._authorship(),
                 run_name=sweep.run_name or sweep.experiment,
             )
+            # Another driver may have made one at the same time; both take the earliest.
+            parent = next(self._search(where), made)
+            if parent.info.run_id != made.info.run_id:
+                self._client.delete_run(made.info.run_id)
         run_id, had = str(parent.info.run_id), parent.data.params
         params = [param for param in _params(sweep.sweep_params) if param.key not in had]
         self._client.log_batch(run_id, params=params)
@@ -244,27 +284,12 @@ class SweepRuns:
             schema.PARENT: self.parent_id,
             schema.CELL_KEY: record.key,
             schema.RECORD_DIGEST: digest,
+            schema.NOTE: schema.shorten(cell_note(record), schema.TAG_LIMIT),
         }
         for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS):
             if record.identity.get(name) is not None:
                 tags[f"dcs.{name}"] = schema.shorten(record.identity[name], schema.TAG_LIMIT)
-        logged = [schema.TRIALS_FILE] if record.trials else []
-        if record.class_accuracies:
-            logged.append(schema.CLASS_ACCURACIES_FILE)
-        return tags | ({schema.LOGGED_ARTIFACTS: _logged_tables(logged)} if logged else {})
-
-    def _cell_metrics(self, record: CellRecord) -> list[Metric]:
-        from mlflow.entities import Metric
-
-        at = record.finished_ms
-        metrics = _metrics(record.metrics, at)
-        steps = thin(len(record.trace), _TRACE_POINTS)
-        span = (at - record.started_ms) / max(1, len(record.trace))
-        for step in steps:
-            when = int(record.started_ms + span * (step + 1))
-            for column, value in zip(TRACE_COLUMNS, record.trace[step], strict=True):
-                metrics.append(Metric(schema.TRACE_PREFIX + column, value, when, step))
-        return metrics
+        return tags
 
     def _write_trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> None:
         tags = self._tags(schema.KIND_TRIAL) | {
@@ -284,17 +309,6 @@ class SweepRuns:
         self._client.log_batch(run.info.run_id, _metrics(values, end), _params(trial.params))
         status = "FAILED" if trial.state == "FAIL" else "FINISHED"
         self._client.set_terminated(run.info.run_id, status, end_time=end)
-
-
-def _found(run: Run) -> _Found:
-    tags = run.data.tags
-    return _Found(
-        id=str(run.info.run_id),
-        status=str(run.info.status),
-        digest=tags.get(schema.RECORD_DIGEST),
-        parent=tags.get(schema.PARENT),
-        deleted=run.info.lifecycle_stage == "deleted",
-    )
 
 
 def _kind(kind: str) -> str:
@@ -322,11 +336,26 @@ def thin(length: int, limit: int) -> list[int]:
 
 
 def cell_name(record: CellRecord) -> str:
-    """Return the name that MLflow lists a cell by."""
+    """Return the name that MLflow lists a cell by, fit for a search too."""
     who = record.identity
     forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
     parts = [form.format(who[name]) for name, form in forms.items() if name in who]
-    return ", ".join(filter(None, (" ".join(parts) or record.key, own_setting(record))))
+    name = ", ".join(filter(None, (" ".join(parts) or record.key, own_setting(record))))
+    return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
+
+
+def cell_note(record: CellRecord) -> str:
+    """Return the description of a cell: its result and its scheme in words, or its error."""
+    if record.error is not None:
+        return f"```text\n{record.error}\n```"
+    lines = [
+        f"{title}: {percent(record.metrics.get(f'uncorrected/test/{name}'))} % of the test rows "
+        f"uncorrected, {percent(record.metrics.get(f'test/{name}'))} % corrected."
+        for name, title in (("accuracy", "Accuracy"), ("cobias", "COBias"))
+    ]
+    if record.scheme is not None:
+        lines += CorrectionScheme.from_dict(record.scheme).explain()
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def setting_tags(record: CellRecord) -> dict[str, str]:
@@ -339,40 +368,20 @@ def setting_tags(record: CellRecord) -> dict[str, str]:
     return {f"dcs.{name}": str(value) for name, value in values.items() if value is not None}
 
 
-def _cell_files(record: CellRecord) -> dict[str, str]:
-    files = {
-        schema.CELL_FILE: record.to_json(),
-        schema.PROVENANCE_FILE: json.dumps(record.provenance, indent=2, sort_keys=True),
-    }
-    if record.scheme is not None:
-        files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
-    if record.class_accuracies:
-        files[schema.CLASS_ACCURACIES_FILE] = columns_json(record.class_accuracies)
-    if record.trials:
-        files[schema.TRIALS_FILE] = columns_json(trial_columns(record.trials))
-    if record.error:
-        files[schema.TRACEBACK_FILE] = record.error
-    return files
-
-
 def _datasets(record: CellRecord) -> list[DatasetInput]:
-    """Return the tables that a cell was tuned and tested on, as MLflow's datasets.
-
-    The numbers stay where they are: name, digest, size and provenance are logged.
-    """
+    """Return the tables of a cell as MLflow's datasets: what they are, without their numbers."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    described = record.provenance.get("tables", {})
+    who = [str(record.identity[name]) for name in ("task", "model") if name in record.identity]
     classes = [str(name) for name in record.class_accuracies.get("class", [])]
     columns = [{"type": "double", "name": f"p:{name}", "required": True} for name in classes]
     columns.append({"type": "long", "name": "label", "required": True})
     inputs = []
-    for split, digest_name in (("optimization", "optimization_digest"), ("test", "test_digest")):
-        digest = record.identity.get(digest_name)
+    for split in ("optimization", "test"):
+        digest = record.identity.get(f"{split}_digest")
         if digest is None:
             continue
-        about = described.get(split, {}) if isinstance(described, Mapping) else {}
-        who = [str(record.identity[name]) for name in ("task", "model") if name in record.identity]
+        about = record.provenance.get("tables", {}).get(split, {})
         tags = {name: str(value) for name, value in {**about, "digest": digest}.items()}
         dataset = Dataset(
             name=schema.shorten(" ".join([*who, split]), 500),
@@ -387,9 +396,17 @@ def _datasets(record: CellRecord) -> list[DatasetInput]:
     return inputs
 
 
-def _logged_tables(names: Iterable[str]) -> str:
-    # The form and the order of the keys that `mlflow.load_table` searches for.
-    return json.dumps([{"path": name, "type": "table"} for name in names])
+def _cell_metrics(record: CellRecord) -> list[Metric]:
+    from mlflow.entities import Metric
+
+    at = record.finished_ms
+    metrics = _metrics(record.metrics, at)
+    span = (at - record.started_ms) / max(1, len(record.trace))
+    for step in thin(len(record.trace), _TRACE_POINTS):
+        when = int(record.started_ms + span * (step + 1))
+        for column, value in zip(TRACE_COLUMNS, record.trace[step], strict=True):
+            metrics.append(Metric(schema.TRACE_PREFIX + column, value, when, step))
+    return metrics
 
 
 def _params(values: Mapping[str, Any]) -> list[Param]:

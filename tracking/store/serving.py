@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -21,24 +19,30 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow.models import ModelSignature
 
-__all__ = ["model_uri", "register_scheme", "save_scheme_model"]
+__all__ = ["model_uri", "register_scheme", "scheme_model"]
 
 _CODE = Path(__file__).with_name("scheme_model.py")
 
+_DESCRIPTION = f"{schema.MODEL_FOLDER}/MLmodel"
 
-def save_scheme_model(
-    folder: Path | str, scheme: Mapping[str, Any], *, run_id: str | None = None
-) -> None:
-    """Write a scheme as an MLflow model that knows how to apply it.
+#: Stands for the run's id in what is the same for all schemes of some classes.
+_RUN = "0" * 32
+
+
+def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, str | bytes]:
+    """Return a scheme as an MLflow model that knows how to apply it.
 
     Parameters
     ----------
-    folder : path-like
-        The folder to make; must not exist.
     scheme : mapping
         The scheme, as `CorrectionScheme.to_dict` gives it.
-    run_id : str, optional
-        The run that the model will belong to.
+    run_id : str
+        The run that the model belongs to.
+
+    Returns
+    -------
+    dict of str to str or bytes
+        The files of the folder ``model``, by their paths.
 
     Raises
     ------
@@ -50,25 +54,16 @@ def save_scheme_model(
     The model takes and gives the columns of a probability table, ``p:<class>``, and answers the
     ``label`` too. It holds the scheme's JSON and a small Python file; nothing is pickled.
     """
-    from mlflow.models import Model
-
     checked = CorrectionScheme.from_dict(scheme)
-    folder = Path(folder)
-    for name, data in _template(checked.classes).items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    (folder / "artifacts" / schema.SCHEME_FILE).write_text(checked.to_json(), encoding="utf-8")
-    about = Model.load(str(folder))
-    about.run_id = run_id
-    about.model_uuid = uuid.uuid4().hex
-    about.utc_time_created = str(datetime.now(UTC).replace(tzinfo=None))
-    about.save(str(folder / "MLmodel"))
+    files: dict[str, str | bytes] = dict(_template(checked.classes))
+    files[_DESCRIPTION] = str(files[_DESCRIPTION]).replace(_RUN, run_id)
+    files[f"{schema.MODEL_FOLDER}/artifacts/{schema.SCHEME_FILE}"] = checked.to_json()
+    return files
 
 
 @lru_cache(maxsize=32)
-def _template(classes: tuple[str, ...]) -> dict[str, bytes]:
-    """Return the files of a model for these classes, of which only the scheme is another.
+def _template(classes: tuple[str, ...]) -> Mapping[str, str | bytes]:
+    """Return the files of a model for these classes, with another scheme and no run.
 
     MLflow runs the code when it saves a model, and keeps a module of it for ever: once for a set
     of classes is enough.
@@ -84,7 +79,9 @@ def _template(classes: tuple[str, ...]) -> dict[str, bytes]:
             str(folder),
             python_model=str(_CODE),
             artifacts={"scheme": str(scheme)},
-            mlflow_model=Model(artifact_path=schema.MODEL_FOLDER),
+            mlflow_model=Model(
+                artifact_path=schema.MODEL_FOLDER, run_id=_RUN, model_uuid=lambda: _RUN
+            ),
             signature=_signature(classes),
             input_example=_example(classes),
             # The versions here; a list that MLflow infers would run the model to see.
@@ -92,11 +89,12 @@ def _template(classes: tuple[str, ...]) -> dict[str, bytes]:
                 f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")
             ],
         )
-        return {
-            path.relative_to(folder).as_posix(): path.read_bytes()
+        files = {
+            path.relative_to(temporary).as_posix(): path.read_bytes()
             for path in folder.rglob("*")
             if path.is_file()
         }
+    return {**files, _DESCRIPTION: files[_DESCRIPTION].decode()}
 
 
 def model_uri(run_id: str) -> str:

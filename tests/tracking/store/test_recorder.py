@@ -16,6 +16,7 @@ from dcs.errors import ConfigError, TrackingError
 from tests.tracking.cells import STARTED, content, failed_cell, make_cell, runs, table
 from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, Recorder, sync
+from tracking.records import sealed
 from tracking.results.figures import cell_figures
 from tracking.schema import CELL_KEY
 
@@ -58,9 +59,10 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
 
     artifacts = f"runs:/{first['run_id']}"
     assert mlflow.artifacts.load_dict(f"{artifacts}/scheme.json") == make_cell(1).scheme
-    assert mlflow.artifacts.load_dict(f"{artifacts}/provenance.json")["seeds"] == {"annealing": 7}
-    failed = f"runs:/{cells.loc['cell0003', 'run_id']}/traceback.txt"
-    assert mlflow.artifacts.load_text(failed).endswith("ValueError: bad table")
+    assert mlflow.artifacts.load_text(f"{artifacts}/cell.json") == sealed(make_cell(1).to_json())
+    assert "51.0 % corrected" in first["tags.mlflow.note.content"]
+    assert "Sports: " in first["tags.mlflow.note.content"]
+    assert "ValueError: bad table" in cells.loc["cell0003", "tags.mlflow.note.content"]
     assert Path(first["artifact_uri"].removeprefix("file://")).is_relative_to(output)
 
     trace = MlflowClient().get_metric_history(first["run_id"], "anneal/temperature")
@@ -70,11 +72,6 @@ def test_a_sweep_reads_back_whole(output: Path, uri: str) -> None:
     board = table("leaderboard.json", sweep["run_id"])
     assert board[["method", "seeds"]].to_numpy().tolist() == [["dcs", 2]]
     assert board["accuracy_mean"].iloc[0] == pytest.approx(0.515)
-    per_cell = table("class_accuracies.json", first["run_id"])
-    assert per_cell["class"].tolist() == ["Sports", "World"]
-    assert per_cell["before"].isna().tolist() == [False, True]
-    all_trials = table("trials.json", first["run_id"])
-    assert all_trials["params.weight_scale"].tolist() == [10, 20]
 
 
 def test_rerun_finds_the_parent_and_writes_nothing_twice(output: Path, uri: str) -> None:
@@ -242,6 +239,24 @@ def test_a_signal_in_the_middle_of_recording_does_not_lock_up(
     assert recorder.close().ended
     assert runs(kind="sweep")["status"].tolist() == ["KILLED"]
     assert "RUNNING" not in set(runs()["status"])
+
+
+def test_two_drivers_of_one_sweep_give_a_store_each_cell_once(
+    tmp_path: Path, output: Path, uri: str
+) -> None:
+    sweep = SWEEP | {"trials": "none"}
+    with (
+        Recorder(uri, output=tmp_path / "a", **sweep) as first,
+        Recorder(uri, output=tmp_path / "b", **sweep) as second,
+    ):
+        for number in range(8):
+            # The same result, at another time.
+            first.record(make_cell(number))
+            second.record(make_cell(number, finished_ms=STARTED + 10**6))
+        assert [recorder.finish().pending for recorder in (first, second)] == [0, 0]
+    assert content()[:2] == (1, {f"cell{i:04d}": "FINISHED" for i in range(8)})
+    sync(tmp_path / "a")
+    assert len(content()[1]) == 8
 
 
 def test_a_second_recorder_of_the_same_sweep_is_refused(output: Path, uri: str) -> None:

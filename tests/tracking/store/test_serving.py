@@ -27,7 +27,7 @@ from tests.tracking.cells import make_cell
 from tracking import Recorder
 from tracking.store.queries import stored_cells
 from tracking.store.scheme_model import SchemeModel
-from tracking.store.serving import model_uri, register_scheme, save_scheme_model
+from tracking.store.serving import model_uri, register_scheme, scheme_model
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=7)
 NAMES = ("Sports", "World news", "label", "p:x")
@@ -72,9 +72,12 @@ def test_the_model_computes_what_the_scheme_does(case: tuple[CorrectionScheme, A
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model") / "model"
-    save_scheme_model(folder, make_cell().scheme or {}, run_id="r1")
-    return folder
+    folder = tmp_path_factory.mktemp("model")
+    for name, content in scheme_model(make_cell().scheme or {}, run_id="r1").items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder / "model"
 
 
 def test_a_saved_model_is_code_and_json(folder: Path) -> None:
