@@ -26,6 +26,7 @@ __all__ = [
     "checked_shape",
     "finite_number",
     "normalised_rows",
+    "softmax",
     "warn_of_absent_classes",
     "whole_number",
 ]
@@ -218,6 +219,15 @@ def normalised_rows(
     rows = np.flatnonzero(np.abs(sums - 1) > _EXACT)
     probs[rows] /= sums[rows, None]
     return probs
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return probabilities [M, N] of logits; ``-inf`` gives 0, a row needs a finite one."""
+    with np.errstate(over="ignore"):
+        # Logits further apart than the largest number differ by -inf, and exp(-inf) is right.
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    normalised: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return normalised
 
 
 def _check_values(values: NDArray[np.float64], names: Named, *, most: float, rule: str) -> None:

@@ -1,4 +1,4 @@
-"""The one data contract: class probabilities and labels of rows."""
+"""The one data contract: class probabilities and labels of rows, in memory and as Parquet."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict
 
 from dcs.data.checks import (
     SUM_TOLERANCE,
@@ -23,9 +25,13 @@ from dcs.data.checks import (
     normalised_rows,
 )
 from dcs.errors import TableError
-from dcs.messages import escaped, show
+from dcs.io import atomic_path, existing_file, parse_json, validated
+from dcs.messages import escaped, listing, reason, show
 
-__all__ = ["SUM_TOLERANCE", "ProbabilityTable", "Provenance"]
+__all__ = ["PREFIX", "SUM_TOLERANCE", "ProbabilityTable", "Provenance", "open_parquet"]
+
+PREFIX: Final = "p:"
+"""What stands before a class in the name of its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +199,37 @@ class ProbabilityTable:
         TableError
             If the file is missing, damaged, of a newer format, or its content is not a table.
         """
-        from dcs.data.parquet import read_parquet
-
-        content = read_parquet(path)
+        source = escaped(path)
+        with open_parquet(path) as file:
+            names = file.schema_arrow.names
+            found = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
+            header = _Header.of(file.schema_arrow.metadata or {}, source)
+            classes = found if header is None else header.classes
+            if sorted(found) != sorted(classes):
+                raise TableError(
+                    f"{source}: columns of probabilities are {listing(found)}, but the table's "
+                    f"metadata names the classes {listing(classes)}; make the table again"
+                )
+            columns = ["id", "label", *(PREFIX + name for name in classes)]
+            for name in columns:
+                if names.count(name) != 1:
+                    raise TableError(
+                        f"{source}: {names.count(name)} columns {show(name)}; a table has one id, "
+                        "one label and one p:<class> per class; `dcs import parquet` reads other "
+                        f"names (columns here: {listing(names)})"
+                    )
+            table = file.read(columns=columns)
+        probs = [_numbers(table.column(PREFIX + name), name, source) for name in classes]
         known = {field.name for field in dataclasses.fields(Provenance)}
-        told = {key: value for key, value in content.pop("provenance").items() if key in known}
-        return cls.from_arrays(**content, provenance=Provenance(**told), source=path)
+        told = {} if header is None else header.provenance
+        return cls.from_arrays(
+            np.array(probs).reshape(len(classes), table.num_rows).T,
+            table.column("label").to_numpy(),
+            classes=classes,
+            ids=table.column("id").to_pylist(),
+            provenance=Provenance(**{key: told[key] for key in known & told.keys()}),  # type: ignore[arg-type]
+            source=path,
+        )
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a Parquet file, all or nothing.
@@ -215,16 +246,33 @@ class ProbabilityTable:
         TableError
             If the file cannot be written.
         """
-        from dcs.data.parquet import write_parquet
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-        write_parquet(
-            path,
-            probs=self.probs,
-            labels=self.labels,
-            classes=self.classes,
-            ids=self.ids,
-            provenance=self.provenance.to_dict(),
+        header = {
+            "format": "dcs-probability-table",
+            "version": 1,
+            "classes": list(self.classes),
+            "provenance": self.provenance.to_dict(),
+        }
+        columns = {"id": pa.array(self.ids, pa.string()), "label": pa.array(self.labels)}
+        for name, column in zip(self.classes, self.probs.T, strict=True):
+            columns[PREFIX + name] = pa.array(np.ascontiguousarray(column))
+        table = pa.table(columns).replace_schema_metadata(
+            {_KEY: json.dumps(header, sort_keys=True)}
         )
+        try:
+            with atomic_path(path) as temporary:
+                # Ids and probabilities hardly repeat: a dictionary of them only costs time.
+                pq.write_table(
+                    table,
+                    temporary,
+                    compression="zstd",
+                    use_dictionary=["label"],
+                    write_page_checksum=True,
+                )
+        except (OSError, ValueError) as error:
+            raise TableError(f"{escaped(path)}: cannot be written: {reason(error)}") from error
 
     def subset(self, rows: ArrayLike, *, split: str | None = None) -> ProbabilityTable:
         """Return the table of some rows, in the order given.
@@ -316,3 +364,59 @@ class ProbabilityTable:
             f"ProbabilityTable({self.n_rows} rows, classes={show(list(self.classes))}, "
             f"provenance={self.provenance.to_dict()!r})"
         )
+
+
+_KEY: Final = b"dcs"
+
+
+class _Header(BaseModel):
+    """The metadata of a table; files of other programs have none."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: Literal["dcs-probability-table"]
+    version: Literal[1]
+    classes: list[str]
+    provenance: dict[str, int | str | None] = {}
+
+    @classmethod
+    def of(cls, metadata: dict[bytes, bytes], source: str) -> _Header | None:
+        """Return what the metadata of a Parquet file say."""
+        if _KEY not in metadata:
+            return None
+        told, text = f"{source}: table metadata", metadata[_KEY].decode("utf-8", "replace")
+        values = parse_json(text, source=told, error=TableError)
+        return validated(cls, values, source=told, error=TableError)
+
+
+@contextmanager
+def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`, or say why it is none.
+
+    What pyarrow raises inside the block is told as damage to the file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    target = existing_file(path, error=TableError)
+    try:
+        # A zstd page with one flipped bit may still decompress; only the checksum tells.
+        with pq.ParquetFile(target, page_checksum_verification=True) as file:
+            yield file
+    except TableError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
+        raise TableError(
+            f"{escaped(path)}: not a Parquet file, or damaged: {reason(error)}; `dcs import` "
+            "makes tables of files of other kinds"
+        ) from error
+
+
+def _numbers(column: Any, name: str, source: str) -> NDArray[np.float64]:
+    """Return a column as float64 [M], NaN where it has no value."""
+    try:
+        return np.asarray(column.to_numpy(), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TableError(
+            f"{source}: column {show(PREFIX + name)} has type {column.type}; numbers are needed"
+        ) from None

@@ -19,9 +19,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_probabilities, checked_rows, finite_number
+from dcs.data.checks import checked_probabilities, checked_rows, finite_number, softmax
 from dcs.errors import InvalidInputError
-from dcs.numerics import moments, product, softmax
 
 __all__ = [
     "DEFAULT_FLOOR",
@@ -115,7 +114,7 @@ class Calibration:
         """
         values = checked_probabilities(probs, n_classes=self.n_classes)
         logs = np.log(np.maximum(values, self.floor))
-        return softmax(product(logs, np.array(self.matrix).T) + self.offset)
+        return softmax(_product(logs, np.array(self.matrix).T) + self.offset)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form a scheme file holds."""
@@ -331,20 +330,37 @@ def _whole_matrix(logs: Array, row_weights: Array, ridge: float) -> _Form:
     n_rows, n = logs.shape
     features = np.column_stack([logs, np.ones(n_rows)])
     ridges = np.append(np.full(n, ridge), ridge / 10)
-    curvature = moments(features, features * row_weights[:, None]) / 2 + np.diag(ridges)
+    curvature = _moments(features, features * row_weights[:, None]) / 2 + np.diag(ridges)
     curvature += _LEAST_CURVATURE * curvature.max() * np.eye(n + 1)
     turn = np.linalg.inv(np.linalg.cholesky(curvature)).T * math.sqrt(n_rows)
-    design = product(features, turn)
-    turned_ridges = product(turn.T, ridges[:, None] * turn)
+    design = _product(features, turn)
+    turned_ridges = _product(turn.T, ridges[:, None] * turn)
 
     def unpack(x: Array) -> tuple[Array, Array]:
-        departure = product(turn, x.reshape(n + 1, n))
+        departure = _product(turn, x.reshape(n + 1, n))
         return departure[:n].T, departure[n]
 
     return _Form(
         n * (n + 1),
-        change=lambda x: product(design, x.reshape(n + 1, n)),
-        slope=lambda residual: moments(design, residual).ravel(),
-        pull=lambda x: product(turned_ridges, x.reshape(n + 1, n)).ravel(),
+        change=lambda x: _product(design, x.reshape(n + 1, n)),
+        slope=lambda residual: _moments(design, residual).ravel(),
+        pull=lambda x: _product(turned_ridges, x.reshape(n + 1, n)).ravel(),
         unpack=unpack,
     )
+
+
+def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``a @ b`` of [M, K] and [K, N].
+
+    BLAS adds in an order that depends on the processor, its threads and the number of rows, so
+    that a row by itself could get other values than among many. Here it is always the same.
+    """
+    total = np.zeros((a.shape[0], b.shape[1]))
+    for column, row in zip(a.T, b, strict=True):
+        total += np.multiply.outer(column, row)
+    return total
+
+
+def _moments(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``a.T @ b`` of [M, K] and [M, N], in the order of the rows; see :func:`_product`."""
+    return np.array([(column[:, None] * b).sum(axis=0) for column in a.T])

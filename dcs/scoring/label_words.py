@@ -14,9 +14,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs.data.checks import softmax
 from dcs.errors import ConfigError, ScoringError
 from dcs.messages import suggest
-from dcs.numerics import softmax
 
 __all__ = [
     "LabelRule",

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs.data.checks import softmax
 from dcs.errors import ConfigError, ScoringError
 from dcs.messages import named, suggest
-from dcs.numerics import softmax
 from dcs.scoring.base import Engine, Progress
 from dcs.scoring.label_words import LabelRule, check_label_rule
 from dcs.scoring.models import load_tokenizer

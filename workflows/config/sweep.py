@@ -13,12 +13,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from dcs.errors import ConfigError, InvalidInputError
-from dcs.io import parse_yaml, read_yaml
+from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
 from dcs.messages import show, suggest
 from dcs.prompting import get_task, parse_shots
 from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
-from dcs.validation import Strict, as_value_error, validated
 from workflows.config.axes import (
     GRID,
     AxisValues,

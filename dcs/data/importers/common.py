@@ -1,31 +1,28 @@
-"""What the importers share: options, text in columns, labels by name, logits."""
+"""What the importers share: options, labels by name, logits."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import Named, checked_classes, checked_ids, checked_shape
+from dcs.data.checks import Named, checked_classes, checked_ids, checked_shape, softmax
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
-from dcs.io import memory_bound, read_text
-from dcs.messages import escaped, listing, reason, show
-from dcs.numerics import softmax
-
-if TYPE_CHECKING:
-    import pandas as pd
+from dcs.io import read_text
+from dcs.messages import listing, show
 
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
 
 COMMON_OPTIONS = frozenset({"model", "task"})
+
+#: Largest file of text: the numbers read from it take several times its size.
+_TEXT_BYTES: Final = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +108,8 @@ def build_table(
         checked_ids(ids, n_rows=n_rows, source=source),
     )
     return ProbabilityTable.from_arrays(
-        probabilities_of(array, names) if logits or options.logits else array,
-        label_numbers(labels, names, named=given is not None),
+        _probabilities(array, names) if logits or options.logits else array,
+        _label_numbers(labels, names, named=given is not None),
         classes=names.classes,
         ids=names.ids,
         provenance=provenance,
@@ -121,7 +118,7 @@ def build_table(
     )
 
 
-def label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Sequence[Any]:
+def _label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Sequence[Any]:
     """Return labels that are texts as class numbers; leave others as they are.
 
     If every text is a class name, the texts are names. If not, every text must be an integer
@@ -148,52 +145,16 @@ def label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Sequen
     return labels
 
 
-def probabilities_of(logits: NDArray[np.float64], names: Named) -> NDArray[np.float64]:
-    """Return probabilities ``[M, N]`` of logits or log-probabilities; ``-inf`` becomes 0."""
-    names.refuse(
-        np.isnan(logits) | (logits == np.inf), logits, "a finite number or -inf is needed"
-    )
+def _probabilities(logits: NDArray[np.float64], names: Named) -> NDArray[np.float64]:
+    """Return probabilities [M, N] of logits or log-probabilities; ``-inf`` becomes 0."""
+    wrong = np.isnan(logits) | (logits == np.inf)
+    names.refuse(wrong, logits, "a finite number or -inf is needed")
     largest = logits.max(axis=1)
-    names.refuse(
-        np.isneginf(largest), largest, "at least one must be finite", what="the largest logit"
-    )
+    one = "at least one must be finite"
+    names.refuse(np.isneginf(largest), largest, one, what="the largest logit")
     return softmax(logits)
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file; numbers read from it take several times its size."""
-    return read_text(path, error=TableError, limit=memory_bound() // 4)
-
-
-def text_columns(path: Path, *, separators: str) -> pd.DataFrame:
-    """Return fields of text, without a header, by the separator the first line holds most of."""
-    import pandas as pd
-
-    text = text_of(path).lstrip("\r\n")
-    separator = max(separators, key=text.partition("\n")[0].count)
-    try:
-        # Fields that a line lacks become empty texts, which no number or label is.
-        return pd.read_csv(
-            io.StringIO(text),
-            sep=r"\s+" if separator == " " else separator,
-            quoting=csv.QUOTE_NONE if separator == " " else csv.QUOTE_MINIMAL,
-            header=None,
-            dtype=str,
-            keep_default_na=False,
-        )
-    except ValueError as error:
-        raise TableError(f"{escaped(path)}: cannot be read as columns: {reason(error)}") from None
-
-
-def numbers_of(column: Sequence[Any], name: str, names: Named) -> NDArray[np.float64]:
-    """Return a column of numbers or their texts as float64 [M]."""
-    values = np.empty(len(column))
-    for row, value in enumerate(column):
-        try:
-            values[row] = float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise TableError(
-                f"{names.row(row)}, column {show(name)}: value is {show(value)}; "
-                "a number is needed"
-            ) from None
-    return values
+    """Return the text of a file."""
+    return read_text(path, error=TableError, limit=_TEXT_BYTES)

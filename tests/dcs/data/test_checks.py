@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.data.checks import checked_rows, finite_number, whole_number
+from dcs.data.checks import checked_rows, finite_number, softmax, whole_number
 from dcs.errors import InvalidInputError, TableError
 
 
@@ -62,3 +62,9 @@ def test_rows_need_not_sum_to_one_and_are_not_copied() -> None:
 def test_rows_that_are_refused(probs: Any, labels: Any, classes: Any) -> None:
     with pytest.raises(TableError):
         checked_rows(probs, labels, classes)
+
+
+def test_softmax_of_logits_far_apart() -> None:
+    logits = np.array([[0.0, -np.inf], [1e308, -1e308], [-1e308, -1e308], [0.0, np.log(3.0)]])
+    expected = [[1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.25, 0.75]]
+    np.testing.assert_allclose(softmax(logits), expected)

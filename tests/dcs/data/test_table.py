@@ -264,13 +264,6 @@ class TestFiles:
         with pytest.raises(TableError, match=r"t\.npz: .*dcs import"):
             ProbabilityTable.read(tmp_path / "t.npz")
 
-    def test_a_few_bytes_cannot_stand_for_a_huge_table(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("dcs.data.parquet.memory_bound", lambda: 3 * 4 * 8 - 1)
-        with pytest.raises(TableError, match="3 rows"):
-            ProbabilityTable.read(written(tmp_path / "t.parquet"))
-
     def test_unwritable_places(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         (tmp_path / "folder").mkdir()

@@ -87,12 +87,6 @@ def test_no_pickle_is_loaded(tmp_path: Path) -> None:
         import_file("npz", path)
 
 
-def test_an_archive_of_more_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dcs.data.importers.npz.memory_bound", lambda: 100)
-    with pytest.raises(TableError, match="unpacks"):
-        import_file("npz", saved(tmp_path))
-
-
 class TestIndex:
     def test_names_classes_model_and_task(self, tmp_path: Path) -> None:
         index(tmp_path, classes=["no", "yes"], model="m", task="t", licence="MIT")

@@ -1,0 +1,246 @@
+"""Files of plain numbers: columns of text or Parquet, the published vectors, NumPy archives."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcs.data.checks import Named, checked_ids
+from dcs.data.importers.common import ImportOptions, build_table, text_of
+from dcs.data.table import PREFIX, ProbabilityTable, Provenance, open_parquet
+from dcs.errors import TableError
+from dcs.io import existing_file
+from dcs.messages import escaped, listing, reason, show, suggest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def read_csv(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
+    """Read comma-, semicolon- or tab-separated text under a header line."""
+    frame = _text_columns(path, separators=",;\t")
+    names = [name.strip() for name in frame.iloc[0]]
+    chosen = _chosen(names, options, escaped(path))
+    return _columns_table(frame.iloc[1:, chosen], [names[k] for k in chosen], path, options)
+
+
+def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
+    """Read columns of any names; only those that are needed."""
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        if len(set(names)) < len(names):
+            raise TableError(f"{escaped(path)}: two columns have one name; rename one")
+        chosen = [names[k] for k in _chosen(names, options, escaped(path))]
+        frame = file.read(columns=chosen).to_pandas(ignore_metadata=True)[chosen]
+    return _columns_table(frame, chosen, path, options)
+
+
+def _chosen(names: Sequence[str], options: ImportOptions, source: str) -> list[int]:
+    """Return the numbers of the columns that are needed: labels, ids if any, classes."""
+    found = [_find(names, options.label_column or "label", "label_column", source)]
+    if _has_ids(names, options):
+        found.append(_find(names, options.id_column or "id", "id_column", source))
+    given = options.class_columns or [name for name in names if name.startswith(PREFIX)]
+    if len(given) < 2:
+        raise TableError(
+            f"{source}: {len(given)} column(s) of class probabilities; at least 2 are needed, "
+            f"named p:<class> or given with --class-columns (columns here: {listing(names)})"
+        )
+    return found + [_find(names, name, "class_columns", source) for name in given]
+
+
+def _has_ids(names: Sequence[str], options: ImportOptions) -> bool:
+    return options.id_column is not None or "id" in names
+
+
+def _find(names: Sequence[str], wanted: str, option: str, source: str) -> int:
+    """Return the number of the one column of a name, or of a number given as text."""
+    matches = [k for k, name in enumerate(names) if name == wanted]
+    if not matches and wanted.isdecimal() and int(wanted[:9]) < len(names):
+        matches = [int(wanted)]
+    if len(matches) != 1:
+        raise TableError(
+            f"{source}: {len(matches)} columns {show(wanted)}{suggest(wanted, names)}; give the "
+            f"name or number of one with --{option.replace('_', '-')} (columns here: "
+            f"{listing(names)})"
+        )
+    return matches[0]
+
+
+def _columns_table(
+    frame: pd.DataFrame, names: Sequence[str], path: Path, options: ImportOptions
+) -> dict[str, ProbabilityTable]:
+    """Make the table of the columns that :func:`_chosen` names."""
+    source, columns = escaped(path), [frame.iloc[:, k].tolist() for k in range(len(names))]
+    first = 2 if _has_ids(names, options) else 1
+    labels, ids = columns[0], columns[1] if first == 2 else None
+    rows = Named(source, ids=checked_ids(ids, n_rows=len(labels), source=source))
+    table = build_table(
+        _numbers(columns[first:], names[first:], rows),
+        labels,
+        classes=[name.removeprefix(PREFIX) for name in names[first:]],
+        ids=ids,
+        provenance=Provenance(source=path.name),
+        options=options,
+        source=source,
+    )
+    return {"all": table}
+
+
+_PARTS = {"opt": "optimization", "dev": "development", "test": "test"}
+_FOLDER = re.compile(
+    r"(?P<task>[^_]+)_(?P<model>.+)_shot(?P<shots>[0-9]{1,6}|N)_seed(?P<seed>[0-9]{1,18})"
+)
+
+
+def read_vectors(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
+    """Read a file of the published vectors, or the files of a folder that are named after parts.
+
+    Lines are ``id label prediction p_0 ... p_{N-1}``. The name of the folder,
+    ``<task>_<model>_shot<k>_seed<s>``, gives the provenance, where the task is what stands before
+    the first underscore.
+    """
+    if not path.is_dir():
+        return {_PARTS.get(path.stem, "all"): _read_vectors(path, options)}
+    files = {part: path / f"{stem}.txt" for stem, part in _PARTS.items()}
+    tables = {part: _read_vectors(file, options) for part, file in files.items() if file.exists()}
+    if not tables:
+        raise TableError(f"{escaped(path)}: holds neither opt.txt nor test.txt; one is needed")
+    if len({table.n_classes for table in tables.values()}) > 1:
+        counts = ", ".join(f"{part} {table.n_classes}" for part, table in tables.items())
+        raise TableError(f"{escaped(path)}: the files have different numbers of classes: {counts}")
+    return tables
+
+
+def _read_vectors(path: Path, options: ImportOptions) -> ProbabilityTable:
+    source = escaped(path)
+    columns = [column.tolist() for _, column in _text_columns(path, separators=" ").items()]
+    ids, probs = columns[0], columns[3:]  # after id, label and prediction
+    if len(probs) < 2:
+        raise TableError(
+            f"{source}: {len(columns)} fields per line; id, label, prediction and at least 2 "
+            "probabilities are needed"
+        )
+    return build_table(
+        _numbers(probs, [f"p_{k}" for k in range(len(probs))], Named(source, ids=ids)),
+        columns[1],
+        classes=None,
+        ids=ids,
+        provenance=_vectors_provenance(path),
+        options=options,
+        source=source,
+    )
+
+
+def _vectors_provenance(path: Path) -> Provenance:
+    split = _PARTS.get(path.stem)
+    # An absolute path, so that a file given from inside its folder is told the same way.
+    folder = path.absolute().parent.name
+    match = _FOLDER.fullmatch(folder)
+    if match is None:
+        return Provenance(split=split, source=path.name)
+    shots = match["shots"]
+    return Provenance(
+        model=match["model"],
+        task=match["task"],
+        shots=shots if shots == "N" else int(shots),
+        demonstration_seed=int(match["seed"]),
+        split=split,
+        source=f"{folder}/{path.name}",
+    )
+
+
+def _text_columns(path: Path, *, separators: str) -> pd.DataFrame:
+    """Return fields of text, without a header, by the separator the first line holds most of."""
+    import pandas as pd
+
+    text = text_of(path).lstrip("\r\n")
+    separator = max(separators, key=text.partition("\n")[0].count)
+    try:
+        # Fields that a line lacks become empty texts, which no number or label is.
+        return pd.read_csv(
+            io.StringIO(text),
+            sep=r"\s+" if separator == " " else separator,
+            quoting=csv.QUOTE_NONE if separator == " " else csv.QUOTE_MINIMAL,
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+        )
+    except ValueError as error:
+        raise TableError(f"{escaped(path)}: cannot be read as columns: {reason(error)}") from None
+
+
+def _numbers(
+    columns: Sequence[Sequence[Any]], names: Sequence[str], rows: Named
+) -> NDArray[np.float64]:
+    """Return columns of numbers or their texts as float64 [M, N]."""
+    values = np.empty((len(columns[0]), len(columns)))
+    for k, column in enumerate(columns):
+        for row, value in enumerate(column):
+            try:
+                values[row, k] = float(value)
+            except (TypeError, ValueError, OverflowError):
+                raise TableError(
+                    f"{rows.row(row)}, column {show(names[k])}: value is {show(value)}; "
+                    "a number is needed"
+                ) from None
+    return values
+
+
+_KEYS = ("probs", "logits", "labels", "classes", "ids")
+
+
+def read_npz(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
+    """Read a NumPy archive: ``probs`` or ``logits``, ``labels``, perhaps ``classes`` and ``ids``.
+
+    An ``index.json`` beside the file, a list of entries with a key ``file``, gives class names,
+    model and task for the files it lists. No pickle is ever loaded.
+    """
+    source, file = escaped(path), existing_file(path, error=TableError)
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {key: np.atleast_1d(archive[key]) for key in archive.files if key in _KEYS}
+            names = archive.files
+    except Exception as error:
+        # Damaged archives fail in zipfile, zlib, struct, the header's parser or the allocator.
+        raise TableError(
+            f"{source}: not an npz archive of plain arrays, or damaged: {reason(error)}; save "
+            "probs and labels with numpy.savez"
+        ) from error
+    if ("probs" in arrays) == ("logits" in arrays) or "labels" not in arrays:
+        raise TableError(
+            f"{source}: arrays are {listing(names)}{suggest('labels', names)}; 'labels' and "
+            "either 'probs' or 'logits' are needed"
+        )
+    found = "probs" if "probs" in arrays else "logits"
+    entry = _index_entry(path)
+    table = build_table(
+        arrays[found],
+        arrays["labels"].tolist(),
+        classes=arrays["classes"].tolist() if "classes" in arrays else entry.get("classes"),
+        ids=arrays["ids"].tolist() if "ids" in arrays else None,
+        provenance=Provenance(model=entry.get("model"), task=entry.get("task"), source=path.name),
+        options=options,
+        source=source,
+        logits=found == "logits",
+    )
+    return {"all": table}
+
+
+def _index_entry(path: Path) -> dict[str, Any]:
+    """Return what ``index.json`` beside the file tells about it, if it lists the file."""
+    try:
+        entries = json.loads((path.parent / "index.json").read_bytes())
+        entry = next(entry for entry in entries if entry["file"] == path.name)
+    except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError):
+        # Many programs write an index.json; one that is no list of files is not about this file.
+        return {}
+    return {key: entry[key] for key in ("model", "task", "classes") if entry.get(key)}
