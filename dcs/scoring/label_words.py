@@ -2,8 +2,8 @@
 
 The class probability of the paper is read at one position: the next-token softmax after the
 answer prefix. A label word of several tokens takes the mean of their probabilities at that same
-position; then the classes are normalised (paper, section on in-context learning). Two other
-rules can be chosen: the first token alone, and the joint probability of the whole word.
+position, as the published code does; then the classes are normalised. Two other rules can be
+chosen: the first token alone, and the joint probability of the whole word.
 """
 
 from __future__ import annotations

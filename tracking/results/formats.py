@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dcs.io import atomic_write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ResultTable", "RowKind", "to_markdown", "to_mlflow_json"]
+__all__ = ["KINDS", "ResultTable", "RowKind", "to_markdown", "to_mlflow_json"]
 
 RowKind = Literal["measured", "paper", "difference"]
+KINDS: Final[tuple[RowKind, ...]] = ("measured", "paper", "difference")
+
+_PAPER_NOTE: Final = (
+    "Rows marked 'paper' are the published figures, 'difference' is ours minus theirs, in points."
+)
+_DAGGER_NOTE: Final = "† The paper chose its schemes by accuracy on development rows, ours not."
 
 #: A table of more columns is set to the width of the page.
 _WIDE = 8
@@ -29,6 +35,11 @@ _LATEX = str.maketrans(
         "×": r"$\times$",
         "·": r"$\cdot$",
         "−": "$-$",
+        "≤": r"$\leq$",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "Δ": r"$\Delta$",
+        "†": r"$\dagger$",
         "±": r"$\pm$",
         **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     }
@@ -52,11 +63,11 @@ class ResultTable:
     words : tuple of str
         The columns that hold words; the others hold figures.
     kinds : tuple of {"measured", "paper", "difference"}
-        What each row holds; all are measured if empty.
+        What each row holds.
     sections : int
         A change in so many leading columns starts a new part of the table.
-    note : str
-        What has to be known to read it.
+    about : str
+        What has to be known to read what was measured.
     """
 
     name: str
@@ -64,9 +75,9 @@ class ResultTable:
     frame: pd.DataFrame
     text: pd.DataFrame
     words: tuple[str, ...]
-    kinds: tuple[RowKind, ...] = ()
+    kinds: tuple[RowKind, ...]
     sections: int = 0
-    note: str = ""
+    about: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -78,9 +89,25 @@ class ResultTable:
         """Its text, one entry per column."""
         return tuple(self.text.itertuples(index=False, name=None))
 
-    def kind(self, row: int) -> RowKind:
-        """Return what a row holds."""
-        return self.kinds[row] if self.kinds else "measured"
+    @property
+    def note(self) -> str:
+        """What has to be known to read it."""
+        marked = any("†" in text for row in self.rows for text in row)
+        notes = [self.about]
+        notes += [_PAPER_NOTE] if "difference" in self.kinds else []
+        notes += [_DAGGER_NOTE] if marked else []
+        return " ".join(filter(None, notes))
+
+    def without_paper(self) -> ResultTable:
+        """Return what was measured alone."""
+        ours = [kind == "measured" for kind in self.kinds]
+        kinds = tuple(kind for kind in self.kinds if kind == "measured")
+        return replace(
+            self,
+            frame=self.frame.loc[:, ~self.frame.columns.str.contains("^paper_|_difference$")],
+            text=self.text[ours],
+            kinds=kinds,
+        )
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, title and note included."""

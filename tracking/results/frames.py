@@ -12,7 +12,13 @@ from dcs.errors import ConfigError
 from dcs.evaluation.formatting import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
-from tracking.results.settings import axes_of, main_cells, objective_label, setting
+from tracking.results.settings import (
+    axes_of,
+    chosen_as_paper,
+    main_cells,
+    objective_label,
+    setting,
+)
 from tracking.schema import IDENTITY_TAGS
 
 if TYPE_CHECKING:
@@ -76,10 +82,11 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     pandas.DataFrame
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, in words what
         sets the cell apart from the main ones, and each setting in which cells differ under its
-        own name; ``objective``, its label; the metrics under their names, with the ends of 95 %
-        intervals and the p-value of the test against ICL (NaN for ICL itself), moves and seconds
-        of the annealing run as ``opt/evaluations`` and ``opt/seconds``; ``temperatures``, its
-        outer loops; ``tuning_seconds``, the time of all that was tried; ``classes``, ``rows`` and
+        own name; ``objective``, its label; ``as_paper``, whether the paper chooses so; the
+        metrics under their names, with the ends of 95 % intervals and the p-value of the test
+        against ICL (NaN for ICL itself), moves and seconds of the annealing run as
+        ``opt/evaluations`` and ``opt/seconds``; ``temperatures``, its outer loops;
+        ``tuning_seconds``, the time of all that was tried; ``classes``, ``rows`` and
         ``search_space``, the size of the search. Fractions, not percent; NaN where a record does
         not say.
     """
@@ -91,6 +98,7 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         return {
             **{axis.name: axis.value(cell) for axis in axes},
             "objective": objective_label(cell),
+            "as_paper": chosen_as_paper(cell),
             **cell.metrics,
             "tuning_seconds": (cell.finished_ms - cell.started_ms) / 1000 if chosen else None,
             "classes": len((cell.scheme or {}).get("corrections", [])),
@@ -99,7 +107,7 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
             "temperatures": len(cell.trace) or None,
         }
 
-    frame = _tidy(cells, lambda cell: [row(cell)], ("objective",), _NUMBERS)
+    frame = _tidy(cells, lambda cell: [row(cell)], ("objective", "as_paper"), _NUMBERS)
     for measure in MEASURES:
         # ICL is what the others are compared with.
         frame.loc[frame["method"] == "icl", f"test/{measure}_p"] = math.nan
@@ -284,11 +292,16 @@ def estimates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     -------
     pandas.DataFrame
         The columns `by`, ``seeds`` (number of cells), then `MEASURE_COLUMNS`: of several seeds
-        mean and sample standard deviation, of one seed its 95 % interval and p-value.
+        mean and sample standard deviation, of one seed its 95 % interval and p-value; then
+        ``accuracy_change`` and ``cobias_change``, the mean change from ICL, and ``as_paper``,
+        whether all cells were chosen as in the paper.
     """
     result, groups = grouped(frame, by)
     result["seeds"] = groups.size()
+    result["as_paper"] = groups["as_paper"].all()
     for measure in MEASURES:
+        before = groups[f"uncorrected/test/{measure}"].mean()
+        result[f"{measure}_change"] = groups[f"test/{measure}"].mean() - before
         result[f"{measure}_mean"] = groups[f"test/{measure}"].mean()
         result[f"{measure}_std"] = groups[f"test/{measure}"].std()
         for more in ("low", "high", "p"):
@@ -401,7 +414,7 @@ def trial_score(trial: TrialRecord) -> float | None:
 
 
 def search_space(record: CellRecord) -> int | None:
-    """Return N * D, classes times correction functions to choose from (paper, Section 4.2)."""
+    """Return N * D, classes times corrections to choose from (paper, Sections 2.2 and 4.1)."""
     if record.scheme is None:
         return None
     tuner = record.identity.get("tuner") or {}

@@ -30,8 +30,8 @@ __all__ = ["render_report"]
 
 #: A picture of more characters than this is smaller, and no worse, as a bitmap.
 _LARGEST_SVG = 250_000
-#: A figure, its deviation or interval, and a star.
-_MEASURED = re.compile(r"(\S+) (± \S+|\[[^\]]+\])(\*?)")
+#: A figure, its deviation or interval, a star, and the change from ICL.
+_MEASURED = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MOST_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by the part of the report that they stand in.
@@ -87,7 +87,7 @@ def render_report(
     )
     environment.filters["measured"] = _measured
     axes = axes_of(records)
-    main = settings.main_cells(records, axes=axes)
+    main = settings.main_cells(records)
     of_main = {record.key for record in main}
     schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
     figures = {
@@ -325,6 +325,7 @@ def _measured(text: str) -> str:
     found = _MEASURED.fullmatch(text)
     if found is None:
         return escape(text)
-    figure, off_by, star = found.groups()
+    figure, off_by, star, change = found.groups("")
     mark = Markup('<span class="star">*</span>') if star else ""
-    return Markup("{} <small>{}</small>{}").format(figure, off_by, mark)
+    small = [Markup("<small>{}</small>").format(part) if part else "" for part in (off_by, change)]
+    return Markup("{}{}{}{}").format(figure, small[0], mark, small[1])

@@ -20,6 +20,7 @@ __all__ = [
     "OBJECTIVE",
     "Axis",
     "axes_of",
+    "chosen_as_paper",
     "main_cells",
     "objective_label",
     "objective_name",
@@ -163,9 +164,7 @@ def own_setting(record: CellRecord) -> str:
     )
 
 
-def main_cells(
-    records: Iterable[CellRecord], *, but: Collection[str] = (), axes: Sequence[Axis] | None = None
-) -> list[CellRecord]:
+def main_cells(records: Iterable[CellRecord], *, but: Collection[str] = ()) -> list[CellRecord]:
     """Return the cells that an ablation is compared with, and those that it does not touch.
 
     Parameters
@@ -174,11 +173,9 @@ def main_cells(
         Cells.
     but : collection of str
         Names of axes of which all values are kept.
-    axes : sequence of Axis, optional
-        Their axes, where they are known already.
     """
     cells = list(records)
-    for axis in axes_of(cells) if axes is None else axes:
+    for axis in axes_of(cells):
         if axis.name in but:
             continue
         counts: defaultdict[tuple[Any, ...], Counter[Any]] = defaultdict(Counter)
@@ -192,6 +189,20 @@ def main_cells(
         }
         cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_group(c)]]
     return cells
+
+
+def chosen_as_paper(record: CellRecord) -> bool:
+    """Whether a scheme was chosen as in the paper: by its accuracy on development rows.
+
+    So it is where nothing was chosen, and where an older record does not say.
+    """
+    tuner = record.identity.get("tuner") or {}
+    limits = (tuner.get("max_accuracy_loss"), tuner.get("max_cobias"))
+    return (
+        tuner.get("protocol", "study") in ("study", "paper")
+        and tuner.get("prefer", "accuracy") == "accuracy"
+        and limits == (None, None)
+    )
 
 
 def objective_label(record: CellRecord) -> str | None:

@@ -125,28 +125,29 @@ def table(
 
     uri = recorded_store(runs, tracking_uri)
     records = [cell.record for cell in stored_cells(uri, experiment, archive=Archive(runs))]
-    made = [each for each in _tables(which, records, paper=paper) if each.rows]
+    made = [each for each in _tables(which, records) if each.rows]
     if not made:
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells for the table {which!r}"
         )
-    texts: list[str] = [getattr(each, f"to_{form}")() for each in made]
+    shown = made if paper else [each.without_paper() for each in made]
+    texts: list[str] = [getattr(each, f"to_{form}")() for each in shown]
     typer.echo("\n".join(texts).rstrip("\n"))
 
 
-def _tables(which: str, records: list[CellRecord], *, paper: bool) -> list[ResultTable]:
+def _tables(which: str, records: list[CellRecord]) -> list[ResultTable]:
     from tracking.results import tables
 
     if which == "classes":
-        return tables.class_accuracies_by_seed(records, paper_too=paper)
+        return tables.class_accuracies_by_seed(records)
     if which == "ablation":
-        return tables.ablation_tables(records, paper_too=paper)
+        return tables.ablation_tables(records)
     make = {
         "main": tables.main_results,
         "schemes": tables.scheme_summary,
         "timing": tables.timing_table,
     }[which]
-    return [make(records, paper_too=paper)]
+    return [make(records)]
 
 
 def compare(
