@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +50,7 @@ def finite_number(
     InvalidInputError
         When it is no number, true or false, not finite, too large for a float, or too small.
     """
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+    if isinstance(value, Real) and not isinstance(value, bool):
         try:
             number = float(value)
         except OverflowError:
@@ -68,7 +69,7 @@ def whole_number(value: Any, name: str, *, least: int, most: int | None = None) 
     InvalidInputError
         When it is no whole number, true or false, less than `least`, or more than `most`.
     """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
     if whole and value >= least and (most is None or value <= most):
         return int(value)
     rule = f"{least} or more" if most is None else f"{least} to {most}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dcs.errors import ConfigError
 from dcs.messages import suggest
-from dcs.prompting.files import DESCRIBED, described_task, read_task_file
+from dcs.prompting.files import DESCRIBED, described_task
 from dcs.prompting.generated import GENERATED, generated_task
 from dcs.prompting.tasks import (
     SPLITS,
@@ -34,7 +34,6 @@ __all__ = [
     "get_task",
     "parse_shots",
     "prompt_hash",
-    "register_task",
     "render_prefix",
     "render_query",
     "select_demonstrations",
@@ -43,25 +42,10 @@ __all__ = [
 
 _YAML = (".yaml", ".yml")
 
-_registered: dict[str, Task] = {}
-
-
-def register_task(task: Task) -> None:
-    """Make a task known by its name, so that :func:`get_task` finds it.
-
-    Raises
-    ------
-    ConfigError
-        If another task has that name.
-    """
-    if task.name in (*task_names(), *DESCRIBED) and _registered.get(task.name) != task:
-        raise ConfigError(f"task {task.name!r} exists already; give the new task another name")
-    _registered[task.name] = task
-
 
 def task_names() -> tuple[str, ...]:
-    """Return the names of the tasks whose texts are at hand, the built-in ones first."""
-    return (*GENERATED, *_registered)
+    """Return the names of the tasks whose texts come with the package."""
+    return GENERATED
 
 
 def described_task_names() -> tuple[str, ...]:
@@ -75,8 +59,8 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     Parameters
     ----------
     name : str
-        A built-in or registered task, one of the paper's seven, or the path of a YAML file that
-        describes a task; a variant of a described prompt follows an ``@``: ``trec@published``.
+        A built-in task, one of the paper's seven, or the path of a YAML file that describes a
+        task; a variant of a described prompt follows an ``@``: ``trec@published``.
     data : path-like, optional
         Folder that holds the texts of a described task, in itself or in a folder of the task's
         name. Without it, texts come from beside a user's own YAML file, or from the hub.
@@ -90,21 +74,13 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     """
     if name in GENERATED:
         return generated_task(name)
-    if name in _registered:
-        return _registered[name]
     base, variant = name, ""
     if "@" in name and not name.endswith(_YAML):
         base, _, variant = name.rpartition("@")
-    folder = None if data is None else os.fspath(Path(data).absolute())
-    if base in DESCRIBED:
-        return described_task(DESCRIBED[base], data=folder, variant=variant)
-    if base.endswith(_YAML):
-        path = Path(base)
-        file = read_task_file(path)
-        if folder is None and file.files is not None and file.hub is None:
-            folder = os.fspath(path.parent.absolute())
-        return described_task(path, data=folder, variant=variant)
-    names = (*task_names(), *DESCRIBED)
+    if base in DESCRIBED or base.endswith(_YAML):
+        path = DESCRIBED.get(base, Path(base))
+        return described_task(path, data=data, variant=variant)
+    names = (*GENERATED, *DESCRIBED)
     raise ConfigError(
         f"unknown task {name!r}{suggest(name, names)}: allowed are {', '.join(names)}, or the "
         "path of a task YAML"

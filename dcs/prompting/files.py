@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping
@@ -29,18 +30,7 @@ from dcs.messages import escaped, hub_advice, named, reason, show
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
 
-__all__ = [
-    "DESCRIBED",
-    "FileLocation",
-    "HubLocation",
-    "Prompt",
-    "TaskFile",
-    "TextLocation",
-    "described_task",
-    "read_examples",
-    "read_task_file",
-    "tokenized",
-]
+__all__ = ["DESCRIBED", "Prompt", "TaskFile", "described_task", "read_examples", "read_task_file"]
 
 _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
 
@@ -287,7 +277,9 @@ def _parse(path: Path, stamp: int) -> TaskFile:
     return validated(TaskFile, values, source=escaped(path), error=ConfigError)
 
 
-def described_task(path: Path, *, data: str | None, variant: str = "") -> Task:
+def described_task(
+    path: Path, *, data: str | os.PathLike[str] | None = None, variant: str = ""
+) -> Task:
     """Return the task that a file describes, with one of its prompts.
 
     Raises
@@ -296,22 +288,25 @@ def described_task(path: Path, *, data: str | None, variant: str = "") -> Task:
         The file is malformed, or has no such variant.
     """
     file = read_task_file(path)
-    name = f"{file.name}@{variant}" if variant else file.name
-    if variant:
-        file = file.variant(variant)
+    own = path not in DESCRIBED.values() and file.hub is None
+    if data is None and own:
+        data = path.parent  # A user's own texts lie beside the file.
+    prompt = file.variant(variant) if variant else file
     try:
         return Task(
-            name=name,
+            name=f"{file.name}@{variant}" if variant else file.name,
             title=file.title or file.name,
             classes=file.classes,
-            label_words=file.label_words or file.classes,
-            instruction=file.instruction,
-            input_prefix=file.input_prefix,
-            answer_prefix=file.answer_prefix,
-            separator=file.separator,
-            template=file.template,
+            label_words=prompt.label_words or file.classes,
+            instruction=prompt.instruction,
+            input_prefix=prompt.input_prefix,
+            answer_prefix=prompt.answer_prefix,
+            separator=prompt.separator,
+            template=prompt.template,
             sizes=tuple(file.sizes.items()),
-            source=partial(read_examples, file, data=data),
+            source=partial(
+                read_examples, prompt, data=None if data is None else os.path.abspath(data)
+            ),
         )
     except ConfigError as error:
         raise ConfigError(f"{escaped(path)}: {error}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -15,19 +15,7 @@ from dcs.io import read_yaml
 from dcs.prompting.tasks import Example, Split, Task
 from dcs.seeds import derive_generator
 
-__all__ = [
-    "GENERATED",
-    "Phrases",
-    "chance",
-    "draw_index",
-    "finish",
-    "generated_task",
-    "load_phrases",
-    "pick",
-    "write_review",
-    "write_split",
-    "write_ticket",
-]
+__all__ = ["GENERATED", "Phrases", "generated_task", "load_phrases"]
 
 _FOLDER = Path(__file__).parents[1] / "assets" / "generated"
 
@@ -181,49 +169,6 @@ GENERATED = tuple(_WRITERS)
 """Names of the generated tasks."""
 
 
-def write_split(
-    name: str,
-    split: Split,
-    *,
-    weights: Sequence[float],
-    write: Callable[[np.random.Generator, int], str],
-    sizes: Mapping[Split, int] = _SIZES,
-) -> tuple[Example, ...]:
-    """Write one split of a task.
-
-    Parameters
-    ----------
-    name : str
-        The task, part of the ids and of the random stream.
-    split : {"optimization", "test"}
-        Which split. The test split avoids every text of the optimization split.
-    weights : sequence of float
-        Class frequencies.
-    write : callable
-        Writes a text of a class: ``write(rng, label)``.
-    sizes : mapping
-        Number of texts of each split.
-
-    Returns
-    -------
-    tuple of Example
-        Distinct texts of 12 to 25 words, the same on every call.
-    """
-    taken: set[str] = set()
-    if split == "test":
-        others = write_split(name, "optimization", weights=weights, write=write, sizes=sizes)
-        taken.update(example.text for example in others)
-    rng = derive_generator(_TEXT_SEED, name, split)
-    examples: list[Example] = []
-    while len(examples) < sizes[split]:
-        label = draw_index(rng, weights)
-        text = write(rng, label)
-        if text not in taken and 12 <= len(text.split()) <= 25:
-            taken.add(text)
-            examples.append(Example(f"{name}-{split}-{len(examples):04d}", text, label))
-    return tuple(examples)
-
-
 @lru_cache(maxsize=4)
 def load_phrases(name: str) -> Phrases:
     """Return what the texts of a generated task are made of."""
@@ -232,10 +177,18 @@ def load_phrases(name: str) -> Phrases:
 
 @lru_cache(maxsize=4)
 def _examples(name: str, split: Split) -> tuple[Example, ...]:
-    # Texts take a fraction of a second to write: only when asked for, and once.
-    phrases = load_phrases(name)
-    write = partial(_WRITERS[name], phrases=phrases)
-    return write_split(name, split, weights=phrases.weights, write=write)
+    """Write distinct texts of 12 to 25 words; the test split avoids the optimization texts."""
+    phrases, write = load_phrases(name), _WRITERS[name]
+    taken = {e.text for e in _examples(name, "optimization")} if split == "test" else set()
+    rng = derive_generator(_TEXT_SEED, name, split)
+    examples: list[Example] = []
+    while len(examples) < _SIZES[split]:
+        label = draw_index(rng, phrases.weights)
+        text = write(rng, label, phrases)
+        if text not in taken and 12 <= len(text.split()) <= 25:
+            taken.add(text)
+            examples.append(Example(f"{name}-{split}-{len(examples):04d}", text, label))
+    return tuple(examples)
 
 
 def generated_task(name: str) -> Task:

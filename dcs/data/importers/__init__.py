@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcs.data.importers.common import COMMON_OPTIONS, ImportOptions
+from dcs.data.importers.common import ImportOptions
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
+from dcs.io import validated
 from dcs.messages import escaped, listing, show, suggest
 from dcs.plugins import find_plugin, plugin_names
 
@@ -53,6 +54,7 @@ class Importer:
     options: frozenset[str] = frozenset()
 
 
+_ORIGIN = frozenset({"model", "task"})  # which every format heeds
 _VALUES = frozenset({"normalise", "logits", "classes"})
 _COLUMNS = _VALUES | {"id_column", "label_column", "class_columns"}
 
@@ -121,7 +123,7 @@ def import_file(
     TableError
         If the content cannot become a table; names file, row, class and value.
     """
-    tables = import_tables(format, path, ImportOptions(**options))
+    tables = import_tables(format, path, **options)
     if part is None and len(tables) == 1:
         return next(iter(tables.values()))
     if part in tables:
@@ -133,7 +135,7 @@ def import_file(
 
 
 def import_tables(
-    format: str, path: str | os.PathLike[str], options: ImportOptions | None = None
+    format: str, path: str | os.PathLike[str], **options: Any
 ) -> dict[str, ProbabilityTable]:
     """Read all tables that a path holds.
 
@@ -147,19 +149,18 @@ def import_tables(
     ConfigError, TableError
         As in :func:`import_file`.
     """
-    options = options or ImportOptions()
     importer = _find(format)
-    heeded = importer.options | COMMON_OPTIONS
-    for name in options.given():
-        if name not in heeded:
-            raise ConfigError(
-                f"format {importer.name} has no option {name}; "
-                f"its options: {', '.join(sorted(heeded))}"
-            )
+    asked = validated(ImportOptions, options, source=f"format {importer.name}", error=ConfigError)
+    given = asked.model_dump(exclude_defaults=True)
+    if unheeded := sorted(given.keys() - importer.options - _ORIGIN):
+        raise ConfigError(
+            f"format {importer.name} has no option {unheeded[0]}; "
+            f"its options: {', '.join(sorted(importer.options | _ORIGIN))}"
+        )
     module, _, function = importer.module.partition(":")
     read = getattr(importlib.import_module(module), function or "read")
-    tables: dict[str, ProbabilityTable] = read(Path(path), options)
-    told = {name: getattr(options, name) for name in COMMON_OPTIONS & set(options.given())}
+    tables: dict[str, ProbabilityTable] = read(Path(path), asked)
+    told = {name: given[name] for name in _ORIGIN & given.keys()}
     return {
         part: dataclasses.replace(table, provenance=dataclasses.replace(table.provenance, **told))
         for part, table in tables.items()

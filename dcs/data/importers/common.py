@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import Named, checked_classes, checked_ids, checked_shape, softmax
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import ConfigError, TableError
-from dcs.io import read_text
-from dcs.messages import listing, show
+from dcs.errors import TableError
+from dcs.io import Strict, read_text
+from dcs.messages import listing
 
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
-
-COMMON_OPTIONS = frozenset({"model", "task"})
 
 #: Largest file of text: the numbers read from it take several times its size.
 _TEXT_BYTES: Final = 2**32
 
 
-@dataclass(frozen=True, slots=True)
-class ImportOptions:
+class ImportOptions(Strict):
     """What a person can say about a file to be imported.
 
     Parameters
@@ -35,11 +30,11 @@ class ImportOptions:
         Divide each row by its sum instead of refusing rows that do not sum to 1.
     logits : bool
         The values are logits or log-probabilities: apply a softmax to each row.
-    classes : sequence of str, optional
+    classes : tuple of str, optional
         Class names in the order of the columns; they replace those the file gives.
     id_column, label_column : str, optional
         Column by name, or by number from 0. ``id`` (if there) and ``label`` when not given.
-    class_columns : sequence of str, optional
+    class_columns : tuple of str, optional
         Columns of the classes by name or number, in class order; ``p:<class>`` when not given.
     filter : str, optional
         Which filter's responses to take where the log holds several.
@@ -48,43 +43,18 @@ class ImportOptions:
         only one reading fits the log.
     model, task : str, optional
         Provenance that the file does not tell.
-
-    Raises
-    ------
-    ConfigError
-        If `targets` is something else, or names are not in a list.
     """
 
     normalise: bool = False
     logits: bool = False
-    classes: Sequence[str] | None = None
+    classes: tuple[str, ...] | None = None
     id_column: str | None = None
     label_column: str | None = None
-    class_columns: Sequence[str] | None = None
+    class_columns: tuple[str, ...] | None = None
     filter: str | None = None
     targets: TargetKind = "auto"
     model: str | None = None
     task: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("classes", "class_columns"):
-            if isinstance(getattr(self, name), str):
-                raise ConfigError(
-                    f"option {name} is the text {show(getattr(self, name))}; a list is needed"
-                )
-        if self.targets not in get_args(TargetKind):
-            raise ConfigError(
-                f"option targets is {show(self.targets)}; "
-                f"allowed: {', '.join(get_args(TargetKind))}"
-            )
-
-    def given(self) -> list[str]:
-        """Return the names of the options that are not at their default."""
-        return [
-            field.name
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
-        ]
 
 
 def build_table(

@@ -1,120 +1,156 @@
+"""What a task is, the generated ones, and the prompts made of a task and demonstrations."""
+
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.prompting import SPLITS, Example, Task, get_task, register_task, task_names
-from dcs.prompting.generated import write_split
+from dcs.prompting import (
+    SPLITS,
+    Demonstrations,
+    Example,
+    Shots,
+    Task,
+    get_task,
+    parse_shots,
+    prompt_hash,
+    render_prefix,
+    render_query,
+    select_demonstrations,
+    task_names,
+)
 
-BUILT_IN = ("helpdesk", "reviews")
+COINS = Task(
+    name="coins",
+    title="Heads or tails",
+    classes=("Heads", "Tails"),
+    label_words=("heads", "tails"),
+    instruction="Say which side is up.",
+    input_prefix="Coin:",
+    answer_prefix="Side:",
+    source=lambda split: tuple(
+        Example(id=f"{split}-{i}", text=f"coin {i} of {split}", label=0) for i in range(4)
+    ),
+)
+SHOWN = Demonstrations(
+    examples=(Example("a", "a bright coin", 1), Example("b", "a dull coin", 0)), shots=2, seed=0
+)
 
 
-def make_task(**changes: object) -> Task:
-    fields: dict[str, object] = {
-        "name": "coins",
-        "title": "Heads or tails",
-        "classes": ("Heads", "Tails"),
-        "label_words": ("heads", "tails"),
-        "instruction": "",
-        "input_prefix": "Coin:",
-        "answer_prefix": "Side:",
-        "source": lambda split: (Example(id=f"{split}-0", text=f"a coin of {split}", label=0),),
-    }
-    return Task(**(fields | changes))  # type: ignore[arg-type]
-
-
-OLD_COINS = make_task(name="old-coins", title="Other coins")
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-class TestBuiltIn:
-    def test_sizes(self, name: str) -> None:
-        task = get_task(name)
-        assert len(task.examples("optimization")) >= 2000
-        assert len(task.examples("test")) >= 1000
-
-    def test_texts_are_short_and_occur_once(self, name: str) -> None:
-        examples = [e for split in SPLITS for e in get_task(name).examples(split)]
-        assert len({e.text for e in examples}) == len({e.id for e in examples}) == len(examples)
-        for example in examples:
-            assert 12 <= len(example.text.split()) <= 25
-            assert not {"\n", "{"} & set(example.text)
-
-    def test_every_class_occurs_and_none_rules(self, name: str) -> None:
-        task = get_task(name)
-        for split in SPLITS:
-            labels = [e.label for e in task.examples(split)]
-            shares = np.bincount(labels, minlength=task.n_classes) / len(labels)
-            assert shares.min() > 0.05
-            assert shares.max() < 0.4
+@pytest.mark.parametrize("name", task_names())
+def test_the_generated_tasks(name: str) -> None:
+    task = get_task(name)
+    parts = {split: task.examples(split) for split in SPLITS}
+    assert [len(parts[split]) for split in SPLITS] == [2200, 1000]
+    examples = [example for split in SPLITS for example in parts[split]]
+    assert len({e.text for e in examples}) == len({e.id for e in examples}) == len(examples)
+    assert all(12 <= len(e.text.split()) <= 25 for e in examples)
+    assert not any({"\n", "{"} & set(e.text) for e in examples)
+    for split in SPLITS:
+        labels = [example.label for example in parts[split]]
+        shares = np.bincount(labels, minlength=task.n_classes) / len(labels)
+        assert 0.05 < shares.min() <= shares.max() < 0.4
 
 
 def test_texts_stay_as_published() -> None:
     # Every figure in the documentation rests on these texts; change them knowingly.
     digest = hashlib.sha256()
-    for name in BUILT_IN:
+    for name in ("helpdesk", "reviews"):
         for split in SPLITS:
             for example in get_task(name).examples(split):
                 digest.update(f"{example.id}\t{example.label}\t{example.text}\n".encode())
     assert digest.hexdigest()[:16] == "801cf55737b4e086"
 
 
-def test_test_split_avoids_the_optimization_texts() -> None:
-    words = ("one two three four five six seven eight nine ten eleven twelve", "thirteen" * 2)
-
-    def write(rng: np.random.Generator, label: int) -> str:
-        # Forty texts in all, so that any carelessness shows.
-        return f"{words[0]} {label} {int(rng.random() * 20)}"
-
-    sizes = {"optimization": 20, "test": 15}
-    parts = {
-        split: {
-            e.text
-            for e in write_split("few", split, sizes=sizes, weights=(1.0, 1.0), write=write)  # type: ignore[arg-type]
-        }
-        for split in SPLITS
-    }
-    assert [len(parts[split]) for split in SPLITS] == [20, 15]
-    assert not parts["optimization"] & parts["test"]
-
-
-class TestRegistry:
-    """Names of tasks; each test registers another, since they stay until the process ends."""
-
-    def test_unknown_names(self) -> None:
-        with pytest.raises(ConfigError, match="'helpdeks'.*'helpdesk'"):
-            get_task("helpdeks")
-        with pytest.raises(ConfigError, match="'dev'"):
-            get_task("reviews").examples("dev")  # type: ignore[arg-type]
-
-    def test_a_new_task_is_found_by_name(self) -> None:
-        task = make_task(name="new-coins")
-        register_task(task)
-        register_task(task)  # the same again is no conflict
-        assert get_task("new-coins") is task
-        assert task_names()[:2] == BUILT_IN
-        assert "new-coins" in task_names()
-
-    @pytest.mark.parametrize("name", ["reviews", "trec", "old-coins"])
-    def test_a_taken_name_is_refused(self, name: str) -> None:
-        register_task(OLD_COINS)
-        with pytest.raises(ConfigError, match=name):
-            register_task(make_task(name=name))
+def test_names_that_are_unknown() -> None:
+    with pytest.raises(ConfigError, match="'helpdeks'.*'helpdesk'"):
+        get_task("helpdeks")
+    with pytest.raises(ConfigError, match="'helpdesk@published'"):
+        get_task("helpdesk@published")
+    with pytest.raises(ConfigError, match="'dev'"):
+        COINS.examples("dev")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"name": "../coins"},
+        {"name": "coins@a/b"},
         {"classes": ("Heads",), "label_words": ("heads",)},
         {"classes": ("Heads", "Heads")},
         {"label_words": ("heads",)},
         {"label_words": ("heads", " ")},
     ],
 )
-def test_malformed_tasks_are_refused(changes: dict[str, object]) -> None:
+def test_malformed_tasks_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="coins"):
-        make_task(**changes)
+        dataclasses.replace(COINS, **changes)
+
+
+@pytest.mark.parametrize(
+    ("value", "shots"), [("1", 1), ("5", 5), ("N", "N"), ("n", "N"), (0, 0), (" 12 ", 12)]
+)
+def test_shots(value: str | int, shots: Shots) -> None:
+    assert parse_shots(value) == shots
+
+
+@pytest.mark.parametrize("value", ["-1", "", "1.5", "all", True])
+def test_other_shots_are_refused(value: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_shots(value)
+
+
+class TestDemonstrations:
+    @pytest.mark.parametrize("name", task_names())
+    @pytest.mark.parametrize("shots", [0, 1, 5, "N"])
+    def test_each_seed_is_another_draw(self, name: str, shots: Shots) -> None:
+        task = get_task(name)
+        chosen = [select_demonstrations(task, shots, seed=seed) for seed in range(8)]
+        assert chosen[3] == select_demonstrations(task, shots, seed=3)
+        expected = task.n_classes if shots == "N" else shots
+        assert all(len(c.texts) == expected for c in chosen)
+        pool = {example.text for example in task.examples("optimization")}
+        assert all(c.texts <= pool for c in chosen)
+        if shots:
+            assert len({c.texts for c in chosen}) == 8
+
+    def test_n_shot_shows_each_class_once_in_changing_order(self) -> None:
+        task = get_task("helpdesk")
+        drawn = [select_demonstrations(task, "N", seed=seed) for seed in range(8)]
+        orders = {tuple(example.label for example in each.examples) for each in drawn}
+        assert len(orders) > 1
+        assert all(sorted(order) == list(range(task.n_classes)) for order in orders)
+
+    def test_one_shot_does_not_always_show_the_same_class(self) -> None:
+        task = get_task("helpdesk")
+        labels = {select_demonstrations(task, 1, seed=s).examples[0].label for s in range(30)}
+        assert len(labels) == 6
+
+    @pytest.mark.parametrize(("shots", "named"), [(5, "shots 5"), ("N", "Tails")])
+    def test_too_few_texts(self, shots: Shots, named: str) -> None:
+        with pytest.raises(ConfigError, match=named):
+            select_demonstrations(COINS, shots, seed=0)
+
+
+class TestPrompt:
+    def test_form(self) -> None:
+        assert render_prefix(COINS, SHOWN) + render_query(COINS, "a new coin") == (
+            "Say which side is up.\n\n"
+            "Coin: a bright coin\nSide: tails\n\n"
+            "Coin: a dull coin\nSide: heads\n\n"
+            "Coin: a new coin\nSide:"
+        )
+        nothing = Demonstrations(examples=(), shots=0, seed=0)
+        assert render_prefix(COINS, nothing) == "Say which side is up.\n\n"
+
+    def test_hash_knows_all_but_the_query(self) -> None:
+        swapped = dataclasses.replace(SHOWN, examples=SHOWN.examples[::-1])
+        other = dataclasses.replace(COINS, separator="\n---\n")
+        asked = ((COINS, SHOWN), (COINS, swapped), (other, SHOWN), (get_task("reviews"), SHOWN))
+        assert len({prompt_hash(task, shown) for task, shown in asked}) == 4
+        assert prompt_hash(COINS, SHOWN) == prompt_hash(dataclasses.replace(COINS), SHOWN)

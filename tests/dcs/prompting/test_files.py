@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,51 +29,88 @@ from dcs.prompting import (
 )
 from dcs.prompting.files import DESCRIBED, HubLocation, read_examples, read_task_file
 
-SIZES = {
-    "agnews": (10_000, 5_000),
-    "dbpedia": (10_000, 5_000),
-    "sst5": (8_544, 2_210),
-    "trec": (5_452, 500),
-    "rte": (2_490, 277),
-    "ddi": (10_000, 5_716),
-    "pubmedqa": (1_000, 500),
+
+@dataclass(frozen=True)
+class Paper:
+    """A task of the paper: texts in the form of the original files, and how they are shown.
+
+    `published` is what NAME@published shows of the row of the class whose word it ends with.
+    """
+
+    sizes: tuple[int, int]
+    rows: list[dict[str, Any]]
+    instruction: str
+    printed: str
+    published: str
+
+
+PAPER = {
+    "agnews": Paper(
+        (10_000, 5_000),
+        [{"text": "Rain quot; again. It rained John #39;s a\\b.", "label": k} for k in range(4)],
+        "Please classify the news articles into the categories of World, Sports, Business, and "
+        "Technology.\n\n",
+        "Article: Rain quot; again. It rained John #39;s a b.\nAnswer:",
+        "Article: Rain\" again. It rained John's a b.\nAnswer: Technology",
+    ),
+    "dbpedia": Paper(
+        (10_000, 5_000),
+        [{"text": "A thing.", "label": k} for k in range(14)],
+        "Please classify the documents based on whether they are about a Company, School, Artist, "
+        "Athlete, Politician, Transportation, Building, Nature, Village, Animal, Plant, Album, "
+        "Film, or Book.\n\n",
+        "Article: A thing.\nAnswer:",
+        "Article: A thing.\nAnswer: Polit",
+    ),
+    "sst5": Paper(
+        (8_544, 2_210),
+        [{"TEXT": "not bad .", "LBL": k} for k in range(5)],
+        "",
+        "Review: not bad .\nSentiment:",
+        "Review: not bad .\nSentiment: great",
+    ),
+    "trec": Paper(
+        (5_452, 500),
+        [{"label": k} for k in ("NUM:a", "LOC:b", "HUM:c", "DESC:d", "ENTY:e", "ABBR:f")],
+        "Please classify the questions based on whether their answer type is a Number, Location, "
+        "Person, Description, Entity, or Abbreviation.\n\n",
+        'Question: What is John\'s "big" plan, then?\nAnswer Type:',
+        'Question: What is John\'s "big" plan, then?\nAnswer Type: Ab',
+    ),
+    "rte": Paper(
+        (2_490, 277),
+        [
+            {"premise": "It rains.", "hypothesis": "It is wet.", "label": k, "idx": 0}
+            for k in ("entailment", "not_entailment")
+        ],
+        "",
+        "It rains.\nquestion:\nIt is wet.\nTrue or False?\nanswer:",
+        "It rains.\nquestion: It is wet. True or False?\nanswer: False",
+    ),
+    "ddi": Paper(
+        (10_000, 5_716),
+        [
+            {"ID": f"x.{k}", "TEXT1": "@DRUG$ helps @DRUG$.", "LBL": k}
+            for k in ("0", "DDI-effect", "DDI-mechanism", "DDI-advise", "DDI-int")
+        ],
+        "Please choose a most suitable answer from Negative, Effect, Mechanism, Advice, or "
+        "Interaction, for the drug-drug interaction relation between the @drug$ pair in the "
+        "following description.\n\n",
+        "Description: @DRUG$ helps @DRUG$.\nAnswer:",
+        "Description: @drug$ helps @drug$ .\nAnswer: Interaction",
+    ),
+    "pubmedqa": Paper(
+        (1_000, 500),
+        [
+            {"QUESTION": "Does it?", "CONTEXTS": ["One.", "Two."], "final_decision": word}
+            for word in ("yes", "no", "maybe")
+        ],
+        "Please choose a most suitable answer from yes, no, or maybe, for the following question "
+        "given a context.\n\n",
+        "Context: One. Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer:",
+        "Context: One.===Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer: maybe",
+    ),
 }
-INSTRUCTIONS = {
-    "agnews": "Please classify the news articles into the categories of World, Sports, Business, "
-    "and Technology.\n\n",
-    "dbpedia": "Please classify the documents based on whether they are about a Company, School, "
-    "Artist, Athlete, Politician, Transportation, Building, Nature, Village, Animal, Plant, "
-    "Album, Film, or Book.\n\n",
-    "sst5": "",
-    "trec": "Please classify the questions based on whether their answer type is a Number, "
-    "Location, Person, Description, Entity, or Abbreviation.\n\n",
-    "rte": "",
-    "ddi": "Please choose a most suitable answer from Negative, Effect, Mechanism, Advice, or "
-    "Interaction, for the drug-drug interaction relation between the @drug$ pair in the "
-    "following description.\n\n",
-    "pubmedqa": "Please choose a most suitable answer from yes, no, or maybe, for the following "
-    "question given a context.\n\n",
-}
-QUERIES = {
-    "agnews": "Article: Rain again. It rained a b.\nAnswer:",
-    "dbpedia": "Article: A thing.\nAnswer:",
-    "sst5": "Review: not bad .\nSentiment:",
-    "trec": 'Question: What is John\'s "big" plan, then?\nAnswer Type:',
-    "rte": "It rains.\nquestion:\nIt is wet.\nTrue or False?\nanswer:",
-    "ddi": "Description: @DRUG$ helps @DRUG$.\nAnswer:",
-    "pubmedqa": "Context: One. Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer:",
-}
-#: The last demonstration and the query, without the instruction, by the name NAME@published.
-PUBLISHED = {
-    "agnews": 'Article: "Rain" again. It rained John\'s a b.\nAnswer: Technology',
-    "dbpedia": "Article: A thing.\nAnswer: Polit",
-    "sst5": "Review: not bad .\nSentiment: great",
-    "trec": 'Question: What is John\'s "big" plan, then?\nAnswer Type: Ab',
-    "rte": "It rains.\nquestion: It is wet. True or False?\nanswer: False",
-    "ddi": "Description: @drug$ helps @drug$ .\nAnswer: Interaction",
-    "pubmedqa": "Context: One.===Two.\nQuestion: Does it? yes, no, or maybe?\nAnswer: maybe",
-}
-LAST_LABEL = {"dbpedia": 4}
 
 BARE = Demonstrations(examples=(), shots=0, seed=0)
 
@@ -86,89 +124,53 @@ def lines(path: Path, rows: list[Any]) -> None:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One row of each class and split, in the forms of the original files."""
     root = tmp_path_factory.mktemp("data")
-    for split in ("train", "test"):
-        lines(
-            root / f"agnews/{split}.jsonl",
-            [{"text": "Rain again. It rained a\\b.", "label": k} for k in range(4)],
-        )
-        lines(
-            root / f"dbpedia/{split}.jsonl", [{"text": "A thing.", "label": k} for k in range(14)]
-        )
-        lines(root / f"sst5/{split}.jsonl", [{"TEXT": "not bad .", "LBL": k} for k in range(5)])
-        lines(
-            root / f"ddi/{split}.jsonl",
-            [
-                {"ID": f"x.{k}", "TEXT1": "@DRUG$ helps @DRUG$.", "LBL": k}
-                for k in ("0", "DDI-effect", "DDI-mechanism", "DDI-advise", "DDI-int")
-            ],
-        )
-        trec = root / f"trec/{split}.txt"
-        trec.parent.mkdir(exist_ok=True)
-        kinds = ("NUM:date", "LOC:city", "HUM:ind", "DESC:def", "ENTY:food", "ABBR:exp")
-        rows = "".join(f"{k} What is John 's `` big '' plan , then ?\n" for k in kinds)
-        trec.write_bytes(rows.encode() + b"ENTY:food Caf\xe9 ?\r\n")
-    for split in ("train", "val"):
-        lines(
-            root / f"rte/{split}.jsonl",
-            [
-                {"premise": "It rains.", "hypothesis": "It is wet.", "label": k, "idx": 0}
-                for k in ("entailment", "not_entailment")
-            ],
-        )
-    (root / "pubmedqa").mkdir()
-    answers = {
-        str(k): {"QUESTION": "Does it?", "CONTEXTS": ["One.", "Two."], "final_decision": word}
-        for k, word in enumerate(("yes", "no", "maybe"))
-    }
-    for name in ("ori_pqal", "test_set"):
-        (root / f"pubmedqa/{name}.json").write_text(json.dumps(answers))
+    for name, paper in PAPER.items():
+        files = read_task_file(DESCRIBED[name]).files
+        assert files is not None
+        for path in (root / name / files.optimization, root / name / files.test):
+            if name == "trec":
+                text = "What is John 's `` big '' plan , then ?"
+                rows = "".join(f"{row['label']} {text}\n" for row in paper.rows)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(rows.encode() + b"ENTY:food Caf\xe9 ?\r\n")
+            else:
+                lines(path, paper.rows)
+            if name == "pubmedqa":
+                path.write_text(json.dumps(dict(enumerate(paper.rows))))
     return root
 
 
 @pytest.mark.parametrize("name", described_task_names())
 class TestPaperTasks:
     def test_as_in_the_appendix(self, name: str, data: Path) -> None:
-        task = get_task(name, data)
-        assert (dict(task.sizes)["optimization"], dict(task.sizes)["test"]) == SIZES[name]
-        assert render_prefix(task, BARE) == INSTRUCTIONS[name]
-        assert render_query(task, task.examples("test")[0].text) == QUERIES[name]
-
-    def test_as_the_published_code_renders_it(self, name: str, data: Path) -> None:
-        if name == "agnews":
-            rows = [
-                {"text": " quot;Rain quot; again. It rained John #39;s a\\b.", "label": k}
-                for k in range(4)
-            ]
-            data = data / "with entities"
-            for split in ("train", "test"):
-                lines(data / f"{split}.jsonl", rows)
-        task = get_task(f"{name}@published", data)
-        assert task.name == f"{name}@published"
-        shown = task.examples("test")[LAST_LABEL.get(name, task.n_classes - 1)]
-        rendered = render_prefix(task, Demonstrations((shown,), shots=1, seed=0))
-        assert rendered == f"{INSTRUCTIONS[name]}{PUBLISHED[name]}\n\n====\n\n"
-        assert render_query(task, shown.text) == PUBLISHED[name].rpartition(" ")[0]
-
-    def test_variants_show_the_same_demonstrations(self, name: str, data: Path) -> None:
-        printed, published = (get_task(n, data) for n in (name, f"{name}@published"))
-        shown = [select_demonstrations(task, 1, seed=3) for task in (printed, published)]
-        assert len({s.examples[0].id for s in shown}) == 1
-        assert (
-            len({prompt_hash(t, s) for t, s in zip((printed, published), shown, strict=True)}) == 2
-        )
-
-    def test_every_class_is_read(self, name: str, data: Path) -> None:
-        task = get_task(name, data)
+        task, paper = get_task(name, data), PAPER[name]
+        assert tuple(dict(task.sizes).values()) == paper.sizes
+        assert render_prefix(task, BARE) == paper.instruction
+        assert render_query(task, task.examples("test")[0].text) == paper.printed
         for split in SPLITS:
-            labels = [e.label for e in task.examples(split)]
+            labels = [example.label for example in task.examples(split)]
             assert labels[: task.n_classes] == list(range(task.n_classes))
 
-    def test_without_texts_the_way_to_them_is_told(self, name: str, tmp_path: Path) -> None:
-        refuses(lambda: get_task(name, tmp_path).examples("test"), str(tmp_path / name))
+    def test_as_the_published_code_renders_it(self, name: str, data: Path) -> None:
+        task, paper = get_task(f"{name}@published", data), PAPER[name]
+        query, _, word = paper.published.rpartition(" ")
+        example = task.examples("test")[task.label_words.index(word)]
+        shown = Demonstrations((example,), shots=1, seed=0)
+        separated = f"{paper.published}\n\n====\n\n"
+        assert render_prefix(task, shown) == f"{paper.instruction}{separated}"
+        assert render_query(task, example.text) == query
+
+    def test_both_are_tasks_that_show_the_same_demonstrations(self, name: str, data: Path) -> None:
+        tasks = [get_task(name, data), get_task(f"{name}@published", data)]
+        shown = [select_demonstrations(task, 1, seed=3) for task in tasks]
+        assert shown[0].examples[0].id == shown[1].examples[0].id
+        assert prompt_hash(tasks[0], shown[0]) != prompt_hash(tasks[1], shown[1])
+        assert [task.name for task in tasks] == [name, f"{name}@published"]
 
     def test_files_may_lie_in_the_folder_itself(self, name: str, data: Path) -> None:
         inside = get_task(name, data / name).examples("test")
         assert inside == get_task(name, data).examples("test")
+        refuses(lambda: get_task(name, data / "none").examples("test"), str(data / "none" / name))
 
 
 def refuses(ask: Callable[[], object], *parts: str) -> None:
@@ -247,11 +249,6 @@ class TestOwnTask:
             (0, "a smile"),
         ]
 
-    def test_the_template_is_part_of_the_prompt_hash(self, tmp_path: Path) -> None:
-        forms = ("Text: {text}\nMood:", "{text}\nMood:")
-        tasks = [get_task(write_own(tmp_path, template=form)) for form in forms]
-        assert len({prompt_hash(task, BARE) for task in tasks}) == 2
-
     def test_variants(self, tmp_path: Path) -> None:
         variants = {
             "terse": {"template": "{text}\n->", "instruction": ""},
@@ -261,10 +258,7 @@ class TestOwnTask:
         terse, loud = (get_task(f"{path}@{name}") for name in variants)
         assert (terse.name, terse.label_words) == ("moods@terse", ("happy", "sad"))
         assert render_prefix(terse, BARE) + render_query(terse, "x") == "x\n->"
-        assert (
-            render_prefix(loud, BARE) + render_query(loud, "x")
-            == "Tell the mood.\n\nText: x\nMood:"
-        )
+        assert render_prefix(loud, BARE) == "Tell the mood.\n\n"
         assert [e.id for e in terse.examples("test")] == [e.id for e in loud.examples("test")]
         refuses(lambda: get_task(f"{path}@quiet"), "quiet", "loud, terse")
 
@@ -310,9 +304,6 @@ class TestOwnTask:
         task = get_task(write_own(tmp_path))
         lines(tmp_path / "b.jsonl", [{"text": "fine", "mood": 0}, row])
         refuses(lambda: task.examples("test"), str(tmp_path / "b.jsonl"), "row 1", said)
-
-    def test_bad_json_names_the_line(self, tmp_path: Path) -> None:
-        task = get_task(write_own(tmp_path))
         (tmp_path / "b.jsonl").write_text('{"text": "a", "mood": 1}\n\n{"text": \n')
         refuses(lambda: task.examples("test"), "b.jsonl", "line 3")
 
