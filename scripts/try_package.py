@@ -18,7 +18,7 @@ dcs --version
 dcs tasks
 dcs import npz probs.npz -o moods.parquet
 dcs tune moods.parquet --set tuner.protocol=study --trials 3
-dcs apply dcs-runs/scheme.json moods.parquet -o out.parquet
+dcs apply dcs-runs/moods-dcs/scheme.json moods.parquet -o out.parquet
 dcs evaluate out.parquet
 dcs report tune --output report.html
 dcs generate --model tiny_lm --task helpdesk --shots 1 --limit 20 -o tables

@@ -20,9 +20,8 @@ from dcs.prompting import SPLITS, get_task
 from dcs.scoring import StoredScorer
 from dcs.scoring.cache import ShardStore
 from dcs.scoring.generation import count_queries, generate_tables
-from tracking import Archive, CellRecord, resolve_tracking_uri
+from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
-from tracking.store.queries import find_cell
 from workflows.cells import Cell, TableRequest, table_requests
 from workflows.config.sweep import SweepConfig
 from workflows.parallel import one_thread
@@ -33,7 +32,6 @@ __all__ = [
     "Compared",
     "compare_results",
     "compare_software",
-    "find_record",
     "recompute",
     "request_of",
     "requirements_of",
@@ -128,35 +126,6 @@ def requirements_of(record: CellRecord) -> str:
     # Builds such as 2.13.0+cpu lie on indexes of their own.
     lines += [f"{k}=={v.partition('+')[0]}" for k, v in _packages(about).items()]
     return "\n".join([*lines, ""])
-
-
-def find_record(name: str, *, runs: Path, tracking_uri: str | None) -> CellRecord:
-    """Return a recorded cell by its key or the id of its run, or how one of them begins.
-
-    Parameters
-    ----------
-    name : str
-        Its first characters may do.
-    runs : pathlib.Path
-        The folder of a sweep's results; its records are looked at first.
-    tracking_uri : str or None
-        The MLflow store, by default that of `runs`.
-
-    Raises
-    ------
-    TrackingError
-        No cell, or several, begin so; or there are no results at all.
-    """
-    archive = Archive(runs)
-    keys = [path.stem for path in archive.cells.glob("[!.]*.json") if path.stem.startswith(name)]
-    if len(keys) == 1:
-        return archive.read(keys[0])
-    if tracking_uri is None and not (runs / "mlflow.db").is_file():
-        raise TrackingError(
-            f"run {name!r}: {runs} has no cell of that key and no MLflow database; give the "
-            "folder of the results with --runs, or the store with --tracking-uri"
-        )
-    return find_cell(resolve_tracking_uri(tracking_uri, runs), name, archive=archive).record
 
 
 def stored_tables(record: CellRecord, runs: Path) -> Tables | None:

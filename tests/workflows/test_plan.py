@@ -10,10 +10,10 @@ import pytest
 from tests.workflows.conftest import biased_table
 from tracking import Archive, CellRecord
 from workflows.cells import cells_of, request_key
+from workflows.cli.overview import rest_of
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
-from workflows.estimate import estimate
 from workflows.plan import (
     SweepPlan,
     plan_sweep,
@@ -102,12 +102,12 @@ class _Nowhere:
 
 
 def test_what_is_left_is_judged_by_what_is_like_it(begun):
-    rest = estimate(plan_sweep(CONFIG, begun))
+    rest = rest_of(plan_sweep(CONFIG, begun))
     assert (rest.tables, rest.cells) == (1, 25)
     # One table of this model took 8 seconds on half a GPU.
     assert (rest.scoring_seconds, rest.gpu_seconds) == (8.0, 4.0)
     done = [r for r in Archive(begun).load().records.values() if r.finished]
-    dnip = estimate(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
+    dnip = rest_of(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
     took = sum(r.finished_ms - r.started_ms for r in done) / 1000
     assert dnip.cell_seconds == pytest.approx(took, rel=0.5, abs=0.05)
 
@@ -140,7 +140,7 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     config = CONFIG.model_copy(update={"shots": (0, 1)})
     plan = plan_sweep(config, tmp_path)
     assert (plan.n_tables, plan.n_cells) == (3, 60)
-    rest = estimate(plan)
+    rest = rest_of(plan)
     assert (rest.tables, rest.cells) == (3, 60)
     _score(tmp_path, plan, {0, 1})
     plan = plan_sweep(config, tmp_path)

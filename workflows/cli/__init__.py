@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from workflows.cli import doctor, reproduce, results, scoring, submit, sweeps, tables
+from workflows.cli import doctor, reproduce, results, scoring, sweeps, tables
 from workflows.cli.failures import (
     STOP,
     USAGE_ERROR,
@@ -38,7 +38,7 @@ app.command("evaluate", rich_help_panel=_OWN)(tables.evaluate)
 app.command("apply", rich_help_panel=_OWN)(tables.apply)
 app.command("generate", rich_help_panel=_MODELS)(scoring.generate)
 app.command("sweep", rich_help_panel=_MODELS)(sweeps.sweep)
-app.command("submit", rich_help_panel=_MODELS)(submit.submit)
+app.command("submit", rich_help_panel=_MODELS)(sweeps.submit)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel=_MODELS)
 app.command("ui", rich_help_panel=_AFTER)(results.ui)
 app.command("report", rich_help_panel=_AFTER)(results.report)

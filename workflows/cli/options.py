@@ -1,11 +1,17 @@
-"""Options that several commands share, worded once, and the store that readers find by them."""
+"""Options that several commands share, worded once, and the stores and cells that they name."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from workflows.cli.console import console
+
+if TYPE_CHECKING:
+    from tracking import CellRecord, Recorder
+    from workflows.config.sweep import TrackingSettings
 
 __all__ = [
     "Config",
@@ -22,7 +28,9 @@ __all__ = [
     "Settings",
     "TrackingUri",
     "Yes",
+    "recorded_cell",
     "recorded_store",
+    "recording",
     "sweep_file",
 ]
 
@@ -154,6 +162,22 @@ def sweep_file(config: Path) -> Path:
     return config if config.suffix or config.exists() else packaged_config(str(config))
 
 
+def recording(
+    tracking_uri: str | None, *, output: Path, tracking: TrackingSettings, **sweep: Any
+) -> Recorder:
+    """Return what records a sweep as the configuration says, and warns on the terminal."""
+    from tracking import Recorder
+
+    return Recorder(
+        tracking_uri,
+        output=output,
+        trials=tracking.trials,
+        figures=tracking.figures,
+        warn=lambda line: console.print(line, style="yellow"),
+        **sweep,
+    )
+
+
 def recorded_store(runs: Path, tracking_uri: str | None) -> str:
     """Return the address of a store that is only read.
 
@@ -176,3 +200,21 @@ def recorded_store(runs: Path, tracking_uri: str | None) -> str:
             "or dcs sweep first, or say where the results are with --runs or --tracking-uri"
         )
     return uri
+
+
+def recorded_cell(name: str, runs: Path, tracking_uri: str | None) -> CellRecord:
+    """Return a cell by its key or run id, or how one begins: from the disk, or from the store.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        No cell, or several, begin so; or there are no results at all.
+    """
+    from tracking import Archive
+    from tracking.store.queries import find_cell
+
+    archive = Archive(runs)
+    keys = [path.stem for path in archive.cells.glob("[!.]*.json") if path.stem.startswith(name)]
+    if len(keys) == 1:
+        return archive.read(keys[0])
+    return find_cell(recorded_store(runs, tracking_uri), name, archive=archive).record

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 
 from rich.table import Table
 
 from dcs.evaluation.formatting import chance, percent
-from dcs.io import atomic_write_bytes
+from dcs.io import atomic_write_bytes, content_key
 from dcs.messages import last_line
 from dcs.selection.methods import get_method
 from tracking import CellRecord
@@ -23,20 +26,103 @@ from tracking.results.frames import (
     estimates,
     grouped,
 )
-from tracking.results.settings import axes_of, objective_label
+from tracking.results.settings import axes_of
+from tracking.store.runs import cell_name
+from workflows.cells import Cell, TableRequest, Variant
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
-from workflows.config.sweep import SweepConfig
-from workflows.estimate import estimate
-from workflows.plan import SweepPlan, plan_sweep
+from workflows.plan import SweepPlan
+from workflows.tables import ProbabilityStore
 
-__all__ = ["headline", "results_table", "show_plan", "show_results"]
+__all__ = ["Work", "headline", "rest_of", "results_tables", "show_plan", "show_results"]
 
 #: Room taken by everything but the class columns.
 _OTHER_COLUMNS = 58
 
 #: Columns of cells by how far they are.
 _STATES = ("cells", "finished", "failed", "to do")
+
+#: What two pieces of work may have in common, the most telling first.
+Likeness = list[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a sweep still has to do.
+
+    Attributes
+    ----------
+    tables, cells : int
+        To be scored, and to be computed.
+    scoring_seconds, gpu_seconds, cell_seconds : float
+        Of one worker after the other, of its GPUs, and of one CPU; NaN where nothing like it has
+        been done yet.
+    """
+
+    tables: int
+    cells: int
+    scoring_seconds: float
+    gpu_seconds: float
+    cell_seconds: float
+
+
+def rest_of(plan: SweepPlan) -> Work:
+    """Judge the missing tables by scored ones of their model, missing cells by finished ones."""
+    store = ProbabilityStore.under(plan.output)
+    scored = [
+        (_of_table(plan.requests[key][0]), scoring)
+        for key in plan.cells
+        if (scoring := store.scoring(key))
+    ]
+    computed = [
+        (_of_cell(cell.task, Variant.of(cell)), _cpu_seconds(record))
+        for record in plan.ended.values()
+        if record.finished and (cell := Cell.from_identity(record.identity))
+    ]
+    tables = [_of_table(request) for request in plan.missing_tables.values()]
+    cells = [
+        _of_cell(cell.task, Variant.of(cell))
+        for some in plan.missing_cells.values()
+        for cell in some
+    ] + [
+        _of_cell(request.task, variant)
+        for key in plan.missing_tables
+        for request in plan.requests[key]
+        for variant in plan.variants
+    ]
+    return Work(
+        len(tables),
+        len(cells),
+        _total(tables, [(like, scoring.seconds) for like, scoring in scored]),
+        _total(tables, [(like, scoring.seconds * scoring.gpus) for like, scoring in scored]),
+        _total(cells, computed),
+    )
+
+
+def _total(rest: Iterable[Likeness], done: Iterable[tuple[Likeness, float]]) -> float:
+    """Return the cost of pieces of work, each that of the done ones which it is most like."""
+    costs: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+    for likeness, cost in done:
+        for kind in likeness:
+            costs[kind].append(cost)
+    means = {kind: fmean(some) for kind, some in costs.items()}
+    return sum(next((means[kind] for kind in each if kind in means), math.nan) for each in rest)
+
+
+def _of_table(request: TableRequest) -> Likeness:
+    model, task, shots = request.model, request.task, str(request.shots)
+    return [(model, task, shots), (model, task), (model,)]
+
+
+def _of_cell(task: str, variant: Variant) -> Likeness:
+    own = content_key(variant.identity)
+    return [(own, task), (own,), (variant.method,), ()]
+
+
+def _cpu_seconds(record: CellRecord) -> float:
+    # Trials of one cell may have run side by side.
+    elapsed = (record.finished_ms - record.started_ms) / 1000
+    return max(elapsed, sum(trial.seconds for trial in record.trials))
 
 
 def headline(plan: SweepPlan) -> str:
@@ -49,10 +135,8 @@ def headline(plan: SweepPlan) -> str:
     )
 
 
-def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
+def show_plan(plan: SweepPlan) -> None:
     """Print the cells of a sweep: what is finished, what is missing, how long that may take."""
-    with console.status("looking at what is there already"):
-        plan = plan_sweep(config, output, retry_failed=retry_failed)
     variants = plan.variants
     tables: dict[tuple[str, str], Counter[str]] = {}
     for key, requests in plan.requests.items():
@@ -75,16 +159,8 @@ def show_plan(config: SweepConfig, *, output: Path, retry_failed: bool) -> None:
     console.print(shown, soft_wrap=False)
     console.print(headline(plan))
     announce(plan.missing_tables.values(), yes=True)
-    console.print(_to_do(plan))
-
-
-def _states(cells: int, finished: int, failed: int) -> list[str]:
-    return [f"{n:,}" for n in (cells, finished, failed, cells - finished - failed)]
-
-
-def _to_do(plan: SweepPlan) -> str:
-    rest = estimate(plan)
-    gpus = f", {rest.gpu_seconds / 3600:,.1f} GPU hours" if rest.gpu_seconds else ""
+    rest = rest_of(plan)
+    gpus = f", {rest.gpu_seconds / 3600:,.1f} GPU hours" if rest.gpu_seconds > 0 else ""
     parts = []
     if rest.tables:
         took = _took(rest.scoring_seconds, "worker")
@@ -92,11 +168,15 @@ def _to_do(plan: SweepPlan) -> str:
     if rest.cells:
         took = _took(rest.cell_seconds, "CPU")
         parts.append(f"{_some(rest.cells, 'cell')} to compute ({took})")
-    return f"to do: {', '.join(parts) or 'nothing'}"
+    console.print(f"to do: {', '.join(parts) or 'nothing'}")
 
 
-def _took(seconds: float | None, worker: str) -> str:
-    if seconds is None:
+def _states(cells: int, finished: int, failed: int) -> list[str]:
+    return [f"{n:,}" for n in (cells, finished, failed, cells - finished - failed)]
+
+
+def _took(seconds: float, worker: str) -> str:
+    if math.isnan(seconds):
         return "how long shows once the first are done"
     return f"{duration(seconds)} of one {worker}"
 
@@ -114,11 +194,12 @@ def show_results(records: Sequence[CellRecord], picture: Path) -> None:
         figures = "mean ± sd over seeds" if several else "[95 % interval], p against ICL"
         console.print()
         console.print(f"{task} ({model}): % of test rows, {figures}", style="bold")
-        console.print(results_table(cells, width=console.width), soft_wrap=False)
+        for table in results_tables(cells, width=console.width):
+            console.print(table, soft_wrap=False)
     for record in records:
         if not record.finished:
             reason = last_line(record.error or "")
-            console.print(f"failed {_cell_name(record)}: {reason}", style="red")
+            console.print(f"failed {cell_name(record)}: {reason}", style="red")
     if len(finished) < len(records):
         console.print("add --retry-failed to compute the failed cells again")
     console.print()
@@ -131,14 +212,8 @@ def _group(record: CellRecord) -> tuple[str, str]:
     return record.identity["model"], record.identity["task"]
 
 
-def _cell_name(record: CellRecord) -> str:
-    who, objective = record.identity, objective_label(record)
-    searched = "" if objective in (None, "full") else f" objective {objective}"
-    return f"{who['method']} {who['task']} {who['shots']}-shot{searched} seed {who['seed']}"
-
-
-def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
-    """Return accuracy, COBias and class accuracies by method.
+def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
+    """Return accuracy, COBias and class accuracies by method, on as many tables as it takes.
 
     Cells that differ in a setting, as those of an ablation do, have rows of their own and a
     column for each such setting. Several seeds are averaged; a single one is shown with its 95 %
@@ -149,7 +224,8 @@ def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
     records : sequence of CellRecord
         Finished cells of one model and task, in the order of the rows wanted.
     width : int
-        Characters there are. Where the classes do not fit, the weakest one stands for them.
+        Characters there are. Where the classes do not fit beside the rest they are the rows of
+        tables of their own.
     """
     axes = axes_of(records)
     frame = cells_frame(records)
@@ -168,22 +244,38 @@ def results_table(records: Sequence[CellRecord], *, width: int) -> Table:
     table = new_table(
         *(["shots"] if with_shots else []),
         *("method ", *(axis.title for axis in axes), "accuracy ↑", *p, "COBias ↓", *p),
-        *(classes if fits else ["weakest class ", ""]),
+        *(classes if fits else []),
     )
     previous: object = None
+    columns: dict[str, list[str]] = {}
     for row, (_, group) in zip(rows.to_dict("records"), grouped(frame, by)[1], strict=True):
         method = get_method(row["method"])
         if row["shots"] != previous and table.row_count:
             table.add_section()
         previous = row["shots"]
-        cells = [str(row["shots"])] if with_shots else []
-        cells += [method.title, *(row[axis.name] for axis in axes)]
-        for each in (Estimate.of(row, measure) for measure in MEASURES):
-            cells += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
         own = accuracies[accuracies["key"].isin(group["key"])]
         # A class without rows has no accuracy.
-        means = own.groupby("class", sort=False)["after"].mean()
-        shown = {name: percent(mean, digits=0) or "-" for name, mean in means.items()}
-        cells += shown.values() if fits else [str(means.idxmin()), shown[means.idxmin()]]
-        table.add_row(*cells, style="bold" if method.searches else "")
-    return table
+        shares = own.groupby("class", sort=False)["after"].mean().reindex(classes)
+        texts = [percent(share, digits=0) or "-" for share in shares]
+        cells = [str(row["shots"])] if with_shots else []
+        cells += [method.title, *(row[axis.name] for axis in axes)]
+        columns["\n".join(cells)] = texts
+        for each in (Estimate.of(row, measure) for measure in MEASURES):
+            cells += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
+        table.add_row(*cells, *(texts if fits else []), style="bold" if method.searches else "")
+    return [table] if fits else [table, *_class_tables(classes, columns, width=width)]
+
+
+def _class_tables(
+    classes: Sequence[str], columns: dict[str, list[str]], *, width: int
+) -> Iterable[Table]:
+    """Lay class accuracies out by class, with as many columns on each table as fit."""
+    heads = list(columns)
+    widest = max(len(line) for head in heads for line in head.split("\n"))
+    number = max(1, (width - max(map(len, classes)) - 1) // (max(3, widest) + 2))
+    for start in range(0, len(heads), number):
+        some = heads[start : start + number]
+        table = new_table("class ", *some)
+        for name, *texts in zip(classes, *(columns[head] for head in some), strict=True):
+            table.add_row(name, *texts)
+        yield table

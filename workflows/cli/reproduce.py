@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dcs.errors import ConfigError
+from dcs.io import atomic_write_text
 from workflows.cli.console import console, new_table, share_bar
-from workflows.cli.options import Data, RunName, Runs, TrackingUri, recorded_store
+from workflows.cli.options import Data, RunName, Runs, TrackingUri, recorded_cell
 
 if TYPE_CHECKING:
     from tracking import CellRecord
@@ -51,15 +54,12 @@ def reproduce(
     Says which software differs from that of the record. Exit code 0 if all is identical, 1 if
     something differs, 2 if it cannot be tried.
     """
-    from dcs.io import atomic_write_text
     from tracking import collect_provenance
+    from tracking.store.runs import cell_name
     from workflows import reproduce as again
 
-    if tracking_uri is not None:
-        tracking_uri = recorded_store(runs, tracking_uri)
-    record = again.find_record(run, runs=runs, tracking_uri=tracking_uri)
-    who = record.identity
-    console.print(f"cell {record.key}: {who['method']} {who['task']} {who['model']}")
+    record = recorded_cell(run, runs, tracking_uri)
+    console.print(f"cell {record.key}: {cell_name(record)}")
     if requirements is not None:
         atomic_write_text(requirements, again.requirements_of(record))
         console.print(f"next: pip install --requirement {requirements}", style="bold")
@@ -70,7 +70,7 @@ def reproduce(
     with share_bar("computing the cell again") as progress:
         now = again.recompute(record, tables, progress=progress)
     rows = [
-        again.Compared(f"{split} rows", who[f"{split}_digest"], part.digest)
+        again.Compared(f"{split} rows", record.identity[f"{split}_digest"], part.digest)
         for split, part in tables.items()
     ]
     rows += again.compare_results(record, now)
@@ -93,17 +93,13 @@ def _tables(
     rescore: bool,
 ) -> Tables:
     """Return the tables: given, stored, or scored again."""
-    from dataclasses import replace
-
-    from dcs.data.table import ProbabilityTable
-    from dcs.errors import ConfigError
     from workflows.cli.tables import split_rows
     from workflows.reproduce import request_of, scored_tables, stored_tables
 
     if test is not None if table is None else rescore:
         raise ConfigError("--test needs --table, and --rescore excludes it; see --help")
     if table is not None:
-        parts = split_rows(ProbabilityTable.read(table), test, seed=record.identity["seed"])
+        parts = split_rows(table, test, seed=record.identity["seed"])
         return dict(zip(("optimization", "test"), parts, strict=True))
     stored = stored_tables(record, runs)
     if stored is not None and not rescore:

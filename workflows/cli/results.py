@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from workflows.cli.console import console, new_table
-from workflows.cli.options import RunName, Runs, TrackingUri, recorded_store
+from workflows.cli.options import (
+    RunName,
+    Runs,
+    TrackingUri,
+    recorded_cell,
+    recorded_store,
+)
 
 if TYPE_CHECKING:
     from tracking import CellRecord
@@ -157,17 +163,17 @@ def compare(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Compare two runs: what differs in them, what they reached, and their schemes in words."""
-    from tracking import Archive
     from tracking.results.comparison import compare_records
-    from tracking.store.queries import find_cell
+    from tracking.store.runs import cell_name
 
-    uri = recorded_store(runs, tracking_uri)
     with console.status("reading the runs"):
-        cells = [find_cell(uri, name, archive=Archive(runs)) for name in (first, second)]
-    if cells[0].run_id == cells[1].run_id:
-        console.print("both names are of the same run", style="yellow")
-    for title, rows in compare_records(*(cell.record for cell in cells)).items():
-        shown = new_table(" ", *(f"{cell.run_id[:8]} " for cell in cells), "difference")
+        cells = [recorded_cell(name, runs, tracking_uri) for name in (first, second)]
+    if cells[0].key == cells[1].key:
+        console.print("both names are of the same cell", style="yellow")
+    for number, cell in zip("12", cells, strict=True):
+        console.print(f"{number}: {cell_name(cell)} (cell {cell.key[:12]})")
+    for title, rows in compare_records(*cells).items():
+        shown = new_table(" ", "1 ", "2 ", "difference")
         for row in rows:
             shown.add_row(row.name, row.first, row.second, row.difference)
         console.print()

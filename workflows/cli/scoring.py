@@ -86,8 +86,7 @@ def generate(
         f"{2 * len(keys)} tables written in {time.perf_counter() - clock:.1f} s, "
         f"{scored} prompts scored"
     )
-    optimization, test = (folders[0] / f"{split}.parquet" for split in ("optimization", "test"))
-    console.print(f"next: dcs tune {optimization} --test {test}", style="bold")
+    console.print(f"next: dcs tune {folders[0]}", style="bold")
 
 
 def table_name(request: TableRequest) -> str:
@@ -216,13 +215,8 @@ def show(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the demonstrations.")] = 0,
     data: Data = None,
     row: Annotated[int, typer.Option(min=0, help="Which test text to ask about.")] = 0,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="Count the tokens of this model; only its tokenizer loads.",
-        ),
+    tokenizer: Annotated[
+        str, typer.Option(metavar="MODEL", help="Count the tokens as this model does.")
     ] = "tiny_lm",
 ) -> None:
     """Print a prompt exactly as the model reads it, and what it is to answer."""
@@ -247,7 +241,7 @@ def show(
         f"label words: {', '.join(task.label_words)}",
         f"gold label: {task.classes[texts[row].label]}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
-        *_tokens(model, prompt, task.label_words),
+        *_tokens(tokenizer, prompt, task.label_words),
     ):
         console.print(line)
 

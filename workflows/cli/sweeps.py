@@ -1,14 +1,18 @@
-"""``dcs quickstart``, ``dcs sweep`` and ``dcs sync``: a grid of cells, computed and recorded."""
+"""``dcs quickstart``, ``sweep``, ``submit`` and ``sync``: grids of cells, computed, recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcs.errors import ConfigError
+from dcs.messages import redact
 from workflows.cli.console import console, sweep_view
 from workflows.cli.failures import STOP
 from workflows.cli.options import (
@@ -24,13 +28,15 @@ from workflows.cli.options import (
     Settings,
     TrackingUri,
     Yes,
+    recording,
     sweep_file,
 )
 
 if TYPE_CHECKING:
     from workflows.config.sweep import SweepConfig
+    from workflows.plan import SweepPlan
 
-__all__ = ["quickstart", "sweep", "sync"]
+__all__ = ["quickstart", "submit", "sweep", "sync"]
 
 
 def quickstart(
@@ -47,7 +53,7 @@ def quickstart(
     from workflows.config.sweep import load_config, packaged_config
 
     config = load_config(packaged_config("quickstart"), sets=settings or ())
-    _sweep(config, whole=config, output=output, tracking_uri=tracking_uri)
+    _run(_planned(config, output), whole=config, tracking_uri=tracking_uri)
 
 
 def sweep(
@@ -90,90 +96,126 @@ def sweep(
         data=None if data is None else str(data.absolute()),
         scoring__engine=engine,
     )
-    part = narrowed(whole, only or [])
+    plan = _planned(narrowed(whole, only or []), output, retry_failed=retry_failed)
     if dry_run:
-        show_plan(part, output=output, retry_failed=retry_failed)
+        show_plan(plan)
     else:
-        _sweep(
-            part,
-            whole=whole,
-            output=output,
-            tracking_uri=tracking_uri,
-            retry_failed=retry_failed,
-            address=address,
-            yes=yes,
-        )
+        _run(plan, whole=whole, tracking_uri=tracking_uri, address=address, yes=yes)
 
 
-def _sweep(
-    config: SweepConfig,
+def _planned(config: SweepConfig, output: Path, *, retry_failed: bool = False) -> SweepPlan:
+    from workflows.plan import plan_sweep
+
+    with console.status("looking at what is there already"):
+        return plan_sweep(config, output, retry_failed=retry_failed)
+
+
+def _run(
+    plan: SweepPlan,
     *,
     whole: SweepConfig,
-    output: Path,
     tracking_uri: str | None,
-    retry_failed: bool = False,
     address: str | None = None,
     yes: bool = False,
 ) -> None:
-    """Run a sweep, a part of `whole`, to its end and print its tables and what to type next."""
-    import json
-    import time
-
-    from dcs.messages import redact
-    from tracking import Recorder
+    """Do what a plan, of a part of `whole`, lacks; print its tables and what to type next."""
     from workflows.cli.overview import headline, show_results
     from workflows.cli.scoring import announce
+    from workflows.cluster.connect import connected
     from workflows.cluster.sweep import run_sweep
-    from workflows.plan import plan_sweep, sweep_key
+    from workflows.plan import sweep_key
     from workflows.tables import ProbabilityStore
 
     clock = time.perf_counter()
-    with console.status("looking at what is there already"):
-        plan = plan_sweep(config, output, retry_failed=retry_failed)
     console.print(headline(plan))
     announce(plan.missing_tables.values(), yes=yes)
-    with Recorder(
+    with recording(
         tracking_uri,
-        output=output,
+        output=plan.output,
+        tracking=whole.tracking,
         experiment=whole.name,
         sweep_key=sweep_key(whole),
         # The address of a server may hold a password.
         sweep_params=json.loads(redact(whole.model_dump_json())),
         run_name=whole.name,
-        trials=whole.tracking.trials,
-        figures=whole.tracking.figures,
-        warn=lambda line: console.print(line, style="yellow"),
     ) as recorder:
-        with _joined_ray(address) if plan.has_work else nullcontext(), sweep_view() as view:
-            records = run_sweep(plan, recorder, view)
+        with ExitStack() as opened:
+            if plan.has_work:
+                with console.status("starting Ray" if address is None else "joining Ray"):
+                    opened.enter_context(connected(address))
+                STOP.listen()  # Ray has taken the signals over.
+            records = run_sweep(plan, recorder, opened.enter_context(sweep_view()))
         with console.status("recording in MLflow"):
             report = recorder.finish()
-    store = ProbabilityStore.under(output)
+    store = ProbabilityStore.under(plan.output)
     for key, request in plan.missing_tables.items():
         scoring = store.scoring(key)
         for remark in scoring.remarks if scoring else ():
             console.print(f"{request.label}: {remark}")
-    show_results(records, output / "figures" / f"{config.name}.png")
+    show_results(records, plan.output / "figures" / f"{plan.config.name}.png")
     console.print(report.message)
-    console.print(f"written to {output} in {time.perf_counter() - clock:.0f} s")
-    console.print(f"next: dcs ui --output {output} compares the runs in MLflow", style="bold")
+    console.print(f"written to {plan.output} in {time.perf_counter() - clock:.0f} s")
+    console.print(f"next: dcs ui --output {plan.output} compares the runs in MLflow", style="bold")
     if not all(record.finished for record in records):
         raise SystemExit(1)
 
 
-@contextmanager
-def _joined_ray(address: str | None) -> Iterator[None]:
-    """Join a Ray cluster, by default one of this machine that is stopped again."""
-    from workflows.cluster.connect import connected
+def submit(
+    config: Config,
+    address: Annotated[
+        str,
+        typer.Option("--address", metavar="URL", help="The dashboard, mostly through a tunnel."),
+    ] = "http://127.0.0.1:8265",
+    output: Output = Path("/mnt/dcs/runs"),
+    tracking_uri: TrackingUri = None,
+    model: Models = None,
+    only: Only = None,
+    settings: Settings = None,
+    retry_failed: RetryFailed = False,
+    data: Data = None,
+    working_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--working-dir",
+            metavar="FOLDER",
+            help="Files to upload too, at most 100 MiB; hidden ones stay here.",
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Do not wait: print the job's id and leave.")
+    ] = False,
+) -> None:
+    """Run a sweep on a Ray cluster as a job, follow it, and end with its exit code.
 
-    with console.status("starting Ray" if address is None else "joining Ray"):
-        # Not a plain `with`: the line on the terminal is to end once Ray is there.
-        joined = ExitStack()
-        joined.enter_context(connected(address))
-    with joined:
-        # Ray has taken the signals over.
-        STOP.listen()
-        yield
+    Folders and addresses are those of the cluster; only the configuration is uploaded. Ctrl-C
+    ends the following, not the job. The cluster's token is read from RAY_AUTH_TOKEN.
+    """
+    from workflows.cluster.jobs import follow_job, open_jobs, start_job
+    from workflows.config.sweep import load_config, narrowed
+
+    for text in filter(None, [tracking_uri, *(settings or [])]):
+        if redact(text) != text:
+            raise ConfigError(
+                f"{redact(text)}: the password would be shown with the job; set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, DCS_OPTUNA_STORAGE or "
+                "PGPASSWORD on the cluster instead"
+            )
+    # Errors in the configuration show here and not on the cluster.
+    file = sweep_file(config)
+    narrowed(load_config(file, sets=settings or (), models=model), only or [])
+    given: dict[str, Sequence[object]] = {"--tracking-uri": [tracking_uri], "--data": [data]}
+    given |= {"--model": model or [], "--only": only or [], "--set": settings or []}
+    options = ["--output", str(output), *(["--retry-failed"] if retry_failed else [])]
+    for name, values in given.items():
+        options += [part for value in values if value is not None for part in (name, str(value))]
+    client = open_jobs(address)
+    job = start_job(client, file, options, working_dir=working_dir)
+    typer.echo(
+        f"job {job} goes on when this command ends; to stop it: ray job stop --address {address} "
+        f"{job}, to follow it again: ray job logs --address {address} --follow {job}"
+    )
+    if not detach:
+        raise SystemExit(follow_job(client, job, lambda text: typer.echo(text, nl=False)))
 
 
 def sync(runs: Runs = Path("dcs-runs"), tracking_uri: TrackingUri = None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,14 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+import dcs
+from dcs.errors import ConfigError, TableError
+from dcs.evaluation.formatting import percent, sentence_of_chance
+from dcs.io import atomic_write_bytes, atomic_write_text, read_text
+from dcs.messages import listing, reason
 from workflows.cli.console import console, new_table, share_bar
-from workflows.cli.options import Output, Seed, Settings, TrackingUri
+from workflows.cli.options import Output, Seed, Settings, TrackingUri, recording
 
 if TYPE_CHECKING:
-    from dcs.data.table import ProbabilityTable
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
     from dcs.evaluation.uncertainty import Interval
-    from dcs.schemes.scheme import CorrectionScheme
-    from workflows.config.tuner import TunerSettings
+    from workflows.config.sweep import TunerSettings
 
 __all__ = ["ImportCommand", "apply", "evaluate", "import_", "split_rows", "tune"]
 
@@ -27,8 +37,15 @@ HELD_OUT = 0.3
 MOST_CERTIFIED = 4
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="Probability table; see dcs import.")]
-Written = Annotated[
-    Path, typer.Option("--output", "-o", metavar="TABLE", help="The Parquet file to write.")
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TABLE",
+        help="Probability table (see dcs import), .npz archive, or folder of dcs generate.",
+    ),
+]
+Normalise = Annotated[
+    bool, typer.Option("--normalise", help="Divide each row by its sum instead of refusing.")
 ]
 
 
@@ -51,23 +68,33 @@ def _plain(text: str) -> str:
     return re.sub(r"([<_*\[])", r"\\\1", text.replace("`", ""))
 
 
+def _names(text: str) -> list[str]:
+    """Return names between commas; one that holds a comma stands in double quotes."""
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+
+
 def import_(
+    context: typer.Context,
     format: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file or folder to read.")],
-    output: Written,
-    normalise: Annotated[
-        bool, typer.Option("--normalise", help="Divide each row by its sum instead of refusing.")
-    ] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="TABLE", help="The Parquet file to write.")
+    ],
+    normalise: Normalise = False,
     logits: Annotated[
         bool, typer.Option("--logits", help="The values are logits: apply a softmax.")
     ] = False,
     classes: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Class names, in the order of columns.")
+        Any,
+        typer.Option(
+            parser=_names, metavar="A,B,...", help="Class names, in the order of columns."
+        ),
     ] = None,
     id_column: Annotated[str | None, typer.Option(help="Column of the row names.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Column of the true classes.")] = None,
     class_columns: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Columns of the probabilities.")
+        Any,
+        typer.Option(parser=_names, metavar="A,B,...", help="Columns of the probabilities."),
     ] = None,
     part: Annotated[
         str | None, typer.Option(help="Which table of a folder: optimization or test.")
@@ -78,30 +105,20 @@ def import_(
     targets: Annotated[
         Literal["auto", "index", "text"], typer.Option(help="lm-eval: what targets are.")
     ] = "auto",
-    model: Annotated[str | None, typer.Option(help="Model to note as the origin.")] = None,
-    task: Annotated[str | None, typer.Option(help="Task to note as the origin.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--origin-model", help="Model to note as the origin.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--origin-task", help="Task to note as the origin.")
+    ] = None,
 ) -> None:
     """Turn class probabilities from elsewhere into a probability table."""
     from dcs.data.importers import import_file
-    from dcs.evaluation.metrics import ClassificationMetrics
 
-    table = import_file(
-        format,
-        path,
-        part=part,
-        normalise=normalise,
-        logits=logits,
-        classes=_names(classes),
-        id_column=id_column,
-        label_column=label_column,
-        class_columns=_names(class_columns),
-        filter=filter,
-        targets=targets,
-        model=model,
-        task=task,
-    )
+    options = {k: v for k, v in context.params.items() if k not in ("format", "path", "output")}
+    table = import_file(format, path, **options)
     table.write(output)
-    metrics = ClassificationMetrics.from_predictions(
+    metrics = dcs.ClassificationMetrics.from_predictions(
         table.labels, table.probs.argmax(axis=1), table.n_classes
     )
     console.print(
@@ -112,12 +129,8 @@ def import_(
     console.print(f"next: dcs tune {output}", style="bold")
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
 def tune(
-    table: Table,
+    table: Source,
     test: Annotated[
         Path | None,
         typer.Option(
@@ -177,15 +190,11 @@ def tune(
 
     Schemes are searched by simulated annealing and chosen among by cross-validation; with
     --set tuner.protocol=study by an Optuna study judged on 5 % development rows. The chosen one
-    is written to OUTPUT/scheme.json, all that was tried to MLflow.
+    is written to OUTPUT/TABLE-METHOD/scheme.json, all that was tried to MLflow.
     """
-    from dcs.data.table import ProbabilityTable
     from dcs.io import content_key
-    from dcs.schemes.scheme import CorrectionScheme
-    from dcs.selection.methods import get_method
-    from tracking import Recorder
     from tracking.results.figures import cell_figures
-    from workflows.cli.overview import results_table
+    from workflows.cli.overview import results_tables
     from workflows.config.sweep import TuneConfig, configured
     from workflows.tuning.cell import table_cells, tune_cells
     from workflows.tuning.study import certify as prove
@@ -201,22 +210,20 @@ def tune(
         tuner__max_cobias=max_cobias,
     )
     tuner = config.tuner
-    whole = ProbabilityTable.read(table)
-    _check(method, tuner, whole, table=table, certify=certify)
-    optimization, held_out = split_rows(whole, test, seed=seed)
+    optimization, held_out = split_rows(table, test, seed=seed)
+    _check(method, tuner, optimization, table=table, certify=certify)
+    name = table.name if table.is_dir() else table.stem
     cells = table_cells(
-        optimization, held_out, name=table.stem, methods=("icl", method), tuner=tuner, seed=seed
+        optimization, held_out, name=name, methods=("icl", method), tuner=tuner, seed=seed
     )
-    with Recorder(
+    with recording(
         tracking_uri,
         output=output,
+        tracking=config.tracking,
         experiment="tune",
         sweep_key=content_key({"cells": [cell.key for cell in cells]}),
         sweep_params={"table": table.name, "method": method, "seed": seed, **tuner.model_dump()},
-        run_name=table.stem,
-        trials=config.tracking.trials,
-        figures=config.tracking.figures,
-        warn=lambda line: console.print(line, style="yellow"),
+        run_name=name,
     ) as recorder:
         with share_bar(f"tuning {method}") as progress:
             records = tune_cells(
@@ -228,25 +235,27 @@ def tune(
         with console.status("recording in MLflow"):
             report = recorder.finish()
 
-    scheme = CorrectionScheme.from_dict(records[-1].scheme)
-    path = output / "scheme.json"
+    found = records[-1].metrics
+    scheme = dcs.CorrectionScheme.from_dict(records[-1].scheme)
+    # What another table or method left is not replaced, and what other settings left not unsaid.
+    path = output / f"{name}-{method}" / "scheme.json"
+    replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
     scheme.save(path)
     sentences = scheme.explain()
     if certify:
         with console.status("searching exhaustively"):
-            gap = prove(optimization, get_method(method), records[-1], settings=tuner)
-        z = records[-1].metrics["opt/z"]
-        sentences = [*sentences, f"Z {z:.6f} on its rows: {gap:.2e} above the proven optimum"]
+            gap = prove(optimization, dcs.get_method(method), records[-1], settings=tuner)
+        sentences.append(f"Z {found['opt/z']:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
     console.print(
-        f"{table.name}: % of {held_out.n_rows} held-out rows [95 % interval], p against ICL",
+        f"{name}: % of {held_out.n_rows} held-out rows [95 % interval], p against ICL",
         style="bold",
     )
-    console.print(results_table(records, width=console.width), soft_wrap=False)
-    figures = records[-1].metrics
+    for shown in results_tables(records, width=console.width):
+        console.print(shown, soft_wrap=False)
     gains = _changes(
         *(
-            (figures[f"test/{x}"] - figures[f"uncorrected/test/{x}"], figures[f"test/{x}_p"])
+            (found[f"test/{x}"] - found[f"uncorrected/test/{x}"], found[f"test/{x}_p"])
             for x in ("accuracy", "cobias")
         )
     )
@@ -256,7 +265,7 @@ def tune(
         console.print(f"  {sentence}")
     console.print()
     console.print(report.message)
-    console.print(f"scheme written to {path}")
+    console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
     console.print(
         f"next: dcs apply {path} {test or table} -o corrected.parquet, "
         f"or dcs ui --output {output}",
@@ -265,12 +274,15 @@ def tune(
 
 
 def _check(
-    method: str, tuner: TunerSettings, whole: ProbabilityTable, *, table: Path, certify: bool
+    method: str,
+    tuner: TunerSettings,
+    rows: dcs.ProbabilityTable,
+    *,
+    table: Path,
+    certify: bool,
 ) -> None:
-    from dcs.errors import ConfigError
-    from dcs.selection.methods import get_method
-
-    searches = get_method(method).searches
+    """Refuse before any work what cannot be done with a table."""
+    searches = dcs.get_method(method).searches
     if method in ("icl", "contextual"):
         raise ConfigError(
             f"--method {method}: finds nothing in a table; choose dcs, dnip, furud or a baseline"
@@ -280,17 +292,15 @@ def _check(
             "--certify proves the one search of a study with dcs, dnip or furud; "
             "add --set tuner.protocol=study, or leave --certify out"
         )
-    if certify and whole.n_classes > MOST_CERTIFIED:
+    if certify and rows.n_classes > MOST_CERTIFIED:
         raise ConfigError(
-            f"--certify: {table} has {whole.n_classes} classes, and exhaustive search takes "
+            f"--certify: {table} has {rows.n_classes} classes, and exhaustive search takes "
             f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
         )
 
 
 def _changes(*changes: tuple[float, float]) -> str:
     """Say by how much accuracy and COBias change, and how probable that is by chance."""
-    from dcs.evaluation.formatting import sentence_of_chance
-
     return ", ".join(
         f"{title} {100 * by:+.1f} points ({sentence_of_chance(p)})"
         for title, (by, p) in zip(("accuracy", "COBias"), changes, strict=True)
@@ -298,54 +308,142 @@ def _changes(*changes: tuple[float, float]) -> str:
 
 
 def split_rows(
-    table: ProbabilityTable, test: Path | None, *, seed: int
-) -> tuple[ProbabilityTable, ProbabilityTable]:
-    """Return the rows to tune on and those for the final figures: of `test`, or held out."""
+    table: Path, test: Path | None, *, seed: int
+) -> tuple[dcs.ProbabilityTable, dcs.ProbabilityTable]:
+    """Return the rows to tune on and those for the final figures: given, or held out."""
+    from dcs.data.importers import read_tables
     from dcs.data.splits import stratified_split
-    from dcs.data.table import ProbabilityTable
-    from dcs.errors import TableError
     from dcs.seeds import derive_seed
 
-    if test is None:
-        parts = stratified_split(
-            table.labels,
-            {"optimization": 1.0 - HELD_OUT, "test": HELD_OUT},
-            seed=derive_seed(seed, "held-out"),
-        )
-        return (
-            table.subset(parts["optimization"], split="optimization"),
-            table.subset(parts["test"], split="test"),
-        )
-    held_out = ProbabilityTable.read(test)
-    if held_out.classes != table.classes:
-        raise TableError(
-            f"{test}: classes are {', '.join(held_out.classes)}; those of the table to tune are "
-            f"{', '.join(table.classes)}, and both must be the same in the same order"
-        )
-    return table, held_out
-
-
-def _scheme_for(table: ProbabilityTable, path: Path) -> CorrectionScheme:
-    from dcs.schemes.scheme import CorrectionScheme
-
-    return CorrectionScheme.load(path).for_classes(table.classes, source=str(path))
+    tables = read_tables(table)
+    optimization = tables["optimization"]
+    held_out = tables.get("test")
+    if test is not None:
+        held_out = dcs.ProbabilityTable.read(test)
+        if held_out.classes != optimization.classes:
+            raise TableError(
+                f"{test}: classes are {', '.join(held_out.classes)}; those of the table to tune "
+                f"are {', '.join(optimization.classes)}, and both must be the same in the same "
+                "order"
+            )
+    if held_out is not None:
+        return optimization, held_out
+    parts = stratified_split(
+        optimization.labels,
+        {"optimization": 1.0 - HELD_OUT, "test": HELD_OUT},
+        seed=derive_seed(seed, "held-out"),
+    )
+    return (
+        optimization.subset(parts["optimization"], split="optimization"),
+        optimization.subset(parts["test"], split="test"),
+    )
 
 
 def apply(
     scheme: Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")],
-    table: Table,
-    output: Written,
+    rows: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ROWS",
+            help="Probability table, or Parquet, .csv or .jsonl with a column per class, named as "
+            "the class or p:<class>; - reads CSV from the standard input.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write: .parquet, .csv or .jsonl; - prints CSV.",
+        ),
+    ],
+    normalise: Normalise = False,
 ) -> None:
-    """Write the corrected probabilities of a table, as a table of the same form."""
-    from dcs.data.table import ProbabilityTable
+    """Write the corrected probabilities of rows, which need no labels.
 
-    probabilities = ProbabilityTable.read(table)
-    correction = _scheme_for(probabilities, scheme)
-    before = probabilities.probs.argmax(axis=1)
-    changed = int((correction.predict(probabilities.probs) != before).sum())
-    probabilities.with_probs(correction.apply(probabilities.probs)).write(output)
-    console.print(f"{output}: {probabilities.n_rows} rows, {changed} predictions changed")
-    console.print(f"next: dcs evaluate {output}", style="bold")
+    A probability table becomes one of the same form. In other files the columns of the classes
+    are corrected, those besides stay, and a column `predicted` names the class.
+    """
+    correction = dcs.CorrectionScheme.load(scheme)
+    labelled = output.suffix == ".parquet" == rows.suffix and _is_table(rows)
+    if labelled:
+        table = dcs.ProbabilityTable.read(rows)
+        correction = correction.for_classes(table.classes, source=str(scheme))
+        probs = table.probs
+        table.with_probs(correction.apply(probs)).write(output)
+    else:
+        frame = _read_rows(rows)
+        columns = _class_columns(frame, correction.classes, rows)
+        probs = _probabilities(frame[columns], correction.classes, rows, normalise=normalise)
+        frame[columns] = correction.apply(probs)
+        frame["predicted"] = [correction.classes[k] for k in correction.predict(probs)]
+        _write_rows(frame, output)
+    if str(output) != "-":
+        changed = int((correction.predict(probs) != probs.argmax(axis=1)).sum())
+        console.print(f"{output}: {len(probs)} rows, {changed} predictions changed")
+    if labelled:
+        console.print(f"next: dcs evaluate {output}", style="bold")
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a Parquet file has labels, as probability tables have."""
+    from dcs.data.table import open_parquet
+
+    with open_parquet(path) as file:
+        return "label" in file.schema_arrow.names
+
+
+def _read_rows(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+        if path.suffix == ".jsonl":
+            return pd.read_json(path, lines=True, dtype=False)
+        text = sys.stdin.read() if str(path) == "-" else read_text(path, error=TableError)
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        # Whatever is no probability stays the text that it is.
+        return pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False)
+    except ValueError as error:
+        raise TableError(f"{path}: cannot be read as rows: {reason(error)}") from None
+
+
+def _class_columns(frame: pd.DataFrame, classes: Iterable[str], path: Path) -> list[str]:
+    columns = []
+    for name in classes:
+        found = [column for column in (f"p:{name}", name) if column in frame]
+        if not found:
+            raise TableError(
+                f"{path}: no column {name!r} or 'p:{name}' for this class of the scheme; its "
+                f"columns are {listing(list(map(str, frame.columns)))}"
+            )
+        columns.append(found[0])
+    return columns
+
+
+def _probabilities(
+    frame: pd.DataFrame, classes: tuple[str, ...], path: Path, *, normalise: bool
+) -> NDArray[np.float64]:
+    import pandas as pd
+
+    from dcs.data.checks import Named, checked_shape, normalised_rows
+
+    numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float)
+    values = checked_shape(numbers, source=str(path))
+    return normalised_rows(values, Named(str(path), classes), normalise=normalise)
+
+
+def _write_rows(frame: pd.DataFrame, path: Path) -> None:
+    if path.suffix == ".parquet":
+        atomic_write_bytes(path, frame.to_parquet())
+    elif path.suffix == ".jsonl":
+        atomic_write_text(path, frame.to_json(orient="records", lines=True, double_precision=15))
+    elif str(path) == "-":
+        typer.echo(frame.to_csv(index=False), nl=False)
+    else:
+        atomic_write_text(path, frame.to_csv(index=False))
 
 
 def evaluate(
@@ -356,26 +454,25 @@ def evaluate(
     ] = None,
 ) -> None:
     """Print accuracy, COBias and class accuracies of a table, before and after correction."""
-    from dcs.data.table import ProbabilityTable
     from dcs.evaluation.metrics import confusion_matrix
     from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
-    from dcs.schemes.scheme import CorrectionScheme
 
-    probabilities = ProbabilityTable.read(table)
-    schemes = {"uncorrected": CorrectionScheme.identity(probabilities.classes)}
+    rows = dcs.ProbabilityTable.read(table)
+    schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes)}
     if scheme is not None:
-        schemes["corrected"] = _scheme_for(probabilities, scheme)
-    labels, n_classes = probabilities.labels, probabilities.n_classes
-    predictions = [correction.predict(probabilities.probs) for correction in schemes.values()]
+        found = dcs.CorrectionScheme.load(scheme)
+        schemes["corrected"] = found.for_classes(rows.classes, source=str(scheme))
+    labels, n_classes = rows.labels, rows.n_classes
+    predictions = [correction.predict(rows.probs) for correction in schemes.values()]
     intervals = [
         bootstrap_intervals(confusion_matrix(labels, some, n_classes)) for some in predictions
     ]
-    console.print(f"{table.name}: % of {probabilities.n_rows} rows [95 % interval]", style="bold")
+    console.print(f"{table.name}: % of {rows.n_rows} rows [95 % interval]", style="bold")
     shown = new_table(" ", *schemes)
     shown.add_row("accuracy ↑", *_figures(each.accuracy for each in intervals), style="bold")
     shown.add_row("COBias ↓", *_figures(each.cobias for each in intervals), style="bold")
     shown.add_section()
-    for index, name in enumerate(probabilities.classes):
+    for index, name in enumerate(rows.classes):
         shown.add_row(name, *_figures(each.class_accuracies[index] for each in intervals))
     console.print(shown, soft_wrap=False)
     if scheme is not None:
@@ -386,8 +483,6 @@ def evaluate(
 
 
 def _figures(intervals: Iterable[Interval]) -> list[str]:
-    from dcs.evaluation.formatting import percent
-
     # A class without rows has no accuracy.
     return [
         percent(each.estimate, interval=(each.low, each.high), padded=True) or "-"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import json
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import typer
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 
 from dcs.data.importers import format_names
 from dcs.data.table import ProbabilityTable
+from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import BASELINES
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
@@ -108,12 +112,16 @@ def test_help_imports_no_engine():
     assert done.stdout.splitlines()[-1] == "loaded: []"
 
 
+def scheme_of(output: Path, method: str = "dcs") -> Path:
+    return output / f"moods-{method}" / "scheme.json"
+
+
 def test_tune_raises_accuracy_and_writes_a_scheme(tuned):
     outcome, output = tuned
     assert outcome.code == 0, outcome.err
-    scheme = CorrectionScheme.load(output / "scheme.json")
+    scheme = CorrectionScheme.load(scheme_of(output))
     assert scheme.classes == ("Anger", "Fear", "Joy")
-    assert str(output / "scheme.json") in outcome.out
+    assert str(scheme_of(output)) in outcome.out
     assert "ICL" in outcome.out and "DCS" in outcome.out
     cell = _tuned_cell(output)
     metrics = cell["metrics"]
@@ -130,17 +138,17 @@ def _tuned_cell(output: Path) -> dict:
 def test_tune_again_computes_nothing(dcs, tuned, table):
     _, output = tuned
     before = {path: path.stat().st_mtime_ns for path in (output / "cells").iterdir()}
-    scheme = (output / "scheme.json").read_bytes()
-    (output / "scheme.json").unlink()
-    assert dcs("tune", table, *STUDY, "--output", output).code == 0
-    assert (output / "scheme.json").read_bytes() == scheme
+    scheme = scheme_of(output).read_bytes()
+    outcome = dcs("tune", table, *STUDY, "--output", output)
+    assert outcome.code == 0 and "in place of another" not in outcome.out
+    assert scheme_of(output).read_bytes() == scheme
     assert {path: path.stat().st_mtime_ns for path in (output / "cells").iterdir()} == before
 
 
 def test_tune_without_options_raises_accuracy_and_tells_its_front(dcs, table, output):
     outcome = dcs("tune", table, "--trials", 2, *UNDRAWN, "--output", output)
     assert outcome.code == 0, outcome.err
-    assert CorrectionScheme.load(output / "scheme.json").classes == ("Anger", "Fear", "Joy")
+    assert CorrectionScheme.load(scheme_of(output)).classes == ("Anger", "Fear", "Joy")
     cell = _tuned_cell(output)
     metrics = cell["metrics"]
     assert metrics["test/accuracy"] > metrics["uncorrected/test/accuracy"]
@@ -186,6 +194,11 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     outcome = dcs("tune", table, "--test", other, *batch, "--output", output)
     assert outcome.code == 0, outcome.err
     assert "90 held-out rows" in outcome.out and "Batch calibration" in outcome.out
+    first = scheme_of(output, "batch").read_bytes()
+    again = dcs("tune", table, *batch, "--seed", 1, "--output", output)
+    assert "in place of another" in again.out
+    assert scheme_of(output, "batch").read_bytes() != first
+    assert not scheme_of(output).exists()
 
 
 def test_tune_certifies_how_near_the_optimum_is(dcs, tuned, table):
@@ -207,7 +220,7 @@ def test_certifying_many_classes_is_refused_before_any_work(dcs, tmp_path):
 
 def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     _, output = tuned
-    scheme = output / "scheme.json"
+    scheme = scheme_of(output)
     corrected = tmp_path / "corrected.parquet"
     assert dcs("apply", scheme, table, "-o", corrected).code == 0
     source, result = ProbabilityTable.read(table), ProbabilityTable.read(corrected)
@@ -222,6 +235,55 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     accuracy = f"{100 * (expected == source.labels).mean():.1f}"
     assert accuracy in plain.out
     assert accuracy in both.out
+
+
+@pytest.mark.parametrize("form", [".csv", ".jsonl", ".parquet", "-"])
+def test_apply_takes_rows_without_labels(dcs, form, tmp_path, monkeypatch):
+    scheme = CorrectionScheme(("a, b", "p:odd"), (Weight(0.25), Weight(1.0)))
+    scheme.save(tmp_path / "scheme.json")
+    probs = np.array([[0.75, 0.25], [0.9, 0.1], [0.125, 0.875]])
+    rows = pd.DataFrame({"text": ["007", "", "NA"], "p:p:odd": probs[:, 1], "a, b": probs[:, 0]})
+    read = {
+        ".csv": functools.partial(pd.read_csv, dtype={"text": str}, keep_default_na=False),
+        ".jsonl": functools.partial(pd.read_json, lines=True, dtype=False),
+        ".parquet": pd.read_parquet,
+    }
+    source, written = (tmp_path / f"{name}{form}" for name in ("rows", "corrected"))
+    if form == "-":
+        monkeypatch.setattr("sys.stdin", io.StringIO(rows.to_csv(index=False)))
+        outcome = dcs("apply", tmp_path / "scheme.json", "-", "-o", "-")
+        found = read[".csv"](io.StringIO(outcome.out))
+    else:
+        if form == ".parquet":
+            rows.to_parquet(source)
+        elif form == ".jsonl":
+            rows.to_json(source, orient="records", lines=True, double_precision=15)
+        else:
+            rows.to_csv(source, index=False)
+        outcome = dcs("apply", tmp_path / "scheme.json", source, "-o", written)
+        assert "1 predictions changed" in outcome.out
+        found = read[form](written)
+    assert outcome.code == 0, outcome.err
+    assert found["text"].tolist() == ["007", "", "NA"]
+    assert found["predicted"].tolist() == ["p:odd", "a, b", "p:odd"]
+    np.testing.assert_allclose(found[["a, b", "p:p:odd"]].to_numpy(), scheme.apply(probs))
+
+
+def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
+    scheme, rows, output = (tmp_path / name for name in ("s.json", "rows.csv", "out.csv"))
+    CorrectionScheme.identity(("a", "b")).save(scheme)
+    for text, words in (
+        ("a,c\n0.5,0.5\n", ["'b'", "c"]),
+        ("a,b\n0.5,0.5\n0.5,x\n", ["row 1", "'b'"]),
+        ("a,b\n0.5,0.7\n", ["row 0", "--normalise"]),
+        ("", []),
+    ):
+        rows.write_text(text)
+        _is_one_line_error(dcs("apply", scheme, rows, "-o", output), [str(rows), *words])
+    assert not output.exists()
+    rows.write_text("a,b\n1,3\n")
+    assert dcs("apply", scheme, rows, "-o", output, "--normalise").code == 0
+    assert output.read_text().splitlines()[1] == "0.25,0.75,b"
 
 
 def test_tasks_are_listed_and_shown(dcs):
@@ -292,7 +354,13 @@ def test_debug_shows_where_an_error_comes_from(dcs, tmp_path):
 
 
 #: Given to each command, so that not every one ends at its first argument.
-GOOD = {"table": "good.parquet", "scheme": "scheme.json", "task": "helpdesk", "name": "helpdesk"}
+GOOD = {
+    "table": "good.parquet",
+    "rows": "good.parquet",
+    "scheme": "scheme.json",
+    "task": "helpdesk",
+    "name": "helpdesk",
+}
 ODD = ["", "-", "-1", "nan", "9" * 30, ",", "\udcff", "a\nb", "\x1b[2J", "..", "x" * 5000, "{}"]
 ODD += ["/", "/dev/null", "folder", "good.parquet", "sqlite:///", "http://[::1", "tasks=nope"]
 
@@ -312,7 +380,7 @@ def work(tmp_path_factory):
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_odd_arguments(name, data, work):
-    arguments = name.split()
+    arguments = [*name.split(), *(("--limit", "1") if name == "generate" else ())]
     for parameter in COMMANDS[name].params:
         is_given = parameter.required or data.draw(st.integers(0, 3)) == 0
         if not is_given or parameter.name in ("help", "port"):
