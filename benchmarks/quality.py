@@ -205,7 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.ablations:
         methods = (OURS,)
     else:
-        methods = tuple(name for name in method_names(baselines=True) if name != "contextual")
+        # The long variants take minutes a fit, and must be asked for.
+        methods = tuple(
+            name
+            for name in method_names(baselines=True)
+            if name != "contextual" and not name.endswith("-long")
+        )
     sizes = [int(size) for size in options.rows.split(",")] if options.rows else [None]
     lines = options.json.open("w", encoding="utf-8") if options.json else None
     # Small samples leave classes out, which each fit would report.

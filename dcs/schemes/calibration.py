@@ -19,7 +19,13 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_probabilities, checked_rows, finite_number, softmax
+from dcs.data.checks import (
+    checked_probabilities,
+    checked_rows,
+    finite_number,
+    one_of,
+    softmax,
+)
 from dcs.errors import InvalidInputError
 
 __all__ = [
@@ -219,9 +225,7 @@ def fit_calibration(
     """
     values, indices, names = checked_rows(probs, labels)
     ridge = finite_number(ridge, "ridge", least=0.0)
-    if kind not in get_args(CalibrationKind):
-        allowed = ", ".join(get_args(CalibrationKind))
-        raise InvalidInputError(f"calibration {kind!r}: allowed are {allowed}")
+    one_of(kind, "calibration", get_args(CalibrationKind))
     if kind == "none":
         return None
     if kind == "batch":
@@ -233,15 +237,9 @@ def fit_calibration(
     if kind == "balanced":
         counts = np.bincount(indices, minlength=len(names))
         row_weights = indices.size / (np.count_nonzero(counts) * counts[indices])
-    if kind == "temperature":
-        form = _one_scale(logs)
-    elif kind == "vector":
-        form = _scale_per_class(logs, ridge)
-    else:
-        form = _whole_matrix(logs, row_weights, ridge)
-    change, offset = form.unpack(_most_likely(logs, indices, row_weights, form))
-    matrix = np.eye(len(names)) + change
-    return from_arrays(kind, matrix.round(_DIGITS), offset.round(_DIGITS))
+    departure = _most_likely(logs, indices, row_weights, _form(kind, logs, row_weights, ridge))
+    matrix = np.eye(len(names)) + departure[:-1].T
+    return from_arrays(kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
 
 
 #: The optimiser's BLAS adds in an order that depends on the processor: it decides digits far
@@ -257,28 +255,66 @@ _LEAST_CURVATURE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a calibration departs from the identity: linear in parameters x, all 0 at it."""
+    """How a calibration may depart from the identity, in parameters x that are 0 there.
+
+    A departure is an array [N + 1, N]: what is added to the transposed matrix, then the offset.
+    """
 
     size: int
-    #: What x adds to the logits, [M, N], and what a slope in the logits is in x.
-    change: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
-    #: The ridge times x.
-    pull: Callable[[Array], Array]
-    #: Matrix [N, N] and offset [N] of x, less those of the identity.
-    unpack: Callable[[Array], tuple[Array, Array]]
+    #: The ridge of every row of a departure, [N + 1].
+    ridges: Array
+    #: Coordinates of the rows of a departure, [N + 1, N + 1].
+    turn: Array
+    #: The departure of x in these coordinates, and its transpose: the slope in x of one there.
+    spread: Callable[[Array], Array]
+    gather: Callable[[Array], Array]
+
+
+def _form(kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float) -> _Form:
+    n_rows, n = logs.shape
+    diagonal, turn = np.arange(n), np.eye(n + 1)
+    # The ridge of an offset is a tenth.
+    ridges = np.append(np.full(n, ridge), ridge / 10)
+    if kind == "temperature":
+        return _Form(
+            1,
+            np.zeros(n + 1),
+            turn,
+            spread=lambda x: x * np.eye(n + 1, n),
+            gather=lambda slope: np.array([slope[diagonal, diagonal].sum()]),
+        )
+    if kind == "vector":
+        return _Form(
+            2 * n,
+            ridges,
+            turn,
+            spread=lambda x: np.vstack([np.diag(x[:n]), x[n:]]),
+            gather=lambda slope: np.append(slope[diagonal, diagonal], slope[n]),
+        )
+    # Coordinates in which the loss is curved about alike in all directions. The log-probabilities
+    # of a sure model are large and go together: as they are, hundreds of steps would not find the
+    # optimum. The curvature is at most half the second moments of the features, plus the ridge
+    # (Böhning, 1992); of its Cholesky factor L, the columns of L^-T are the coordinates.
+    features = np.column_stack([logs, np.ones(n_rows)])
+    curvature = _moments(features, features * row_weights[:, None]) / 2 + np.diag(ridges)
+    curvature += _LEAST_CURVATURE * curvature.max() * np.eye(n + 1)
+    turn = np.linalg.inv(np.linalg.cholesky(curvature)).T * math.sqrt(n_rows)
+    return _Form(n * (n + 1), ridges, turn, lambda x: x.reshape(n + 1, n), np.ravel)
 
 
 def _most_likely(logs: Array, labels: NDArray[np.int64], row_weights: Array, form: _Form) -> Array:
-    """Minimise ``-sum w log q(label)`` plus half the ridge times the squares of x."""
+    """Return the departure that minimises ``-sum w log q(label)`` plus half the ridge."""
     # Loaded here: most of what is done with calibrations is to apply them.
     from scipy.optimize import minimize
 
     n_rows = labels.size
     rows = np.arange(n_rows)
+    design = _product(np.column_stack([logs, np.ones(n_rows)]), form.turn)
+    ridges = _product(form.turn.T, form.ridges[:, None] * form.turn)
 
     def loss(x: Array) -> tuple[float, Array]:
-        logits = logs + form.change(x)
+        departure = form.spread(x)
+        logits = logs + _product(design, departure)
         logits -= logits.max(axis=1, keepdims=True)
         residual = np.exp(logits)
         total = residual.sum(axis=1)
@@ -286,67 +322,13 @@ def _most_likely(logs: Array, labels: NDArray[np.int64], row_weights: Array, for
         residual /= total[:, None]
         residual[rows, labels] -= 1.0
         residual *= row_weights[:, None]
-        pulled = form.pull(x)
-        value += 0.5 * float((x * pulled).sum())
-        return value / n_rows, (form.slope(residual) + pulled) / n_rows
+        pull = _product(ridges, departure)
+        value += 0.5 * float((departure * pull).sum())
+        return value / n_rows, form.gather(_moments(design, residual) + pull) / n_rows
 
     options = {"gtol": _TOLERANCE, "ftol": 0.0, "maxiter": 1000}
     found = minimize(loss, np.zeros(form.size), jac=True, method="L-BFGS-B", options=options)
-    return np.asarray(found.x, dtype=np.float64)
-
-
-def _one_scale(logs: Array) -> _Form:
-    """Return one scale for all classes, without offsets and ridge."""
-    n = logs.shape[1]
-    return _Form(
-        1,
-        change=lambda x: logs * x,
-        slope=lambda residual: np.array([(logs * residual).sum()]),
-        pull=np.zeros_like,
-        unpack=lambda x: (x[0] * np.eye(n), np.zeros(n)),
-    )
-
-
-def _scale_per_class(logs: Array, ridge: float) -> _Form:
-    """Return a scale and an offset per class; the ridge of an offset is a tenth."""
-    n = logs.shape[1]
-    ridges = np.repeat([ridge, ridge / 10], n)
-    return _Form(
-        2 * n,
-        change=lambda x: logs * x[:n] + x[n:],
-        slope=lambda residual: np.append((logs * residual).sum(axis=0), residual.sum(axis=0)),
-        pull=lambda x: ridges * x,
-        unpack=lambda x: (np.diag(x[:n]), x[n:]),
-    )
-
-
-def _whole_matrix(logs: Array, row_weights: Array, ridge: float) -> _Form:
-    """Return a whole matrix and an offset per class; the ridge of an offset is a tenth."""
-    # The parameters are coordinates in which the loss is curved about alike in all directions. The
-    # log-probabilities of a sure model are large and go together: as they are, hundreds of steps
-    # would not find the optimum. The curvature is at most half the second moments of the features,
-    # plus the ridge (Böhning, 1992); of its Cholesky factor L, the columns of L^-T are the
-    # coordinates.
-    n_rows, n = logs.shape
-    features = np.column_stack([logs, np.ones(n_rows)])
-    ridges = np.append(np.full(n, ridge), ridge / 10)
-    curvature = _moments(features, features * row_weights[:, None]) / 2 + np.diag(ridges)
-    curvature += _LEAST_CURVATURE * curvature.max() * np.eye(n + 1)
-    turn = np.linalg.inv(np.linalg.cholesky(curvature)).T * math.sqrt(n_rows)
-    design = _product(features, turn)
-    turned_ridges = _product(turn.T, ridges[:, None] * turn)
-
-    def unpack(x: Array) -> tuple[Array, Array]:
-        departure = _product(turn, x.reshape(n + 1, n))
-        return departure[:n].T, departure[n]
-
-    return _Form(
-        n * (n + 1),
-        change=lambda x: _product(design, x.reshape(n + 1, n)),
-        slope=lambda residual: _moments(design, residual).ravel(),
-        pull=lambda x: _product(turned_ridges, x.reshape(n + 1, n)).ravel(),
-        unpack=unpack,
-    )
+    return _product(form.turn, form.spread(np.asarray(found.x, dtype=np.float64)))
 
 
 def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

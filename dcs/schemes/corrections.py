@@ -258,14 +258,7 @@ class CorrectionSet:
         -------
         CorrectionSet
             `weight_scale` corrections.
-
-        Raises
-        ------
-        InvalidInputError
-            When there are fewer than two weights.
         """
-        if weight_scale == 1:
-            raise InvalidInputError("weight_scale 1 leaves weights alone no choice; use 2 or more")
         return cls(_weights(weight_scale))
 
     @classmethod
@@ -339,13 +332,7 @@ class CorrectionSet:
         published = _memberships()
         nested = (published[-2], published[-1], *published[:-2])
         left_out = set(nested[count:])
-        kept = tuple(c for c in self.corrections if c not in left_out)
-        if len(kept) < 2:
-            raise InvalidInputError(
-                f"memberships {memberships} leaves {len(kept)} of {len(self)} corrections; a "
-                "search needs at least two"
-            )
-        return CorrectionSet(kept)
+        return CorrectionSet(tuple(c for c in self.corrections if c not in left_out))
 
     def __len__(self) -> int:
         return len(self.corrections)

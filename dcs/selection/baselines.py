@@ -7,19 +7,15 @@ both.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows
-from dcs.data.splits import stratified_split
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.objective import Objective
 from dcs.schemes.calibration import (
     DEFAULT_FLOOR,
     Calibration,
@@ -30,19 +26,14 @@ from dcs.schemes.calibration import (
     from_offset,
     prior_reweighting,
 )
-from dcs.schemes.corrections import DONT_CHANGE, CorrectionSet
+from dcs.schemes.corrections import DONT_CHANGE
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.annealing import Schedule, anneal
-from dcs.seeds import derive_seed
 from dcs.selection.fit import SelectionSettings, fit_scheme
-from dcs.selection.settings import CorrectionFamily, Hyperparameters
+from dcs.selection.front import Fitted
+from dcs.selection.published import fit_published
 
-__all__ = ["fit_method", "paper_settings"]
+__all__ = ["fit_method"]
 
-#: What the published protocol tunes over; the paper names the parameters, not their values.
-_PUBLISHED_GRID: Final = tuple(itertools.product((15, 30), (0.5, 1.0, 2.0), (0.1, 0.2, 0.5)))
-_PAPER_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
-_DEVELOPMENT: Final = 0.05
 _TARGETS: Final = 99
 
 
@@ -53,7 +44,6 @@ class _Rows:
     probs: NDArray[np.float64]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
-    seed: int
     content_free: ArrayLike | None
 
 
@@ -65,7 +55,7 @@ def fit_method(
     classes: Sequence[str] | None,
     seed: int,
     content_free: ArrayLike | None,
-) -> CorrectionScheme:
+) -> Fitted:
     """Fit a method that comes with this package; arguments as of `Method.fit`.
 
     Raises
@@ -74,13 +64,19 @@ def fit_method(
         When there is no such method, an argument is not allowed, or ``"contextual"`` has no
         content-free probabilities.
     """
-    rows = _Rows(*checked_rows(probs, labels, classes), seed, content_free)
-    if name in _SEARCHES:
-        return _SEARCHES[name](rows)
+    if name in _PUBLISHED:
+        return fit_published(probs, labels, classes=classes, seed=seed, **_PUBLISHED[name])
+    if name in ("dnip", "furud", "dcs"):
+        settings = SelectionSettings.of_method(name)
+        found = fit_scheme(probs, labels, settings=settings, seed=seed, classes=classes)
+        return Fitted(found.scheme)
     if name not in _CALIBRATIONS:
         raise InvalidInputError(f"method {name!r} has no fitter; give it one")
+    rows = _Rows(*checked_rows(probs, labels, classes), content_free)
     unchanged = (DONT_CHANGE,) * len(rows.classes)
-    return CorrectionScheme(rows.classes, unchanged, {"method": name}, _CALIBRATIONS[name](rows))
+    return Fitted(
+        CorrectionScheme(rows.classes, unchanged, {"method": name}, _CALIBRATIONS[name](rows))
+    )
 
 
 def _contextual(rows: _Rows) -> Calibration:
@@ -123,56 +119,6 @@ def _thresholds(rows: _Rows) -> Calibration:
     return from_offset("thresholds", -np.log(cuts[np.argmax(hits)]))
 
 
-def paper_settings(corrections: CorrectionFamily) -> SelectionSettings:
-    """Return what is chosen from with the corrections of the paper and no calibration."""
-    setting = Hyperparameters(
-        calibration="none",
-        corrections=corrections,
-        weight_scale=30,
-        spacing="linear",
-        prior_rows=0.0,
-        averages=0,
-    )
-    return SelectionSettings(candidates=(setting,), betas=_PAPER_BETAS)
-
-
-def _selected(rows: _Rows, settings: SelectionSettings | None = None) -> CorrectionScheme:
-    return fit_scheme(
-        rows.probs, rows.labels, settings=settings, seed=rows.seed, classes=rows.classes
-    ).scheme
-
-
-def _published(rows: _Rows) -> CorrectionScheme:
-    """Fit as the paper does: its schedule, a grid, and one development split of 5 %."""
-    parts = stratified_split(
-        rows.labels,
-        {"optimization": 1.0 - _DEVELOPMENT, "development": _DEVELOPMENT},
-        seed=derive_seed(rows.seed, "split"),
-    )
-    inside, outside = parts["optimization"], parts["development"]
-
-    def fit(trial: int, weight_scale: int, beta: float, tau: float) -> CorrectionScheme:
-        return anneal(
-            rows.probs[inside],
-            rows.labels[inside],
-            corrections=CorrectionSet.dcs(weight_scale=weight_scale),
-            objective=Objective(beta=beta, tau=tau),
-            schedule=Schedule.published(inside.size),
-            seed=derive_seed(rows.seed, "anneal", trial),
-            classes=rows.classes,
-        ).scheme
-
-    def score(scheme: CorrectionScheme) -> float:
-        predictions = scheme.predict(rows.probs[outside])
-        judged = ClassificationMetrics.from_predictions(
-            rows.labels[outside], predictions, len(rows.classes)
-        )
-        return judged.accuracy - judged.cobias
-
-    best = max((fit(i, *values) for i, values in enumerate(_PUBLISHED_GRID)), key=score)
-    return CorrectionScheme(rows.classes, best.corrections, {"method": "published"})
-
-
 #: What is a calibration and nothing else.
 _CALIBRATIONS: Final[dict[str, Callable[[_Rows], Calibration | None]]] = {
     "icl": lambda rows: None,
@@ -187,9 +133,10 @@ _CALIBRATIONS: Final[dict[str, Callable[[_Rows], Calibration | None]]] = {
     "thresholds": _thresholds,
 }
 
-_SEARCHES: Final[dict[str, Callable[[_Rows], CorrectionScheme]]] = {
-    "dnip": lambda rows: _selected(rows, paper_settings("weights")),
-    "furud": lambda rows: _selected(rows, paper_settings("memberships")),
-    "dcs": _selected,
-    "published": _published,
+#: What the variants of the published method differ in.
+_PUBLISHED: Final[dict[str, dict[str, Any]]] = {
+    "published": {},
+    "published-balanced": {"prefer": "balance"},
+    "published-long": {"accepted": 150, "generated": 300},
+    "published-balanced-long": {"prefer": "balance", "accepted": 150, "generated": 300},
 }

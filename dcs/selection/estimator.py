@@ -10,7 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    _num_samples,
+    check_is_fitted,
+    check_non_negative,
+    column_or_1d,
+    validate_data,
+)
 
 from dcs.errors import InvalidInputError
 from dcs.selection.cross_validation import stratified_folds
@@ -236,13 +242,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return {label: j for j, label in enumerate(self.classes_.tolist())}
 
     def _normalised(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
-        wrong = np.argwhere(probs < 0.0)
-        if wrong.size:
-            row, column = (int(i) for i in wrong[0])
-            raise InvalidInputError(
-                "Negative values in data passed to DCSClassifier: "
-                f"row {row}, column {column} has {probs[row, column]}; probabilities are needed"
-            )
+        check_non_negative(probs, type(self).__name__)
         n_classes = self.classes_.size
         if probs.shape[1] != n_classes:
             raise InvalidInputError(
@@ -250,13 +250,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "probabilities with one column per class (and labels=, when y lacks some), or a "
                 "classifier as estimator="
             )
-        total = probs.sum(axis=1, keepdims=True)
-        empty = np.flatnonzero(total[:, 0] == 0.0)
-        if empty.size:
-            raise InvalidInputError(
-                f"X: row {int(empty[0])} is all zeros; every row needs a positive probability"
-            )
-        normalised: NDArray[np.float64] = probs / total
+        totals = probs.sum(axis=1, keepdims=True)
+        # A row of zeros stays one, and is refused by name with all that are no probabilities.
+        normalised: NDArray[np.float64] = probs / np.where(totals > 0.0, totals, 1.0)
         return normalised
 
     def _held_out(
@@ -278,7 +274,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probs
 
     def _aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
-        """Return ``predict_proba`` with one column per class of ours."""
+        """Return ``predict_proba`` with one column for each of our classes."""
         found = np.asarray(model.predict_proba(X), dtype=np.float64)
         order = self._order()
         probs = np.zeros((found.shape[0], self.classes_.size))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
@@ -19,11 +18,15 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.cross_validation import Folds, Mapper
 from dcs.selection.front import Preference, choose, pareto_front
-from dcs.selection.settings import Hyperparameters, Prepared
+from dcs.selection.settings import CorrectionFamily, Hyperparameters, Prepared
 
 __all__ = ["FittedScheme", "FrontPoint", "SelectionSettings", "choose_point", "fit_scheme"]
 
 _BETAS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0, 2.0)
+
+_PAPER_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
+
+_PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
 
 _CANDIDATES: Final = (
     Hyperparameters(calibration="none", corrections="both"),
@@ -104,6 +107,25 @@ class SelectionSettings:
             replace(self.candidates[0], beta=beta)
         whole_number(self.folds, "folds", least=2)
 
+    @classmethod
+    def of_method(cls, name: str) -> SelectionSettings:
+        """Return what a method of the paper is chosen from.
+
+        ``dnip`` and ``furud`` are what their papers made them: their own corrections, and no
+        calibration. Of every other name these are the settings of the default, ``dcs``.
+        """
+        if name not in _PAPER_FAMILIES:
+            return cls()
+        setting = Hyperparameters(
+            calibration="none",
+            corrections=_PAPER_FAMILIES[name],
+            weight_scale=30,
+            spacing="linear",
+            prior_rows=0.0,
+            averages=0,
+        )
+        return cls(candidates=(setting,), betas=_PAPER_BETAS)
+
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
@@ -163,48 +185,12 @@ class FittedScheme:
         One point per beta, in that order, then the uncorrected probabilities.
     front : tuple of FrontPoint
         Those that no other beats in both figures, the most accurate first.
-    uncorrected : ClassificationMetrics
-        The same rows without correction.
-    seconds : float
-        Wall-clock time.
     """
 
     scheme: CorrectionScheme
     chosen: FrontPoint
     points: tuple[FrontPoint, ...]
     front: tuple[FrontPoint, ...]
-    uncorrected: ClassificationMetrics
-    seconds: float
-
-    def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
-        """Return the corrected predictions of the chosen scheme, shape [M].
-
-        Parameters
-        ----------
-        probs : array of float, shape [M, N]
-            Class probabilities, columns in the order of the classes.
-
-        Returns
-        -------
-        array of int64, shape [M]
-            Class indices.
-        """
-        return self.scheme.predict(probs)
-
-    def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
-        """Return the corrected probabilities of the chosen scheme, shape [M, N].
-
-        Parameters
-        ----------
-        probs : array of float, shape [M, N]
-            Class probabilities, columns in the order of the classes.
-
-        Returns
-        -------
-        array of float64, shape [M, N]
-            Rows with sum 1.
-        """
-        return self.scheme.apply(probs)
 
 
 def fit_scheme(
@@ -255,7 +241,6 @@ def fit_scheme(
     UserWarning
         When a class has no rows.
     """
-    started = time.perf_counter()
     settings = SelectionSettings() if settings is None else settings
     values, indices, names = checked_rows(probs, labels, classes)
     folds = Folds(values, indices, settings.folds, seed)
@@ -290,8 +275,6 @@ def fit_scheme(
         chosen=chosen,
         points=tuple(points),
         front=pareto_front(points),
-        uncorrected=ClassificationMetrics.from_predictions(indices, plain, n_classes),
-        seconds=time.perf_counter() - started,
     )
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs.data.checks import one_of
 from dcs.errors import InvalidInputError
 
-__all__ = ["Prefer", "Preference", "choose", "pareto_front"]
+if TYPE_CHECKING:
+    from dcs.schemes.scheme import CorrectionScheme
+    from dcs.search.annealing import AnnealingResult
+
+__all__ = ["Fitted", "Prefer", "Preference", "Trial", "choose", "pareto_front"]
 
 Prefer: TypeAlias = Literal["accuracy", "balance", "knee"]
 
@@ -56,15 +61,58 @@ class Preference:
     max_cobias: float | None = None
 
     def __post_init__(self) -> None:
-        if self.prefer not in get_args(Prefer):
-            allowed = ", ".join(get_args(Prefer))
-            raise InvalidInputError(f"prefer {self.prefer!r}: allowed are {allowed}")
+        one_of(self.prefer, "prefer", get_args(Prefer))
         for name in ("max_accuracy_loss", "max_cobias"):
             value = getattr(self, name)
             if value is not None and (not math.isfinite(value) or not 0.0 <= value <= 1.0):
                 raise InvalidInputError(
                     f"{name} {value!r}: a share between 0 and 1 is needed (0.005 is half a point)"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One setting that a method tried.
+
+    Attributes
+    ----------
+    number : int
+        Its place among the trials, from 0.
+    params : mapping of str to float
+        What was set.
+    accuracy, cobias : float
+        On development rows, 0..1.
+    seconds : float
+        Time of its search.
+    """
+
+    number: int
+    params: Mapping[str, float]
+    accuracy: float
+    cobias: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What :meth:`dcs.selection.methods.Method.fitted` gives back.
+
+    Attributes
+    ----------
+    scheme : CorrectionScheme
+        The chosen scheme.
+    trials : tuple of Trial
+        What was tried, in order; empty if there was nothing to choose.
+    best : Trial or None
+        The trial that the scheme is from.
+    annealing : AnnealingResult or None
+        The search that found the scheme, where it was one search.
+    """
+
+    scheme: CorrectionScheme
+    trials: tuple[Trial, ...] = ()
+    best: Trial | None = None
+    annealing: AnnealingResult | None = None
 
 
 def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:

@@ -17,6 +17,7 @@ from dcs.errors import ConfigError
 from dcs.messages import show, suggest
 from dcs.plugins import find_plugin, plugin_names
 from dcs.schemes.corrections import CorrectionSet
+from dcs.selection.front import Fitted
 
 if TYPE_CHECKING:
     from dcs.schemes.scheme import CorrectionScheme
@@ -121,8 +122,38 @@ class Method:
         InvalidInputError
             When an argument is not allowed.
         """
+        return self.fitted(
+            probs, labels, classes=classes, seed=seed, content_free=content_free
+        ).scheme
+
+    def fitted(
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        classes: Sequence[str] | None = None,
+        seed: int = 0,
+        content_free: ArrayLike | None = None,
+    ) -> Fitted:
+        """Fit as :meth:`fit` does, and return what was tried beside the scheme.
+
+        Parameters
+        ----------
+        probs, labels, classes, seed, content_free
+            As of :meth:`fit`.
+
+        Returns
+        -------
+        Fitted
+            The grid of ``published`` and its variants is in its trials.
+
+        Raises
+        ------
+        InvalidInputError
+            When an argument is not allowed.
+        """
         if self.fitter is not None:
-            return self.fitter(probs, labels, classes=classes, seed=seed)
+            return Fitted(self.fitter(probs, labels, classes=classes, seed=seed))
         # The search compiles; whoever only lists methods should not wait for that.
         from dcs.selection.baselines import fit_method
 
@@ -203,7 +234,22 @@ BASELINES: Final = (
     Method(
         "published",
         "Published DCS",
-        "The paper's schedule, with a grid and one development split of 5 %.",
+        "Schedule, grid, split and selection, by accuracy, of the paper's public code.",
+    ),
+    Method(
+        "published-balanced",
+        "Published DCS, balanced",
+        "The same, selected by accuracy minus COBias.",
+    ),
+    Method(
+        "published-long",
+        "Published DCS, long",
+        "As published, with temperatures of up to 300 moves instead of 6.",
+    ),
+    Method(
+        "published-balanced-long",
+        "Published DCS, balanced and long",
+        "The long searches, selected by accuracy minus COBias.",
     ),
 )
 

@@ -10,23 +10,14 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_rows, finite_number, whole_number
-from dcs.errors import InvalidInputError
+from dcs.data.checks import checked_rows, finite_number, one_of, whole_number
 from dcs.evaluation.objective import Objective
 from dcs.schemes.calibration import Calibration, CalibrationKind, fit_calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import Schedule, anneal
 
-__all__ = [
-    "CorrectionFamily",
-    "Hyperparameters",
-    "Prepared",
-    "WeightSpacing",
-    "logarithms",
-    "smoothed",
-    "weights_of",
-]
+__all__ = ["CorrectionFamily", "Hyperparameters", "Prepared", "WeightSpacing"]
 
 
 _MOST_COPIES: Final = 64
@@ -166,9 +157,7 @@ class Hyperparameters:
             ("corrections", get_args(CorrectionFamily)),
             ("spacing", get_args(WeightSpacing)),
         ):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise InvalidInputError(f"{name} {value!r}: allowed are {', '.join(allowed)}")
+            one_of(getattr(self, name), name, allowed)
         for name in ("ridge", "prior_rows"):
             finite_number(getattr(self, name), name, least=0.0)
         scale = whole_number(self.weight_scale, "weight_scale", least=2)

@@ -144,7 +144,8 @@ def tune(
         typer.Option(
             metavar="NAME",
             help="dcs, dnip (weights only), furud (memberships only), or a baseline: batch, "
-            "prior, temperature, vector, logistic, logistic-balanced, thresholds, published.",
+            "prior, temperature, vector, logistic, logistic-balanced, thresholds, published, "
+            "published-balanced, published-balanced-long or published-long.",
         ),
     ] = "dcs",
     trials: Annotated[

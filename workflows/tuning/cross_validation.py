@@ -10,7 +10,6 @@ from optuna.trial import BaseTrial
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.calibration import CalibrationKind
-from dcs.selection.baselines import paper_settings
 from dcs.selection.cross_validation import cross_validate
 from dcs.selection.fit import FrontPoint, SelectionSettings, fit_scheme
 from dcs.selection.front import pareto_front
@@ -30,9 +29,6 @@ from workflows.tuning.trials import (
 )
 
 __all__ = ["cross_validated_scheme"]
-
-#: Methods of the paper, by what they search; ``dcs`` is more than its corrections here.
-_PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud": "memberships"}
 
 #: Weights of PMI that are compared where COBias has none, as parts of the largest.
 _TAU_PARTS: Final = (0.1, 0.4, 1.0)
@@ -116,8 +112,7 @@ def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
     The front leaves the PMI term out unless the objective is made of it: it is worth nothing
     beside COBias (docs/results.md).
     """
-    family = _PAPER_FAMILIES.get(method.name)
-    standard = SelectionSettings() if family is None else paper_settings(family)
+    standard = SelectionSettings.of_method(method.name)
     betas, taus = settings.values("beta"), settings.values("tau")[:1]
     if betas == (0.0,) and len(settings.values("tau")) > 1:
         taus = tuple(settings.values("tau")[-1] * part for part in _TAU_PARTS)

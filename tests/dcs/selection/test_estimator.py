@@ -123,7 +123,7 @@ def test_column_of_a_class_without_rows() -> None:
 
 @pytest.mark.parametrize(
     ("row", "message"),
-    [([0.5, -0.1, 0.6], "row 4"), ([0.5, np.nan, 0.5], "NaN"), ([0.0, 0.0, 0.0], "row 4")],
+    [([0.5, -0.1, 0.6], "Negative"), ([0.5, np.nan, 0.5], "NaN"), ([0.0, 0.0, 0.0], "row 4")],
 )
 def test_bad_probabilities_are_named(row: list[float], message: str) -> None:
     probs, labels = _table()
