@@ -8,7 +8,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dcs.errors import ConfigError
+
 __all__ = [
+    "check_choice",
     "escaped",
     "hub_advice",
     "last_line",
@@ -88,6 +91,14 @@ def suggest(name: object, allowed: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the allowed name nearest to `name`, or nothing."""
     nearest = difflib.get_close_matches(str(name), list(allowed), n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def check_choice(what: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a value that is not among those allowed, with a ConfigError that lists them."""
+    if value not in allowed:
+        raise ConfigError(
+            f"{what} {value!r}{suggest(value, allowed)}: allowed are {', '.join(allowed)}"
+        )
 
 
 def reason(error: BaseException) -> str:

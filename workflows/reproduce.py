@@ -18,7 +18,6 @@ from dcs.errors import TrackingError
 from dcs.messages import last_line
 from dcs.prompting import SPLITS, get_task
 from dcs.scoring import StoredScorer
-from dcs.scoring.cache import ShardStore
 from dcs.scoring.generation import count_queries, generate_tables
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
@@ -203,7 +202,7 @@ def scored_tables(
     with ExitStack() as kept:
         # Always in shards, since numbers depend on which prompts are run together.
         folder = shards or kept.enter_context(TemporaryDirectory(prefix="dcs-"))
-        scorer = StoredScorer(request.scoring.load(request.model), ShardStore(folder))
+        scorer = StoredScorer(request.scoring.load(request.model), folder)
         kept.callback(scorer.close)
         kept.enter_context(one_thread())
         return generate_tables(scorer, task, **which, progress=more)

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ from dcs.scoring.base import SCORING_VERSION, Progress, Scorer
 __all__ = [
     "SHARD_SIZE",
     "ShardGroup",
-    "ShardStore",
     "StoredScorer",
     "group_key",
     "query_hash",
@@ -60,7 +58,7 @@ def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> d
         "scorer": scorer.name,
         "scorer_version": scorer.version,
         "scoring": SCORING_VERSION,
-        "settings": dict(getattr(scorer, "settings", {})),
+        "settings": dict(scorer.settings),
         "prefix": prefix,
         "label_words": list(label_words),
         "_model": scorer.model,
@@ -99,6 +97,13 @@ class ShardGroup:
     rows: dict[bytes, NDArray[np.float64]] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
 
+    @classmethod
+    def under(cls, store: Path, settings: Mapping[str, Any]) -> ShardGroup:
+        """Return the group of these settings, with what a store has of it."""
+        group = cls(store / group_key(settings), dict(settings))
+        group.refresh()
+        return group
+
     def refresh(self) -> None:
         """Read the shards that have been written since, by whichever process.
 
@@ -109,30 +114,25 @@ class ShardGroup:
                 continue
             self._seen.add(path.name)
             try:
-                hashes, probs = _decode(path, len(self.settings["label_words"]))
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+                hashes, probs = _read(path)
+            except (OSError, ValueError) as error:
                 _log.warning("%s is damaged and left out: %s", path, reason(error))
-                continue
-            self.rows.update(zip(hashes, probs, strict=True))
+            else:
+                self.rows.update(zip(hashes, probs, strict=True))
 
     def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> Path:
-        """Keep the probabilities of some queries as one shard; returns its file.
-
-        Raises
-        ------
-        DCSError
-            The folder cannot be written to.
-        """
-        data = _encode(hashes, probs)
-        path = self.folder / f"{hashlib.sha256(data).hexdigest()[:32]}.npz"
+        """Keep the probabilities of some queries as one shard; returns its file."""
+        buffer = io.BytesIO()
+        queries = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(len(hashes), 16)
+        np.savez(buffer, queries=queries, probs=np.asarray(probs, dtype="<f8"))
+        data = buffer.getvalue()
+        path = self.folder / f"{_digest(data)}.npz"
         described = self.folder / "settings.json"
-        try:
+        with _refused(self.folder):
             if not described.exists():
                 text = json.dumps(self.settings, indent=1, sort_keys=True, ensure_ascii=False)
                 atomic_write_text(described, text)
             atomic_write_bytes(path, data)
-        except OSError as error:
-            raise DCSError(f"{self.folder}: cannot be written to: {reason(error)}") from None
         self._seen.add(path.name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
         return path
@@ -144,10 +144,8 @@ class ShardGroup:
         Gives False if another process holds it and `wait` is off. Shards that begin with the same
         query have the same lock, also those of a run that scores fewer.
         """
-        try:
+        with _refused(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DCSError(f"{self.folder}: cannot be made: {reason(error)}") from None
         lock = FileLock(self.folder / f".{hashes[0].hex()}.lock")
         try:
             lock.acquire(blocking=wait)
@@ -160,52 +158,25 @@ class ShardGroup:
             lock.release()
 
 
-class ShardStore:
-    """A store of scored prompts.
-
-    Parameters
-    ----------
-    folder : str or path-like
-        A local folder; made at the first write.
-
-    Raises
-    ------
-    ConfigError
-        If it is a URL or a file.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder).expanduser()
-        if "://" in os.fspath(folder) or self.folder.is_file():
-            raise ConfigError(f"store {os.fspath(folder)!r}: give a local folder")
-
-    def group(self, settings: Mapping[str, Any]) -> ShardGroup:
-        """Return the group of these settings, with what has been stored of it."""
-        plain = json.loads(json.dumps(settings))
-        group = ShardGroup(self.folder / group_key(plain), plain)
-        group.refresh()
-        return group
+@contextmanager
+def _refused(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DCSError(f"{folder}: cannot be written to: {reason(error)}") from None
 
 
-def _encode(hashes: Sequence[bytes], probs: NDArray[np.float64]) -> bytes:
-    buffer = io.BytesIO()
-    queries = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(len(hashes), 16)
-    np.savez(buffer, queries=queries, probs=np.asarray(probs, dtype="<f8"))
-    return buffer.getvalue()
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _decode(path: Path, n_classes: int) -> tuple[list[bytes], NDArray[np.float64]]:
-    """Read a shard; an error says why it is not what its name says."""
+def _read(path: Path) -> tuple[list[bytes], NDArray[np.float64]]:
+    """Read the hashes and probabilities of a shard, which its name is the hash of."""
     data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest()[:32] != path.stem:
+    if _digest(data) != path.stem:
         raise ValueError("its content does not match its name")
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        queries, probs = archive["queries"], archive["probs"]
-    if queries.shape[1:] != (16,) or probs.shape != (queries.shape[0], n_classes):
-        raise ValueError(f"queries {queries.shape} and probabilities {probs.shape} do not fit")
-    if queries.dtype != np.uint8 or probs.dtype != np.float64 or not (probs >= 0).all():
-        raise ValueError("its values are no hashes and probabilities")
-    return [row.tobytes() for row in queries], probs
+        return [row.tobytes() for row in archive["queries"]], archive["probs"]
 
 
 class StoredScorer:
@@ -220,19 +191,29 @@ class StoredScorer:
     ----------
     scorer : Scorer
         What scores the prompts that are not in the store.
-    store : ShardStore
-        Where they are kept.
+    store : str or path-like
+        Where they are kept: a local folder, made at the first write.
     shard_size : int
         Queries of one shard.
+
+    Raises
+    ------
+    ConfigError
+        If the store is a URL or a file.
     """
 
-    def __init__(self, scorer: Scorer, store: ShardStore, *, shard_size: int = SHARD_SIZE) -> None:
+    def __init__(
+        self, scorer: Scorer, store: str | os.PathLike[str], *, shard_size: int = SHARD_SIZE
+    ) -> None:
+        folder = Path(store).expanduser()
+        if "://" in os.fspath(store) or folder.is_file():
+            raise ConfigError(f"store {os.fspath(store)!r}: give a local folder")
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
-        self.settings: Mapping[str, str] = dict(getattr(scorer, "settings", {}))
+        self.settings: Mapping[str, str] = dict(scorer.settings)
         self.scored = 0
         """Queries that the model has been asked so far."""
-        self._scorer, self._store, self._shard_size = scorer, store, shard_size
+        self._scorer, self._folder, self._shard_size = scorer, folder, shard_size
 
     def score(
         self,
@@ -249,7 +230,7 @@ class StoredScorer:
         if not queries:
             return self._scorer.score(prefix, [], label_words)
         report = progress or (lambda count: None)
-        group = self._store.group(score_settings(self._scorer, prefix, label_words))
+        group = ShardGroup.under(self._folder, score_settings(self._scorer, prefix, label_words))
         hashes = [query_hash(query) for query in queries]
         by_hash = dict(zip(hashes, queries, strict=True))
 

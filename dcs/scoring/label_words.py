@@ -9,18 +9,17 @@ chosen: the first token alone, and the joint probability of the whole word.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from itertools import combinations
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import softmax
-from dcs.errors import ConfigError, ScoringError
-from dcs.messages import suggest
+from dcs.errors import ScoringError
 
 __all__ = [
     "LabelRule",
-    "check_label_rule",
     "class_probabilities",
     "joint_probabilities",
     "label_token_ids",
@@ -31,14 +30,6 @@ LabelRule = Literal["auto", "mean", "first", "joint"]
 """How a label word of several tokens is read: the mean of their probabilities at the answer slot
 (as published), its first token alone, or the probability of the whole word. ``auto`` is the mean
 where the words' first tokens differ, and the whole word where they do not."""
-
-
-def check_label_rule(rule: str, allowed: Sequence[str] = get_args(LabelRule)) -> None:
-    """Refuse a rule that is not allowed, with a ConfigError."""
-    if rule not in allowed:
-        raise ConfigError(
-            f"label rule {rule!r}{suggest(rule, allowed)}: allowed are {', '.join(allowed)}"
-        )
 
 
 def label_token_ids(
@@ -131,23 +122,22 @@ def _refuse_collisions(
     describe: Callable[[int], str],
     rule: LabelRule,
 ) -> None:
-    for later, ids in enumerate(token_ids):
-        for earlier in range(later):
-            other = token_ids[earlier]
-            # Pieces further on may be shared: at the answer slot they carry next to nothing.
-            collide = ids[0] == other[0] or (rule == "mean" and set(ids) == set(other))
-            if rule == "joint":
-                collide = all(a == b for a, b in zip(ids, other, strict=False))
-            if collide:
-                first, second = (
-                    f"{label_words[i]!r} ({', '.join(repr(describe(t)) for t in token_ids[i])})"
-                    for i in (earlier, later)
-                )
-                raise ScoringError(
-                    f"label words {first} and {second} have colliding tokens in this model's "
-                    "tokenizer, so it cannot tell them apart; choose words with different "
-                    + ("tokens" if rule == "joint" else "first tokens")
-                )
+    words = zip(label_words, token_ids, strict=True)
+    for (word, ids), (other_word, other) in combinations(words, 2):
+        # Pieces further on may be shared: at the answer slot they carry next to nothing.
+        collide = ids[0] == other[0] or (rule == "mean" and set(ids) == set(other))
+        if rule == "joint":
+            collide = all(a == b for a, b in zip(ids, other, strict=False))
+        if collide:
+            first, second = (
+                f"{name!r} ({', '.join(repr(describe(token)) for token in tokens)})"
+                for name, tokens in ((word, ids), (other_word, other))
+            )
+            raise ScoringError(
+                f"label words {first} and {second} have colliding tokens in this model's "
+                "tokenizer, so it cannot tell them apart; choose words with different "
+                + ("tokens" if rule == "joint" else "first tokens")
+            )
 
 
 def class_probabilities(

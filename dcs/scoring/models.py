@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcs.errors import MissingDependencyError, ScoringError
+from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.messages import hub_advice, named, suggest
 
 __all__ = [
-    "LightTokenizer",
     "ModelReference",
     "PACKAGED_MODELS",
-    "find_device",
+    "is_out_of_memory",
     "light_tokenizer",
     "load_model",
     "load_tokenizer",
     "loaded_revision",
-    "loading",
     "require",
     "resolve_model",
 ]
@@ -76,7 +74,7 @@ class ModelReference:
         return self.revision is not None
 
 
-def resolve_model(model: str | os.PathLike[str]) -> ModelReference:
+def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelReference:
     """Find out which model a name means. Loads and fetches nothing.
 
     Parameters
@@ -84,7 +82,7 @@ def resolve_model(model: str | os.PathLike[str]) -> ModelReference:
     model : str or path-like
         ``"tiny_lm"`` (the packaged demonstration model), a folder in the Transformers form, or
         a hub id ``owner/name``, perhaps with a branch, tag or commit: ``owner/name@v1.0``. A
-        folder goes before a hub id of the same name.
+        folder goes before a hub id of the same name. One that has been found is returned.
 
     Returns
     -------
@@ -96,6 +94,8 @@ def resolve_model(model: str | os.PathLike[str]) -> ModelReference:
     ScoringError
         If it is none of these.
     """
+    if isinstance(model, ModelReference):
+        return model
     name = os.fspath(model)
     folder = _ASSETS / name if name in PACKAGED_MODELS else Path(name).expanduser()
     if folder.exists():
@@ -125,14 +125,13 @@ def _folder_revision(folder: Path) -> str:
 
 def _add_content(digest: hashlib._Hash, path: Path) -> None:
     size = path.stat().st_size
-    if size <= _WHOLE:
-        digest.update(path.read_bytes())
-        return
     # Reading all of a 70-billion-parameter model would take minutes, and other weights differ
     # everywhere: evenly spaced pieces, the header included, tell them apart.
+    last = size - _SAMPLE_SIZE
+    samples = [last * sample // (_SAMPLES - 1) for sample in range(_SAMPLES)]
     with path.open("rb") as file:
-        for sample in range(_SAMPLES):
-            file.seek((size - _SAMPLE_SIZE) * sample // (_SAMPLES - 1))
+        for start in samples if size > _WHOLE else range(0, size, _SAMPLE_SIZE):
+            file.seek(start)
             digest.update(file.read(_SAMPLE_SIZE))
 
 
@@ -149,7 +148,7 @@ def require(package: str, install: str = "") -> Any:
         ) from None
 
 
-def find_device(torch: Any, device: str | None) -> Any:
+def _find_device(torch: Any, device: str | None) -> Any:
     """Return the torch device of that name, by default a GPU where there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -173,32 +172,23 @@ def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
     MissingDependencyError
         If transformers is not installed.
     """
-    reference = model if isinstance(model, ModelReference) else resolve_model(model)
+    reference = resolve_model(model)
     transformers = require("transformers")
-    with loading(reference, transformers):
+    with _loading(reference, transformers):
         return transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LightTokenizer:
-    """What is needed to look at a prompt.
-
-    Attributes
-    ----------
-    encode : callable
-        Gives the tokens of a text, with the special ones of a prompt.
-    describe : callable
-        Gives the text of a token.
-    """
-
-    encode: Callable[[str], list[int]]
-    describe: Callable[[int], str]
-
-
-def light_tokenizer(model: str | os.PathLike[str]) -> LightTokenizer:
+def light_tokenizer(
+    model: str | os.PathLike[str],
+) -> tuple[Callable[[str], list[int]], Callable[[int], str]]:
     """Load a model's tokenizer to look at a prompt; that of a packaged model in no time.
+
+    Returns
+    -------
+    encode, describe : callable
+        Gives the tokens of a text, with the special ones of a prompt; gives the text of a token.
 
     Raises
     ------
@@ -206,17 +196,15 @@ def light_tokenizer(model: str | os.PathLike[str]) -> LightTokenizer:
         As :func:`load_tokenizer`.
     """
     reference = resolve_model(model)
-    if reference.name in PACKAGED_MODELS:
-        # Without transformers, which takes seconds to import.
-        path = os.path.join(reference.location, "tokenizer.json")
-        plain = require("tokenizers").Tokenizer.from_file(path)
-        return LightTokenizer(
-            lambda text: list(plain.encode(text).ids),
-            lambda token: str(plain.decode([token], skip_special_tokens=False)),
-        )
-    loaded = load_tokenizer(reference)
-    return LightTokenizer(
-        lambda text: list(loaded(text)["input_ids"]), lambda token: str(loaded.decode([token]))
+    if reference.name not in PACKAGED_MODELS:
+        loaded = load_tokenizer(reference)
+        return loaded.encode, lambda token: str(loaded.decode([token]))
+    # Without transformers, which takes seconds to import.
+    path = os.path.join(reference.location, "tokenizer.json")
+    plain = require("tokenizers").Tokenizer.from_file(path)
+    return (
+        lambda text: list(plain.encode(text).ids),
+        lambda token: str(plain.decode([token], skip_special_tokens=False)),
     )
 
 
@@ -236,32 +224,72 @@ def loaded_revision(reference: ModelReference) -> str:
     return found[1] if found else "unknown"
 
 
-def load_model(transformers: Any, reference: ModelReference, dtype: Any) -> tuple[Any, Any]:
-    """Load tokenizer and model, from what has been fetched before if it is there."""
+def load_model(
+    reference: ModelReference, *, device: str | None, dtype: str | None
+) -> tuple[Any, Any]:
+    """Load tokenizer and model, from what has been fetched before if it is there.
+
+    Parameters
+    ----------
+    reference : ModelReference
+        The model.
+    device, dtype : str, optional
+        By default a GPU where there is one; bfloat16 there, and float32 on a CPU.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such precision.
+    ScoringError
+        If the model cannot be loaded, or the device cannot be used or has too little memory.
+    MissingDependencyError
+        If torch or transformers is not installed.
+    """
+    torch, transformers = require("torch"), require("transformers")
+    place = _find_device(torch, device)
+    precision = dtype or ("bfloat16" if place.type == "cuda" else "float32")
+    if not isinstance(getattr(torch, precision, None), torch.dtype):
+        raise ConfigError(f"dtype {precision!r}: allowed are bfloat16, float16 and float32")
 
     def load(local_files_only: bool) -> tuple[Any, Any]:
-        place = {
-            "pretrained_model_name_or_path": reference.location,
-            "revision": reference.version,
-            "local_files_only": local_files_only,
-        }
-        tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
-        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=dtype)
+        options = {"revision": reference.version, "local_files_only": local_files_only}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(reference.location, **options)
+        return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
+            reference.location, dtype=getattr(torch, precision), **options
+        )
 
+    with _loading(reference, transformers):
+        try:
+            # What has been fetched before is used as it is: the same weights on every run.
+            tokenizer, model = load(local_files_only=True)
+        except OSError:
+            if reference.is_local:
+                raise
+            hub = importlib.import_module("huggingface_hub")
+            # One question without retries: out of reach is known in seconds, not in a minute.
+            hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
+            tokenizer, model = load(local_files_only=False)
     try:
-        # What has been fetched before is used as it is: the same weights on every run.
-        return load(local_files_only=True)
-    except OSError:
-        if reference.is_local:
+        return tokenizer, model.to(place)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
             raise
-    hub = importlib.import_module("huggingface_hub")
-    # One question without retries: out of reach is known in seconds, not in a minute.
-    hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
-    return load(local_files_only=False)
+        raise ScoringError(
+            f"model {reference.name!r} does not fit into the memory of {place}; use the "
+            "engine vllm with several GPUs (tensor_parallel), or another precision (dtype)"
+        ) from None
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether torch, or a library below it, has run out of memory."""
+    # On a CPU torch raises a plain RuntimeError, and so do the libraries below it on a GPU.
+    return isinstance(error, require("torch").OutOfMemoryError) or any(
+        sign in str(error) for sign in ("allocate memory", "ALLOC_FAILED")
+    )
 
 
 @contextmanager
-def loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
+def _loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
     """Load quietly, and say in one line why it failed."""
     logging = transformers.utils.logging
     shown = logging.is_progress_bar_enabled()

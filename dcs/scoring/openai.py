@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -22,9 +23,9 @@ from numpy.typing import NDArray
 
 from dcs.data.checks import softmax
 from dcs.errors import ConfigError, ScoringError
-from dcs.messages import named, suggest
+from dcs.messages import check_choice, named
 from dcs.scoring.base import Engine, Progress
-from dcs.scoring.label_words import LabelRule, check_label_rule
+from dcs.scoring.label_words import LabelRule
 from dcs.scoring.models import load_tokenizer
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ MissingRule = Literal["error", "bound", "zero"]
 least probable token it does show, which the label's cannot exceed; or take 0."""
 
 _CHARACTERS_PER_TOKEN = 4
+
+#: What answers of another form, too deep or with numbers too large raise when they are read.
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +123,9 @@ class OpenAIScorer(Engine):
         tokenizer: str | None = None,
         revision: str | None = None,
     ) -> None:
-        for option, value, allowed in (
-            ("api", api, get_args(Api)),
-            ("missing", missing, get_args(MissingRule)),
-        ):
-            if value not in allowed:
-                raise ConfigError(
-                    f"{option} {value!r}{suggest(value, allowed)}: allowed are "
-                    f"{', '.join(allowed)}"
-                )
-        check_label_rule(label_rule, ("auto", "first"))
+        check_choice("api", api, get_args(Api))
+        check_choice("missing", missing, get_args(MissingRule))
+        check_choice("label_rule", label_rule, ("auto", "first"))
         for option, number in (("top_logprobs", top_logprobs), ("concurrency", concurrency)):
             if number < 1:
                 raise ConfigError(f"{option} {number}: allowed are 1 or more")
@@ -154,15 +151,12 @@ class OpenAIScorer(Engine):
         self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
         self._key_variable, self._tokenizer = key_variable, tokenizer
 
-    def estimate(
-        self, prefix: str, queries: Sequence[str], label_words: Sequence[str]
-    ) -> CostEstimate:
-        """Say what :meth:`score` will take, before any prompt is sent.
+    def estimate(self, prompts: Sequence[str]) -> CostEstimate:
+        """Say what scoring some prompts will take, before any is sent.
 
         Tokens are counted by the tokenizer that was named; without one, four characters are
         taken for a token. The estimate says which.
         """
-        prompts = [prefix + query for query in queries]
         if self._tokenizer is not None and prompts:
             ids = load_tokenizer(self._tokenizer)(prompts)["input_ids"]
             basis = f"counted by the tokenizer of {self._tokenizer}"
@@ -216,7 +210,7 @@ class OpenAIScorer(Engine):
                         shown = await self._next_tokens(client, prompts[row])
                     except openai.APIError as error:
                         raise self._failure(row, error, key) from None
-                    except (AttributeError, IndexError, TypeError, ValueError):
+                    except _UNREADABLE:
                         raise ScoringError(
                             f"query {row}: {self.base_url} gives no top log-probabilities for "
                             f"model {self.model!r}; use a server and interface (api "
@@ -235,7 +229,8 @@ class OpenAIScorer(Engine):
             text = await client.completions.create(
                 model=self.model, prompt=prompt, max_tokens=1, temperature=0, logprobs=self._top
             )
-            return dict(text.choices[0].logprobs.top_logprobs[0])  # type: ignore[union-attr, index]
+            entries = text.choices[0].logprobs.top_logprobs[0]  # type: ignore[union-attr, index]
+            return {token: float(value) for token, value in entries.items()}
         chat = await client.chat.completions.create(
             model=self.model,
             messages=[{"role": "user", "content": prompt}],
@@ -245,7 +240,7 @@ class OpenAIScorer(Engine):
             top_logprobs=self._top,
         )
         shown = chat.choices[0].logprobs.content[0].top_logprobs  # type: ignore[union-attr, index]
-        return {entry.token: entry.logprob for entry in shown}
+        return {entry.token: float(entry.logprob) for entry in shown}
 
     def _failure(self, row: int, error: Exception, key: str) -> ScoringError:
         status = getattr(error, "status_code", None)
@@ -304,11 +299,9 @@ def best_token(
 
 def _refuse_prefixes(label_words: Sequence[str]) -> None:
     """Refuse label words of which one begins another: their tokens cannot be told apart."""
-    words = [word.strip() for word in label_words]
-    for later, word in enumerate(words):
-        for other in words[:later]:
-            if word.startswith(other) or other.startswith(word):
-                raise ScoringError(
-                    f"label words {other!r} ({f' {other}'!r}) and {word!r} ({f' {word}'!r}) "
-                    "collide: one begins the other; choose other words"
-                )
+    for first, second in combinations([word.strip() for word in label_words], 2):
+        if first.startswith(second) or second.startswith(first):
+            raise ScoringError(
+                f"label words {first!r} ({f' {first}'!r}) and {second!r} ({f' {second}'!r}) "
+                "collide: one begins the other; choose other words"
+            )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dcs.errors import ConfigError
-from dcs.messages import suggest
+from dcs.messages import check_choice, suggest
 from dcs.plugins import find_plugin, plugin_names
 from dcs.scoring.base import Scorer
 from dcs.scoring.models import resolve_model
@@ -132,12 +132,7 @@ def load_scorer(
     """
     build: Callable[..., Scorer] = engine_class(engine)
     reference = os.fspath(model) if is_served(engine) else resolve_model(model)
-    allowed = engine_options(engine)
     given = options | ({} if device is None else {"device": device})
     for name in given:
-        if name not in allowed:
-            raise ConfigError(
-                f"engine {engine} has no option {name!r}{suggest(name, allowed)}: it has "
-                f"{', '.join(allowed)}"
-            )
+        check_choice(f"option of engine {engine}", name, engine_options(engine))
     return build(reference, **given)

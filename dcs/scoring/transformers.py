@@ -9,20 +9,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, ScoringError
+from dcs.errors import ScoringError
+from dcs.messages import check_choice
 from dcs.scoring.base import Progress, TokenEngine
-from dcs.scoring.label_words import LabelRule, check_label_rule
+from dcs.scoring.label_words import LabelRule
 from dcs.scoring.models import (
     ModelReference,
-    find_device,
+    is_out_of_memory,
     load_model,
     loaded_revision,
-    loading,
     require,
     resolve_model,
 )
@@ -95,85 +95,96 @@ class _Model:
         progress: Progress,
     ) -> NDArray[np.float64]:
         """Return what `read` gives of the prompts' tails, whatever of them fits at once."""
+        try:
+            with self.torch.inference_mode():
+                return self._in_batches(prompts, read, progress)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ScoringError(
+                f"model {self.name!r} ran out of memory on {self.device} with a single prompt; "
+                "use fewer shots, another precision (dtype) or another device"
+            ) from None
+
+    def _in_batches(
+        self,
+        prompts: list[list[int]],
+        read: Callable[[list[list[int]], _Prefix], Any],
+        progress: Progress,
+    ) -> NDArray[np.float64]:
         found: dict[int, NDArray[np.float64]] = {}
-        with self.torch.inference_mode():
+        prefix = self._run_shared(prompts)
+        tails = [ids[prefix.length :] for ids in prompts]
+        # Sorted, so that a batch needs little padding; longest first, so that a budget that is
+        # too large for the memory shows at once.
+        waiting = sorted(range(len(tails)), key=lambda row: -len(tails[row]))
+        while waiting:
+            longest = len(tails[waiting[0]])
+            cost = longest + prefix.length / _CONTEXT_SHARE
+            rows = waiting[: max(1, int(self._budget / cost))]
+            if not prefix.bears_padding:
+                rows = [row for row in rows if len(tails[row]) == longest]
             try:
-                prefix = self._run_shared(prompts)
+                values = read([tails[row] for row in rows], prefix).cpu().numpy()
             except RuntimeError as error:
-                raise self._explained(error) from None
-            tails = [ids[prefix.length :] for ids in prompts]
-            # Sorted, so that a batch needs little padding; longest first, so that a budget that
-            # is too large for the memory shows at once.
-            waiting = sorted(range(len(tails)), key=lambda row: -len(tails[row]))
-            while waiting:
-                longest = len(tails[waiting[0]])
-                cost = longest + prefix.length / _CONTEXT_SHARE
-                rows = waiting[: max(1, int(self._budget / cost))]
-                if not prefix.bears_padding:
-                    rows = [row for row in rows if len(tails[row]) == longest]
-                try:
-                    values = read([tails[row] for row in rows], prefix).cpu().numpy()
-                except RuntimeError as error:
-                    if len(rows) == 1 or not _is_out_of_memory(self.torch, error):
-                        raise self._explained(error) from None
-                else:
-                    found |= dict(zip(rows, values, strict=True))
-                    progress(len(rows))
-                    del waiting[: len(rows)]
-                    continue
-                # Here the failed run's tensors are gone, unlike while it is handled.
-                self._shrink_budget(cost * (len(rows) // 2))
+                if len(rows) == 1 or not is_out_of_memory(error):
+                    raise
+            else:
+                found |= dict(zip(rows, values, strict=True))
+                progress(len(rows))
+                del waiting[: len(rows)]
+                continue
+            # Here the failed run's tensors are gone, unlike while it is handled.
+            self._budget = cost * (len(rows) // 2)
+            _log.warning(
+                "model %s: out of memory on %s; going on with at most %.0f tokens at once",
+                *(self.name, self.device, self._budget),
+            )
+            if self.device.type == "cuda":
+                self.torch.cuda.empty_cache()
         return np.stack([found[row] for row in range(len(prompts))])
-
-    def _shrink_budget(self, budget: float) -> None:
-        self._budget = budget
-        _log.warning(
-            "model %s: out of memory on %s; going on with at most %.0f tokens at once",
-            self.name,
-            self.device,
-            budget,
-        )
-        if self.device.type == "cuda":
-            self.torch.cuda.empty_cache()
-
-    def _explained(self, error: RuntimeError) -> Exception:
-        if not _is_out_of_memory(self.torch, error):
-            return error
-        return ScoringError(
-            f"model {self.name!r} ran out of memory on {self.device} with a single prompt; "
-            "use fewer shots, another precision (dtype) or another device"
-        )
 
     def _run_shared(self, prompts: list[list[int]]) -> _Prefix:
         shared = _shared_length(prompts) if self._reuse else 0
         if not shared:
             return _Prefix()
-        batch = self.torch.tensor([prompts[0][:shared]], device=self.device)
-        output = self.model(input_ids=batch, use_cache=True, **self._last(1))
+        output = self.run([prompts[0][:shared]], _Prefix(), keep_cache=True)
         cache = getattr(output, "past_key_values", None)
         return _Prefix(shared, cache) if hasattr(cache, "layers") else _Prefix()
 
     def run(
-        self, tails: list[list[int]], prefix: _Prefix, *, keep: int = 1, keep_cache: bool = False
+        self,
+        tails: list[list[int]],
+        prefix: _Prefix,
+        *,
+        keep: int = 1,
+        cache: Any = None,
+        keep_cache: bool = False,
     ) -> Any:
-        """Run the prefix continued by each tail; `keep` last positions give logits."""
+        """Run the prefix continued by each tail; `keep` last positions give logits.
+
+        With a `cache` of all that comes before those, they alone are run.
+        """
         torch, device = self.torch, self.device
         width = max(map(len, tails))
         padding = [width - len(tail) for tail in tails]
         # Any token will do as padding: the mask hides it.
         rows = [[0] * pad + tail for pad, tail in zip(padding, tails, strict=True)]
-        inputs: dict[str, Any] = {"input_ids": torch.tensor(rows, device=device)}
+        start = prefix.length if cache is None else prefix.length + width - keep
+        ids = torch.tensor(rows, device=device)[:, start - prefix.length :]
+        inputs: dict[str, Any] = {"input_ids": ids}
         if any(padding):
             pads = torch.tensor(padding, device=device).unsqueeze(1)
-            columns = torch.arange(width, device=device).unsqueeze(0)
-            seen = torch.ones((len(rows), prefix.length), dtype=torch.long, device=device)
-            inputs["attention_mask"] = torch.cat([seen, (columns >= pads).long()], dim=1)
+            columns = torch.arange(prefix.length + width, device=device).unsqueeze(0)
+            seen = (columns < prefix.length) | (columns >= prefix.length + pads)
+            inputs["attention_mask"] = seen.long()
             if "position_ids" in self._accepted:
-                inputs["position_ids"] = prefix.length + (columns - pads).clamp(min=0)
-        if prefix.cache is not None:
-            inputs["past_key_values"] = prefix.repeated(len(rows))
-        use_cache = keep_cache or prefix.cache is not None
-        return self.model(**inputs, use_cache=use_cache, **self._last(keep))
+                inputs["position_ids"] = (columns - pads)[:, start:].clamp(min=0)
+        if cache is None and prefix.cache is not None:
+            cache = prefix.repeated(len(rows))
+        if cache is not None:
+            inputs["past_key_values"] = cache
+        return self.model(**inputs, use_cache=keep_cache or cache is not None, **self._last(keep))
 
     def whole_words(
         self, tails: list[list[int]], prefix: _Prefix, words: Sequence[tuple[int, ...]]
@@ -182,52 +193,24 @@ class _Model:
         output = self.run(tails, prefix, keep_cache=True)
         total = output.logits[:, -1].double().log_softmax(-1)[:, [ids[0] for ids in words]]
         cache: Any = getattr(output, "past_key_values", None)
-        is_plain = hasattr(cache, "layers") and all(map(_is_plain, cache.layers))
+        if not (hasattr(cache, "layers") and all(map(_is_plain, cache.layers))):
+            cache = None
         # Plain layers join new keys to old ones in new tensors, so that the old ones stay.
-        kept = [(layer.keys, layer.values) for layer in cache.layers] if is_plain else []
+        layers = [] if cache is None else [(each, each.keys, each.values) for each in cache.layers]
         for column, ids in enumerate(words):
             head, rest = list(ids[:-1]), list(ids[1:])
             if not head:
                 continue
-            if is_plain:
-                logits = self._continue(tails, prefix, cache, head)
-                for layer, (keys, values) in zip(cache.layers, kept, strict=True):
-                    layer.keys, layer.values = keys, values
-            else:
-                longer = [tail + head for tail in tails]
-                logits = self.run(longer, prefix, keep=len(head)).logits
+            longer = [tail + head for tail in tails]
+            logits = self.run(longer, prefix, keep=len(head), cache=cache).logits
             scores = logits[:, -len(head) :].double().log_softmax(-1)
             total[:, column] += scores[:, list(range(len(head))), rest].sum(1)
+            for layer, keys, values in layers:
+                layer.keys, layer.values = keys, values
         return total
-
-    def _continue(
-        self, tails: list[list[int]], prefix: _Prefix, cache: Any, head: list[int]
-    ) -> Any:
-        """Run a word alone, on the keys and values of the prompts before it."""
-        torch, device = self.torch, self.device
-        width = max(map(len, tails))
-        pads = torch.tensor([width - len(tail) for tail in tails], device=device).unsqueeze(1)
-        past = prefix.length + width
-        columns = torch.arange(past + len(head), device=device).unsqueeze(0)
-        seen = (columns < prefix.length) | (columns >= prefix.length + pads)
-        inputs = {
-            "input_ids": torch.tensor([head], device=device).repeat(len(tails), 1),
-            "attention_mask": seen.long(),
-            "past_key_values": cache,
-        }
-        if "position_ids" in self._accepted:
-            inputs["position_ids"] = columns[:, past:] - pads
-        return self.model(**inputs, use_cache=True, **self._last(len(head))).logits
 
     def _last(self, keep: int) -> dict[str, int]:
         return {"logits_to_keep": keep} if "logits_to_keep" in self._accepted else {}
-
-
-def _is_out_of_memory(torch: Any, error: RuntimeError) -> bool:
-    # On a CPU torch raises a plain RuntimeError, and so do the libraries below it on a GPU.
-    return isinstance(error, torch.OutOfMemoryError) or any(
-        sign in str(error) for sign in ("allocate memory", "ALLOC_FAILED")
-    )
 
 
 class TransformersScorer(TokenEngine):
@@ -273,24 +256,9 @@ class TransformersScorer(TokenEngine):
         label_rule: LabelRule = "auto",
         reuse_prefix: bool = True,
     ) -> None:
-        check_label_rule(label_rule)
-        reference = model if isinstance(model, ModelReference) else resolve_model(model)
-        torch, transformers = require("torch"), require("transformers")
-        place = find_device(torch, device)
-        precision = dtype or ("bfloat16" if place.type == "cuda" else "float32")
-        if not isinstance(getattr(torch, precision, None), torch.dtype):
-            raise ConfigError(f"dtype {precision!r}: allowed are bfloat16, float16 and float32")
-        with loading(reference, transformers):
-            tokenizer, loaded = load_model(transformers, reference, getattr(torch, precision))
-        try:
-            loaded = loaded.to(place)
-        except RuntimeError as error:
-            if not _is_out_of_memory(torch, error):
-                raise
-            raise ScoringError(
-                f"model {reference.name!r} does not fit into the memory of {place}; use the "
-                "engine vllm with several GPUs (tensor_parallel), or another precision (dtype)"
-            ) from None
+        check_choice("label_rule", label_rule, get_args(LabelRule))
+        reference = resolve_model(model)
+        tokenizer, loaded = load_model(reference, device=device, dtype=dtype)
         runner = _Model(loaded, reference.name, token_budget, reuse_prefix)
         self._adopt(runner, tokenizer, loaded_revision(reference), label_rule)
 
@@ -317,7 +285,7 @@ class TransformersScorer(TokenEngine):
         token_budget, label_rule, reuse_prefix
             As for the class.
         """
-        check_label_rule(label_rule)
+        check_choice("label_rule", label_rule, get_args(LabelRule))
         scorer = cls.__new__(cls)
         runner = _Model(model, name, token_budget, reuse_prefix)
         scorer._adopt(runner, tokenizer, revision, label_rule)

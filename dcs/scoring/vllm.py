@@ -1,10 +1,8 @@
 """The vLLM engine: large models on one or several GPUs, with its prefix cache.
 
-The next-token log-probabilities of the label tokens alone are asked for, by token id. Where the
-installed vLLM cannot do that, the next token is restricted to the label tokens instead and the
-processed log-probabilities are read: the restriction adds a constant to each row, which the
-normalisation over classes cancels. Whole label words are read token by token, each prompt
-continued by the tokens before; the prefix cache holds the rest.
+The next-token log-probabilities of the label tokens alone are asked for, by token id. Whole label
+words are read token by token, each prompt continued by the tokens before; the prefix cache holds
+the rest.
 """
 
 from __future__ import annotations
@@ -13,21 +11,18 @@ import gc
 import importlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, ScoringError
-from dcs.messages import named, suggest
+from dcs.messages import check_choice, named
 from dcs.scoring.base import Progress, TokenEngine
-from dcs.scoring.label_words import LabelRule, check_label_rule
+from dcs.scoring.label_words import LabelRule
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
-__all__ = ["ReadPath", "VLLMScorer"]
-
-ReadPath = Literal["token_ids", "allowed"]
-"""How the log-probabilities are read: by token id, or with the next token restricted."""
+__all__ = ["VLLMScorer"]
 
 _MOST_TOKEN_IDS = 128  # what vLLM allows by token id
 
@@ -44,10 +39,7 @@ class VLLMScorer(TokenEngine):
     tensor_parallel : int
         GPUs that share the model. In a Ray actor, give the actor as many.
     label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is read; see :data:`dcs.scoring.LabelRule`. ``joint``
-        needs log-probabilities by token id; without them ``auto`` is the mean.
-    path : {"token_ids", "allowed"}, optional
-        How to read; by default by token id where the installed vLLM can.
+        How a label word of several tokens is read; see :data:`dcs.scoring.LabelRule`.
     memory : float, optional
         Share of each GPU's memory for weights and cache.
     max_length : int, optional
@@ -73,31 +65,18 @@ class VLLMScorer(TokenEngine):
         dtype: str | None = None,
         tensor_parallel: int = 1,
         label_rule: LabelRule = "auto",
-        path: ReadPath | None = None,
         memory: float | None = None,
         max_length: int | None = None,
     ) -> None:
-        check_label_rule(label_rule)
-        if path is not None and path not in get_args(ReadPath):
-            raise ConfigError(
-                f"path {path!r}{suggest(path, get_args(ReadPath))}: allowed are "
-                f"{', '.join(get_args(ReadPath))}"
-            )
+        check_choice("label_rule", label_rule, get_args(LabelRule))
         if tensor_parallel < 1:
             raise ConfigError(f"tensor_parallel {tensor_parallel}: allowed are 1 or more")
-        reference = model if isinstance(model, ModelReference) else resolve_model(model)
+        reference = resolve_model(model)
         self._vllm = require("vllm", "'dcs-debias[vllm]'")
         torch = importlib.import_module("torch")
         # Asked of vLLM and not of torch, which would open the GPU in this process too early.
         has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
         precision = dtype or ("bfloat16" if has_gpu else "float32")
-        self._by_id = _has_token_ids(self._vllm) if path is None else path == "token_ids"
-        if label_rule == "joint" and not self._by_id:
-            raise ConfigError(
-                "label rule 'joint': needs path 'token_ids', and a vllm that has "
-                "SamplingParams.logprob_token_ids; use the rule mean or first, or the engine "
-                "transformers"
-            )
         asked = {
             "enforce_eager": None if has_gpu else True,
             # In a Ray actor vLLM would choose Ray, and wait for GPUs that the actor holds.
@@ -114,7 +93,7 @@ class VLLMScorer(TokenEngine):
                 tensor_parallel_size=tensor_parallel,
                 enable_prefix_caching=True,
                 max_logprobs=_MOST_TOKEN_IDS,
-                logprobs_mode="raw_logprobs" if self._by_id else "processed_logprobs",
+                logprobs_mode="raw_logprobs",
                 seed=0,
                 **{option: value for option, value in asked.items() if value is not None},
             )
@@ -128,11 +107,11 @@ class VLLMScorer(TokenEngine):
         self._tokenizer = self._engine.get_tokenizer()
         config = self._engine.llm_engine.model_config
         self._limit = int(config.max_model_len) - 1  # one token more is generated
-        self._label_rule = "mean" if label_rule == "auto" and not self._by_id else label_rule
+        self._label_rule = label_rule
         self.model = reference.name
         self.revision = loaded_revision(reference)
         self.version = f"vllm {self._vllm.__version__}, torch {torch.__version__}"
-        self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": self._label_rule}
+        self.settings: Mapping[str, str] = {"dtype": precision, "label_rule": label_rule}
 
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress
@@ -166,10 +145,18 @@ class VLLMScorer(TokenEngine):
                 f"{len(wanted)} label tokens: vllm reads at most {_MOST_TOKEN_IDS}; use the rule "
                 "first, or fewer classes"
             )
-        answers = self._engine.generate(
-            [{"prompt_token_ids": ids} for ids in prompts], self._sampling(wanted), use_tqdm=False
+        # The same for all prompts of a call: vLLM spoils mixed batches silently.
+        sampling = self._vllm.SamplingParams(
+            temperature=0,
+            max_tokens=1,
+            detokenize=False,
+            logprobs=len(wanted),
+            logprob_token_ids=wanted,
         )
-        return np.array([self._values(row, answer, wanted) for row, answer in enumerate(answers)])
+        asked = [{"prompt_token_ids": ids} for ids in prompts]
+        answers = self._engine.generate(asked, sampling, use_tqdm=False)
+        shown = [answer.outputs[0].logprobs[0] for answer in answers]
+        return np.array([[found[token].logprob for token in wanted] for found in shown])
 
     def _free(self) -> None:
         engine = self._engine
@@ -189,26 +176,3 @@ class VLLMScorer(TokenEngine):
         # Tokenised here, so that every prompt has the one start token it should have.
         ids: list[list[int]] = self._tokenizer(texts)["input_ids"]
         return ids
-
-    def _sampling(self, wanted: list[int]) -> Any:
-        # One for all prompts of a call: vLLM spoils mixed batches silently.
-        common = {"max_tokens": 1, "detokenize": False, "logprobs": len(wanted)}
-        if self._by_id:
-            return self._vllm.SamplingParams(temperature=0, logprob_token_ids=wanted, **common)
-        return self._vllm.SamplingParams(temperature=1, allowed_token_ids=wanted, **common)
-
-    def _values(self, row: int, answer: Any, wanted: list[int]) -> list[float]:
-        shown = answer.outputs[0].logprobs[0]
-        absent = [token for token in wanted if token not in shown]
-        if absent:
-            names = ", ".join(repr(self._tokenizer.decode([token])) for token in absent)
-            raise ScoringError(
-                f"query {row}: vllm gives no log-probability of the label tokens {names}; try "
-                f"path={'allowed' if self._by_id else 'token_ids'}"
-            )
-        return [float(shown[token].logprob) for token in wanted]
-
-
-def _has_token_ids(vllm: Any) -> bool:
-    fields = getattr(vllm.SamplingParams, "__struct_fields__", ())
-    return "logprob_token_ids" in fields

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from workflows.cli.options import Data, Engine, Limit, Models, Output, Settings,
 
 if TYPE_CHECKING:
     from dcs.scoring import LabelRule, Scorer
+    from dcs.scoring.openai import CostEstimate
     from workflows.cells import TableRequest
     from workflows.tables import ProbabilityStore
 
@@ -143,29 +144,26 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
     click.exceptions.Abort
         The person at the terminal said no.
     """
-    from dcs.prompting import SPLITS, get_task, render_prefix, render_query, select_demonstrations
+    from dcs.prompting import get_task
     from dcs.scoring import is_served
-    from dcs.scoring.generation import queries_of
+    from dcs.scoring.generation import prompts_of
 
     served = [request for request in requests if is_served(request.scoring.engine)]
     for model in dict.fromkeys(request.model for request in served):
         own = [request for request in served if request.model == model]
         scorer = own[0].scoring.load(model)
         parts = []
-        for request in own:
-            task = get_task(request.task, request.data)
-            shown = select_demonstrations(task, request.shots, seed=request.seed)
-            prefix = render_prefix(task, shown)
-            for split in SPLITS:
-                texts = queries_of(task, shown, split, request.limit)
-                queries = [render_query(task, example.text) for example in texts]
-                estimate = getattr(scorer, "estimate")  # noqa: B009
-                parts.append(estimate(prefix, queries, task.label_words))
+        for each in own:
+            task = get_task(each.task, each.data)
+            prompts = prompts_of(task, shots=each.shots, seed=each.seed, limit=each.limit)
+            estimate = getattr(scorer, "estimate")  # noqa: B009
+            for part in prompts.values():
+                parts.append(estimate([part.prefix + query for query in part.queries]))
         _announce(model, scorer, parts, price=own[0].scoring.price, yes=yes)
 
 
 def _announce(
-    model: str, scorer: Scorer, parts: list[Any], *, price: float | None, yes: bool
+    model: str, scorer: Scorer, parts: list[CostEstimate], *, price: float | None, yes: bool
 ) -> None:
     tokens = sum(part.tokens for part in parts)
     cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
@@ -252,24 +250,20 @@ def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
     from dcs.scoring.label_words import label_token_ids
     from dcs.scoring.models import light_tokenizer
 
-    tokenizer = light_tokenizer(model)
-    ids = tokenizer.encode(prompt)
-    first = tokenizer.describe(ids[0]) if ids else ""
+    encode, describe = light_tokenizer(model)
+    ids = encode(prompt)
+    first = describe(ids[0]) if ids else ""
     start = "" if not ids or prompt.startswith(first) else f", the start token {first!r} included"
     lines = [f"tokens of {model}: {len(ids)} in the prompt{start}"]
     rules: tuple[LabelRule, ...] = ("mean", "joint")
     for rule in rules:
         try:
             found = label_token_ids(
-                prompt,
-                label_words,
-                encode=tokenizer.encode,
-                describe=tokenizer.describe,
-                rule=rule,
+                prompt, label_words, encode=encode, describe=describe, rule=rule
             )
         except ScoringError as error:
             lines.append(f"not by the rule {rule}: {error}")
             continue
-        words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
+        words = (" ".join(repr(describe(token)) for token in word) for word in found)
         return [*lines, f"label tokens ({rule}): {', '.join(words)}"]
     return lines

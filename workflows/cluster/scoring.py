@@ -10,7 +10,6 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import ScoringError
 from dcs.prompting import get_task, select_demonstrations
 from dcs.scoring import Progress, Scorer, StoredScorer
-from dcs.scoring.cache import ShardStore
 from dcs.scoring.generation import generate_tables
 from workflows.cells import TableRequest, texts_key
 from workflows.config.scoring import ScoringSettings
@@ -53,8 +52,7 @@ class ScoringActor:
         scoring: ScoringSettings = ScoringSettings(),  # noqa: B008 - frozen
     ) -> None:
         # By default beside the tables: what an actor that died has scored, the next one finds.
-        shards = ShardStore(scoring.store or store.parent / "shards")
-        self._scorer = StoredScorer(scoring.load(model), shards)
+        self._scorer = StoredScorer(scoring.load(model), scoring.store or store.parent / "shards")
         self._gpus = gpus
         self._store = ProbabilityStore(store)
 

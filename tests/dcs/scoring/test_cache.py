@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import signal
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError
 from dcs.scoring import Progress, Scorer, StoredScorer, score_settings
-from dcs.scoring.cache import ShardStore, group_key, query_hash
+from dcs.scoring.cache import ShardGroup, group_key, query_hash
 from tests.dcs.scoring.test_contract import PREFIX, TASK, ScorerContract
 from tests.dcs.scoring.test_contract import QUERIES as TEXTS
 
@@ -75,18 +74,18 @@ def folder(tmp_path: Path) -> Path:
 def ask(
     folder: Path, clerk: Clerk, queries: Sequence[str] = QUERIES, steps: list[int] | None = None
 ) -> NDArray[np.float64]:
-    scorer = StoredScorer(clerk, ShardStore(folder), shard_size=8)
+    scorer = StoredScorer(clerk, folder, shard_size=8)
     return scorer.score("p ", queries, WORDS, progress=None if steps is None else steps.append)
 
 
 class TestContract(ScorerContract):
     @pytest.fixture
     def scorer(self, tiny_scorer: Scorer, folder: Path) -> Scorer:
-        return StoredScorer(tiny_scorer, ShardStore(folder), shard_size=10)
+        return StoredScorer(tiny_scorer, folder, shard_size=10)
 
 
 def test_a_model_gives_the_same_to_the_last_bit(tiny_scorer: Scorer, folder: Path) -> None:
-    first, again = (StoredScorer(tiny_scorer, ShardStore(folder), shard_size=10) for _ in "ab")
+    first, again = (StoredScorer(tiny_scorer, folder, shard_size=10) for _ in "ab")
     probs = first.score(PREFIX, TEXTS, TASK.label_words)
     np.testing.assert_array_equal(again.score(PREFIX, TEXTS, TASK.label_words), probs)
     assert (first.scored, again.scored) == (len(TEXTS), 0)
@@ -136,7 +135,7 @@ class TestScoring:
         ask(folder, Clerk())
         for prefix, words in (("q ", WORDS), ("p ", WORDS[::-1])):
             clerk = Clerk()
-            StoredScorer(clerk, ShardStore(folder)).score(prefix, QUERIES, words)
+            StoredScorer(clerk, folder).score(prefix, QUERIES, words)
             assert clerk.asked == QUERIES
 
     def test_a_model_folder_goes_by_its_content(self) -> None:
@@ -184,7 +183,7 @@ ask(Path(sys.argv[1]), Clerk(die_after=int(sys.argv[2])))
 
     def test_a_shorter_run_waits_for_a_longer_one(self, folder: Path) -> None:
         # Its shard is a part of the long run's first.
-        group = ShardStore(folder).group({"label_words": list(WORDS)})
+        group = ShardGroup.under(folder, {"label_words": list(WORDS)})
         hashes = [query_hash(query) for query in QUERIES[:8]]
         with group.lock(hashes, wait=True) as held, group.lock(hashes[:3], wait=False) as other:
             assert (held, other) == (True, False)
@@ -217,34 +216,17 @@ class TestDamage:
             whole = shard.read_bytes()
             start = data.draw(st.integers(0, len(whole) - 1))
             shard.write_bytes(whole[:start] + data.draw(st.binary(max_size=40)))
-            if data.draw(st.booleans()):
-                # Under the name of its content, as if somebody had meant it.
-                digest = hashlib.sha256(shard.read_bytes()).hexdigest()
-                shard.rename(shard.with_stem(digest[:32]))
             clerk = Clerk()
             np.testing.assert_array_equal(ask(folder, clerk, QUERIES[:8]), expected)
             assert clerk.asked == QUERIES[:8]
             ask(folder, clerk, QUERIES[:8])
             assert clerk.asked == QUERIES[:8]
 
-    @pytest.mark.parametrize(
-        "probs",
-        [np.full((2, 2), np.nan), np.array([[-1.0, 2.0], [0.5, 0.5]]), np.zeros((2, 3)), None],
-    )
-    def test_a_whole_shard_with_other_content_is_left_out(self, folder: Path, probs: Any) -> None:
-        group = ShardStore(folder).group({"label_words": ["a", "b"]})
-        shard = group.write([query_hash("one"), query_hash("two")], np.full((2, 2), 0.5))
-        arrays = dict(np.load(shard)) | {"probs": np.array(probs)}
-        np.savez(shard, **arrays)
-        digest = hashlib.sha256(shard.read_bytes()).hexdigest()
-        shard.rename(shard.with_stem(digest[:32]))
-        assert ShardStore(folder).group({"label_words": ["a", "b"]}).rows == {}
-
     @pytest.mark.parametrize("name", ["file", "s3://bucket/folder"])
     def test_a_store_is_a_local_folder(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(ConfigError, match=name):
-            ShardStore(name if "://" in name else tmp_path / name)
+            StoredScorer(Clerk(), name if "://" in name else tmp_path / name)
 
     def test_a_folder_that_cannot_be_written_to_is_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

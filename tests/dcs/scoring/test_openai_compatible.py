@@ -13,7 +13,6 @@ import pytest
 
 from dcs.errors import ConfigError, ScoringError
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
-from dcs.scoring.cache import ShardStore
 from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer, best_token
 from tests.dcs.scoring.server import ModelServer
@@ -92,7 +91,7 @@ class TestRequests:
 
 class TestEstimate:
     def test_counts_with_a_tokenizer(self, server: ModelServer, url: str) -> None:
-        estimate = make(url, tokenizer="tiny_lm").estimate(PREFIX, QUERIES, TASK.label_words)
+        estimate = make(url, tokenizer="tiny_lm").estimate([PREFIX + query for query in QUERIES])
         count = load_tokenizer("tiny_lm")
         tokens = sum(len(count(PREFIX + query)["input_ids"]) for query in QUERIES)
         assert (estimate.requests, estimate.tokens) == (len(QUERIES), tokens)
@@ -100,7 +99,7 @@ class TestEstimate:
         assert server.requests == []
 
     def test_guesses_without_one(self, server: ModelServer, url: str) -> None:
-        estimate = make(url).estimate("x" * 100, ["y" * 60, "z" * 20], TASK.label_words)
+        estimate = make(url).estimate(["x" * 160, "z" * 120])
         assert (estimate.requests, estimate.tokens) == (2, 70)
         assert server.requests == []
 
@@ -119,6 +118,12 @@ class TestFaults:
         make(url).score("", QUERIES[:1], TASK.label_words)
         first, second = (moment for *_, moment in server.requests)
         assert second - first >= 0.95
+
+    def test_a_server_cannot_have_it_wait_for_days(self, server: ModelServer, url: str) -> None:
+        server.faults = [(429, {"Retry-After": "86400"}, "come back tomorrow")]
+        with pytest.raises(ScoringError, match="query 0.*429"):
+            make(url).score("", QUERIES[:1], TASK.label_words)
+        assert len(server.requests) == 1
 
     def test_gives_up_in_one_line(self, server: ModelServer, url: str) -> None:
         server.faults = [(503, SOON, "down for\nmaintenance")] * 100
@@ -144,7 +149,18 @@ class TestFaults:
         assert len(server.requests) == 1
 
     @pytest.mark.parametrize("api", ["completions", "chat"])
-    @pytest.mark.parametrize("body", ["{}", "<html>", '{"choices": [{"logprobs": null}]}'])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "{}",
+            "<html>",
+            '{"choices": [{"logprobs": null}]}',
+            '{"choices": ' + "[" * 10**5,
+            '{"choices": [{"logprobs": {"top_logprobs": [{"a": 9}], "content": '
+            '[{"top_logprobs": [{"token": "a", "logprob": 9}]}]}}]}'.replace("9", "9" * 400),
+        ],
+        ids=["empty", "no JSON", "nothing", "deep", "huge"],
+    )
     def test_no_log_probabilities(
         self, server: ModelServer, url: str, body: str, api: str
     ) -> None:
@@ -164,7 +180,7 @@ class TestKey:
         server.key = SECRET
         with caplog.at_level(logging.DEBUG):
             engine = make(url)
-            scorer = StoredScorer(engine, ShardStore(tmp_path))
+            scorer = StoredScorer(engine, tmp_path)
             scorer.score("", QUERIES[:2], TASK.label_words)
             server.faults = [(400, {}, json.dumps({"error": {"message": f"bad Bearer {SECRET}"}}))]
             with pytest.raises(ScoringError) as refused:

@@ -9,17 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
-from dcs.scoring import LabelRule, Scorer, load_scorer, resolve_model
+from dcs.scoring import Scorer, load_scorer, resolve_model
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
@@ -32,37 +30,24 @@ def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"path": "token_id"}, "path 'token_id'"),
         ({"tensor_parallel": 0}, "tensor_parallel 0"),
         ({"label_rule": "jiont"}, "'jiont'"),
-        ({"device": "cpu"}, "no option 'device'"),
+        ({"device": "cpu"}, "'device'"),
     ],
 )
-def test_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_options(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
         load_scorer("tiny_lm", engine="vllm", **options)
 
 
-def test_a_missing_token_is_never_invented() -> None:
-    scorer = VLLMScorer.__new__(VLLMScorer)
-    scorer._by_id = True
-    scorer._tokenizer = SimpleNamespace(decode=lambda ids: f"t{ids[0]}")
-    answer = SimpleNamespace(
-        outputs=[SimpleNamespace(logprobs=[{3: SimpleNamespace(logprob=-1.0)}])]
-    )
-    assert scorer._values(0, answer, [3]) == [-1.0]
-    with pytest.raises(ScoringError, match="query 7: .* of the label tokens 't5'; try path=all"):
-        scorer._values(7, answer, [3, 5])
-
-
-@pytest.fixture(scope="module", params=["token_ids", "allowed"])
-def engine(request: pytest.FixtureRequest) -> Iterator[VLLMScorer]:
+@pytest.fixture(scope="module")
+def engine() -> Iterator[VLLMScorer]:
     pytest.importorskip("vllm")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    scorer = VLLMScorer("tiny_lm", path=request.param)
+    scorer = VLLMScorer("tiny_lm")
     yield scorer
     scorer.close()
     with pytest.raises(ScoringError, match="closed"):
@@ -95,49 +80,17 @@ def test_label_words_of_several_tokens(engine: VLLMScorer) -> None:
     np.testing.assert_allclose(engine.score(PREFIX, QUERIES, words), expected, atol=1e-3)
 
 
-WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes", "zebra")
+WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
 
 
 @pytest.mark.vllm
-class TestWholeWords:
-    """Of words of which some begin alike, as `auto` reads them too."""
-
-    @staticmethod
-    def rule(engine: VLLMScorer, rule: LabelRule, words: tuple[str, ...]) -> NDArray[np.float64]:
-        chosen, engine._label_rule = engine._label_rule, rule
-        try:
-            return engine.score(PREFIX, QUERIES, words)
-        finally:
-            engine._label_rule = chosen
-
-    def test_agree_with_transformers(self, engine: VLLMScorer) -> None:
-        if not engine._by_id:
-            with pytest.raises(ConfigError, match="'joint': needs path 'token_ids'.*mean or firs"):
-                VLLMScorer("tiny_lm", path="allowed", label_rule="joint")
-            with pytest.raises(ScoringError, match="'zebra crossing' .* and 'zebra stripes'"):
-                engine.score(PREFIX, QUERIES, WORDS[:4])
-            return
-        expected = load_scorer("tiny_lm", device="cpu", label_rule="joint")
-        probs = expected.score(PREFIX, QUERIES, WORDS[:4])
-        for rule in ("joint", "auto"):
-            np.testing.assert_allclose(self.rule(engine, rule, WORDS[:4]), probs, atol=1e-3)  # type: ignore[arg-type]
-
-    def test_a_word_that_begins_another(self, engine: VLLMScorer) -> None:
-        with pytest.raises(ScoringError, match="'zebra"):
-            self.rule(engine, "joint" if engine._by_id else "auto", WORDS)
-
-    def test_too_long_with_a_word(self, engine: VLLMScorer) -> None:
-        if engine._by_id:
-            limit = engine._limit
-            count = len(engine._encode([QUERIES[0]])[0])
-            text = "a " * (limit - count - 1) + QUERIES[0]
-            assert limit - 3 <= len(engine._encode([text])[0]) <= limit
-            chosen, engine._label_rule = engine._label_rule, "joint"
-            try:
-                with pytest.raises(ScoringError, match="tokens, and . more with a label word"):
-                    engine.score("", [text], ("good", "quixotry"))
-            finally:
-                engine._label_rule = chosen
+def test_whole_words(engine: VLLMScorer) -> None:
+    """Of words of which some begin alike, which `auto` reads whole."""
+    expected = load_scorer("tiny_lm", device="cpu", label_rule="joint")
+    probs = engine.score(PREFIX, QUERIES, WORDS)
+    np.testing.assert_allclose(probs, expected.score(PREFIX, QUERIES, WORDS), atol=1e-3)
+    with pytest.raises(ScoringError, match="'zebra"):
+        engine.score(PREFIX, QUERIES, (*WORDS, "zebra"))
 
 
 @pytest.fixture(scope="module")
