@@ -49,7 +49,7 @@ def _noting_cell(notes: Path):
         """Say where a cell is computed; cells of the last table wait until the GPU is free."""
         import ray
 
-        from workflows.cluster.workers import run_cell
+        from workflows.cluster.driver import run_cell
 
         done = run_cell(cell, *more)
         (notes / f"cell-{cell.key}-{_node_id()}").touch()

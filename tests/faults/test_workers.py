@@ -81,7 +81,7 @@ def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, kill
 
 def _crash_on_dnip(cell, *more):
     # On a worker nothing is patched: this is the real one.
-    from workflows.cluster.workers import run_cell
+    from workflows.cluster.driver import run_cell
 
     if cell.method == "dnip":
         os.abort()
@@ -133,7 +133,7 @@ def test_a_task_out_of_memory(
 def _greedy(group: Path, once: Path, always: bool):
     def run(cell, *more):
         # On a worker nothing is patched: this is the real one.
-        from workflows.cluster.workers import run_cell
+        from workflows.cluster.driver import run_cell
 
         if cell.method == "dnip" and (always or not once.exists()):
             once.touch()

@@ -175,7 +175,7 @@ def test_the_last_cells_share_all_cpus(finished, tmp_path, monkeypatch):
     monkeypatch.setattr("workflows.cluster.driver.run_cell", _note_width)
     monkeypatch.setattr(
         "workflows.cluster.driver._look",
-        lambda: replace(place([]), cells={}, cell_cpus=8, cells_in_flight=24),
+        lambda: replace(place([]), cells={}, cell_cpus=8),
     )
     records, _ = _sweep(CONFIG, tmp_path)
     widths = {"icl": [], "dcs": []}

@@ -190,7 +190,7 @@ def submit(
     Folders and addresses are those of the cluster; only the configuration is uploaded. Ctrl-C
     ends the following, not the job. The cluster's token is read from RAY_AUTH_TOKEN.
     """
-    from workflows.cluster.jobs import follow_job, open_jobs, start_job
+    from workflows.cluster.connect import follow_job, open_jobs, start_job
     from workflows.config.sweep import load_config, narrowed
 
     for text in filter(None, [tracking_uri, *(settings or [])]):

@@ -1,107 +1,81 @@
-"""Joining a Ray cluster: a fresh one on this machine or one that runs, and whether it fits us."""
+"""Reaching a Ray cluster: a fresh one on this machine, one to join, one to hand a job to."""
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import secrets
+import shlex
+import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dcs.errors import DCSError
 from dcs.messages import last_line, one_line
 from tracking.environment import DISTRIBUTION, installed_version, source_digest
 
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
 __all__ = [
     "ClusterError",
-    "Software",
     "check_software",
     "connected",
+    "follow_job",
+    "open_jobs",
     "software",
-    "software_mismatch",
+    "start_job",
 ]
 
-#: Out-of-memory kills are counted apart from crashes, and without end unless told otherwise: a
-#: cell that fits no node would be tried for ever.
-_OUT_OF_MEMORY_RETRIES = "3"
 _CHECK_SECONDS = 120.0
 _CONNECT_SECONDS = 5.0
+#: Names that are never uploaded: hidden files, which may hold keys, and what is made by running.
+_EXCLUDES = (".*", "__pycache__", "*.egg-info", "dcs-runs", "mlruns", "mlartifacts", "*.db")
+_PATIENCE_SECONDS = 120.0
+#: A head that has just been started takes no jobs for some seconds.
+_AGENT_SECONDS = 60.0
+_PAUSE_SECONDS = 2.0
+
+#: Read when Ray is imported, where nothing else is set already.
+_ENVIRONMENT = {
+    # How workers see GPUs when they ask for none.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray complains on the terminal about work that it dropped when it was told to stop.
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    # It shows the traceback of a task that failed again for each result that nobody looks at.
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    # Out-of-memory kills are counted apart from crashes, and without end unless told otherwise:
+    # a cell that fits no node would be tried for ever.
+    "RAY_task_oom_retries": "3",
+    # Otherwise Ray lets in whom it likes, depending on files of earlier runs.
+    "RAY_AUTH_MODE": "token",
+}
 
 
 class ClusterError(DCSError):
     """A Ray cluster cannot be reached or does not fit this installation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Software:
-    """What has to be the same on every node of a cluster.
+def software() -> dict[str, str]:
+    """Return what this process runs, and has to be the same on every node of a cluster.
 
-    Attributes
-    ----------
-    python : str
-        Version without the patch level.
-    ray, dcs : str
-        Versions.
-    sources : str
-        Hash of the installed source files. It decides, and not the version `dcs`: installed from
-        a checkout, equal sources may carry the versions of different commits.
+    The hash of the installed source files decides, and not their version: installed from a
+    checkout, equal sources may carry the versions of different commits.
     """
-
-    python: str
-    ray: str
-    dcs: str
-    sources: str
-
-
-def software() -> Software:
-    """Return what this process runs."""
     import ray
 
-    return Software(
-        python=".".join(platform.python_version_tuple()[:2]),
-        ray=ray.__version__,
-        dcs=installed_version(),
-        sources=source_digest(),
-    )
-
-
-def software_mismatch(here: Software, nodes: Mapping[str, Software]) -> str | None:
-    """Say on one line what differs between this process and the nodes, and what to do.
-
-    Parameters
-    ----------
-    here : Software
-        Of the driver.
-    nodes : mapping of str to Software
-        By the name of the node.
-
-    Returns
-    -------
-    str or None
-        None if all agree.
-    """
-    for node, there in nodes.items():
-        if there.python != here.python:
-            return (
-                f"node {node} runs Python {there.python}, the driver {here.python}; make the "
-                f"environment there with python{here.python}"
-            )
-        if there.ray != here.ray:
-            return (
-                f"node {node} runs ray {there.ray}, the driver {here.ray}; on the node run: "
-                f"pip install 'ray[default]=={here.ray}'"
-            )
-        if there.sources != here.sources:
-            return (
-                f"node {node} has {DISTRIBUTION} {there.dcs} (sources {there.sources}), the "
-                f"driver {here.dcs} (sources {here.sources}); install the same version or commit "
-                "on both"
-            )
-    return None
+    return {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "ray": ray.__version__,
+        f"sources of {DISTRIBUTION}": source_digest(),
+    }
 
 
 def check_software() -> None:
@@ -113,7 +87,7 @@ def check_software() -> None:
         A node runs something else, or does not answer.
     """
     import ray
-    from ray.exceptions import RayError
+    from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -124,22 +98,23 @@ def check_software() -> None:
         ).remote()
         for node in nodes
     }
-    found: dict[str, Software] = {}
+    here = software()
     for name, answer in answers.items():
         try:
-            found[name] = ray.get(answer, timeout=_CHECK_SECONDS)
-        except ray.exceptions.NodeDiedError:
+            there: dict[str, str] = ray.get(answer, timeout=_CHECK_SECONDS)
+        except (NodeDiedError, TaskUnschedulableError):
             continue  # Spot nodes come and go; one that left needs no check.
-        except ray.exceptions.TaskUnschedulableError:
-            continue
         except RayError as error:
             raise ClusterError(
                 f"node {name} cannot run this installation of {DISTRIBUTION}: {last_line(error)}; "
                 f"on the node run: pip install '{DISTRIBUTION}=={installed_version()}'"
             ) from error
-    mismatch = software_mismatch(software(), found)
-    if mismatch is not None:
-        raise ClusterError(mismatch)
+        different = [f"{k} {there[k]} (driver: {here[k]})" for k in here if there[k] != here[k]]
+        if different:
+            raise ClusterError(
+                f"node {name} has {', '.join(different)}; install the same versions, and sources "
+                "of the same commit, on both"
+            )
 
 
 @contextmanager
@@ -162,9 +137,10 @@ def connected(address: str | None = None) -> Iterator[None]:
     ClusterError
         There is none at the address, it does not let us in, or it runs other versions.
     """
-    _prepare_environment(local=address is None)
-    import logging
-
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     import ray
 
     if address is None and ray.is_initialized():
@@ -184,20 +160,6 @@ def connected(address: str | None = None) -> Iterator[None]:
         ray.shutdown()
 
 
-def _prepare_environment(*, local: bool) -> None:
-    # Read when Ray is imported: how workers see GPUs when they ask for none.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray complains on the terminal about work that it dropped when it was told to stop.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    # It shows the traceback of a task that failed again for each result that nobody looks at.
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-    os.environ.setdefault("RAY_task_oom_retries", _OUT_OF_MEMORY_RETRIES)
-    # Otherwise Ray lets in whom it likes, depending on files of earlier runs.
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if local:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
-
 @contextmanager
 def _without_greeting() -> Iterator[None]:
     """Keep off the terminal what Ray's compiled part says there about its own settings."""
@@ -213,7 +175,7 @@ def _without_greeting() -> Iterator[None]:
         os.close(terminal)
 
 
-def _start(options: Mapping[str, Any]) -> None:
+def _start(options: dict[str, Any]) -> None:
     import ray
 
     try:
@@ -228,30 +190,17 @@ def _start(options: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _join(address: str, options: Mapping[str, Any]) -> None:
+def _join(address: str, options: dict[str, Any]) -> None:
     import ray
 
     _check_reachable(address)
     try:
         ray.init(address=address, **options)
-    except ConnectionError as error:
+    except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         raise ClusterError(
-            f"no Ray cluster at {address!r} ({one_line(error)}); start one with `ray start "
-            "--head`, or leave --address out to use this machine"
-        ) from None
-    except RuntimeError as error:
-        text = one_line(error)
-        if "Version mismatch" in text or "version mismatch" in text:
-            raise ClusterError(
-                f"the cluster at {address!r} runs other versions: {text}; here, run: "
-                "pip install with the versions of the cluster, or submit with `dcs submit`, "
-                "which runs on the cluster itself"
-            ) from None
-        raise ClusterError(f"the Ray cluster at {address!r} cannot be joined: {text}") from None
-    except ray.exceptions.AuthenticationError as error:
-        raise ClusterError(
-            f"the Ray cluster at {address!r} does not let us in ({one_line(error)}); set "
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the token of the cluster"
+            f"the Ray cluster at {address!r} cannot be joined: {one_line(error)}; it must run the "
+            "versions of this machine (`dcs submit` does without), with RAY_AUTH_MODE=token and "
+            "the RAY_AUTH_TOKEN that is set here"
         ) from None
 
 
@@ -270,3 +219,110 @@ def _check_reachable(address: str) -> None:
             f"no Ray cluster at {place} ({one_line(error)}); start one with `ray start --head`, "
             "or leave --address out to use this machine"
         ) from None
+
+
+def open_jobs(address: str) -> JobSubmissionClient:
+    """Reach the job server of a cluster.
+
+    Raises
+    ------
+    ClusterError
+        Nothing answers, it does not let us in, or it runs another version of Ray.
+    """
+    # Otherwise it depends on files of earlier runs whether Ray sends the token.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        client = JobSubmissionClient(address)
+    except Exception as error:  # ConnectionError, RuntimeError, or what requests raises.
+        raise ClusterError(
+            f"the Ray job server at {address} cannot be used: {one_line(error)}; is the tunnel to "
+            "the head open, and is ray[default] installed there?"
+        ) from None
+    for name in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return client
+
+
+def start_job(
+    client: JobSubmissionClient,
+    config: Path,
+    options: Sequence[str],
+    *,
+    working_dir: Path | None = None,
+) -> str:
+    """Start ``dcs sweep`` on the cluster and return the id of the job.
+
+    Parameters
+    ----------
+    client : JobSubmissionClient
+        From :func:`open_jobs`.
+    config : pathlib.Path
+        The sweep; uploaded.
+    options : sequence of str
+        Of ``dcs sweep``, without the address.
+    working_dir : pathlib.Path, optional
+        A folder of files to upload too, hidden ones and results apart.
+
+    Raises
+    ------
+    ClusterError
+        The cluster does not take it, or it is more than Ray uploads (100 MiB).
+    """
+    command = ["dcs", "sweep", config.name, "--address", "auto", *options]
+    until = time.monotonic() + _AGENT_SECONDS
+    with tempfile.TemporaryDirectory(prefix="dcs-job-") as stage:
+        if working_dir is not None:
+            ignored = shutil.ignore_patterns(*_EXCLUDES)
+            shutil.copytree(working_dir, stage, ignore=ignored, dirs_exist_ok=True)
+        shutil.copyfile(config, Path(stage) / config.name)
+        while True:
+            try:
+                return client.submit_job(
+                    entrypoint=shlex.join(command),
+                    runtime_env={"working_dir": stage},
+                    # The driver waits most of the time: it needs no CPU of its own.
+                    entrypoint_num_cpus=0,
+                )
+            except Exception as error:
+                if "No available agent" not in str(error) or time.monotonic() > until:
+                    raise ClusterError(
+                        f"the cluster does not take the job: {one_line(error)}"
+                    ) from None
+            time.sleep(_PAUSE_SECONDS)
+
+
+def follow_job(client: JobSubmissionClient, job: str, write: Callable[[str], object]) -> int:
+    """Pass on what a job says until it ends, over broken connections too.
+
+    Returns
+    -------
+    int
+        The exit code of the job; 143 if it was stopped.
+
+    Raises
+    ------
+    ClusterError
+        The cluster has not answered for two minutes; the job goes on.
+    """
+    written = 0
+    answered = time.monotonic()
+    while True:
+        try:
+            info = client.get_job_info(job)
+            logs = client.get_job_logs(job)
+        except Exception as error:
+            if time.monotonic() - answered > _PATIENCE_SECONDS:
+                raise ClusterError(
+                    f"job {job} cannot be followed any longer ({one_line(error)}); it goes on: "
+                    f"ray job logs --follow {job}"
+                ) from error
+        else:
+            answered = time.monotonic()
+            write(logs[written:])
+            written = len(logs)
+            if info.status.is_terminal():
+                failed = {"SUCCEEDED": 0, "STOPPED": 143}.get(info.status.value, 1)
+                return failed and (info.driver_exit_code or failed)
+        time.sleep(_PAUSE_SECONDS)

@@ -10,13 +10,14 @@ from dcs.errors import DCSError
 from dcs.scoring import is_served
 from workflows.config.scoring import ScoringSettings
 
-__all__ = ["CELLS", "MAX_CPUS", "MAX_GPUS", "Placement", "actor_pool", "check_gpus", "place"]
+__all__ = ["CELLS", "MAX_CPUS", "MAX_GPUS", "MAX_GPUS_PER_NODE", "Placement", "place"]
 
 #: Custom resources of a cluster that says itself where work goes; see cluster.yaml. Nodes that
 #: compute cells have one `dcs_cells` per CPU. The head says what autoscaling may reach.
 CELLS = "dcs_cells"
 MAX_CPUS = "dcs_max_cpus"
 MAX_GPUS = "dcs_max_gpus"
+MAX_GPUS_PER_NODE = "dcs_max_gpus_per_node"
 
 _NODE_ID = "ray.io/node-id"
 #: What a task takes of its node's `dcs_cells`. The CPU is what it occupies; this only says where
@@ -39,11 +40,11 @@ class Placement:
     cells : dict
         Options of the Ray task that computes a cell, or trials of one.
     actors : dict
-        Options of the Ray actor that scores prompts.
-    cells_in_flight, actor_slots : int
-        At most so many at once.
-    cpus, gpus : int
-        What there is now.
+        Options of the Ray actor that scores prompts with an engine of one GPU or none.
+    actor_slots : int
+        Such actors at once.
+    gpus, gpus_per_node : int
+        GPUs that score, with those that autoscaling may add; and the most of one node.
     cell_cpus, cell_cpus_now : int
         For cells, with the nodes that autoscaling may add and without.
     shared : bool
@@ -52,13 +53,59 @@ class Placement:
 
     cells: dict[str, Any]
     actors: dict[str, Any]
-    cells_in_flight: int
     actor_slots: int
-    cpus: int
     gpus: int
+    gpus_per_node: int
     cell_cpus: int
     cell_cpus_now: int
     shared: bool
+
+    @property
+    def cells_in_flight(self) -> int:
+        """Cells handed to Ray at once."""
+        return _IN_FLIGHT_PER_CPU * max(1, self.cell_cpus)
+
+    def scoring(self, settings: ScoringSettings) -> tuple[dict[str, Any], int]:
+        """Return the Ray options of a scoring actor, and how many there may be at once.
+
+        An actor of vllm holds as many GPUs as share its model, all of one node. One that asks
+        a server needs none and goes where the cells go; there is a single one, so that the bound
+        on requests at a time holds.
+        """
+        if is_served(settings.engine):
+            return {**self.cells, "num_cpus": 1, "num_gpus": 0}, 1
+        share = settings.tensor_parallel or 1
+        if settings.engine != "vllm" or (not self.gpus and share == 1):
+            return dict(self.actors), self.actor_slots
+        # Never none: GPUs that have gone away may come again, and Ray waits for them.
+        return {**self.actors, "num_gpus": share}, max(1, self.gpus // share)
+
+    def check(self, settings: ScoringSettings | None) -> None:
+        """Refuse a cluster on which Ray would wait for ever.
+
+        Parameters
+        ----------
+        settings : ScoringSettings or None
+            How prompts are scored; None if there are none.
+
+        Raises
+        ------
+        DCSError
+            There are no CPUs for cells, or no node has, or can have, as many GPUs as share a
+            model.
+        """
+        if not self.cell_cpus:
+            raise DCSError(
+                "the cluster has no CPUs for cells; add nodes that have some, or start the head "
+                f"with the resource {MAX_CPUS}: what autoscaling may reach"
+            )
+        share = 1 if settings is None else settings.tensor_parallel or 1
+        if share > max(1, self.gpus_per_node):
+            raise DCSError(
+                f"scoring.tensor_parallel {share}: no node of the cluster has more than "
+                f"{self.gpus_per_node} GPUs; add nodes that have {share} each, or lower it; with "
+                f"autoscaling the resource {MAX_GPUS_PER_NODE} of the head says what nodes have"
+            )
 
 
 def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
@@ -76,78 +123,41 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
         off nodes with GPUs as long as there is a node without; a single machine does it all.
     """
     alive = [node for node in nodes if node["Alive"]]
-    cpus = int(sum(node["Resources"].get("CPU", 0) for node in alive))
-    gpus = int(sum(node["Resources"].get("GPU", 0) for node in alive))
-    max_cpus = int(sum(node["Resources"].get(MAX_CPUS, 0) for node in alive))
-    max_gpus = int(sum(node["Resources"].get(MAX_GPUS, 0) for node in alive))
+
+    def amounts(resource: str, of: Iterable[Mapping[str, Any]] = alive) -> list[int]:
+        return [int(node["Resources"].get(resource, 0)) for node in of]
+
+    max_cpus, max_gpus = sum(amounts(MAX_CPUS)), sum(amounts(MAX_GPUS))
     declared = max_cpus > 0 or any(CELLS in node["Resources"] for node in alive)
+    with_gpu = [node for node in alive if node["Resources"].get("GPU", 0) > 0]
+    without = [node for node in alive if node not in with_gpu]
 
     cells: dict[str, Any] = {"num_cpus": 1}
-    now = cpus
+    now = sum(amounts("CPU"))
     if declared:
         cells["resources"] = {CELLS: _CELLS_SHARE}
-        now = int(sum(node["Resources"].get(CELLS, 0) for node in alive))
-    else:
-        with_gpu = [node["NodeID"] for node in alive if node["Resources"].get("GPU", 0) > 0]
-        without = [
-            node
-            for node in alive
-            if node["NodeID"] not in with_gpu and node["Resources"].get("CPU", 0) >= 1
-        ]
-        if with_gpu and without:
-            cells["label_selector"] = {_NODE_ID: f"!in({','.join(sorted(with_gpu))})"}
-            now = int(sum(node["Resources"]["CPU"] for node in without))
+        now = sum(amounts(CELLS))
+    elif with_gpu and any(amounts("CPU", without)):
+        names = sorted(node["NodeID"] for node in with_gpu)
+        cells["label_selector"] = {_NODE_ID: f"!in({','.join(names)})"}
+        now = sum(amounts("CPU", without))
 
     cell_cpus = max(now, max_cpus)
-    scoring_gpus = max(gpus, max_gpus)
+    gpus = max(sum(amounts("GPU")), max_gpus)
+    # A cluster that does not say what its coming nodes have is believed to have all on one.
+    coming = max(amounts(MAX_GPUS_PER_NODE), default=0) or max_gpus
     # Without GPUs half of the CPUs score, so that annealing can start beside them.
-    small = not scoring_gpus and cell_cpus <= _SMALL
+    small = not gpus and cell_cpus <= _SMALL
     cpu_slots = cell_cpus if small else cell_cpus // 2
     return Placement(
         cells=cells,
-        actors={"num_cpus": 0.5 if small else 1, "num_gpus": 1 if scoring_gpus else 0}
+        actors={"num_cpus": 0.5 if small else 1, "num_gpus": 1 if gpus else 0}
         # Without GPUs scoring is work for CPUs and goes where the cells go.
-        | ({"resources": cells["resources"]} if declared and not scoring_gpus else {}),
-        cells_in_flight=_IN_FLIGHT_PER_CPU * max(1, cell_cpus),
-        actor_slots=scoring_gpus or max(1, cpu_slots),
-        cpus=cpus,
+        | ({"resources": cells["resources"]} if declared and not gpus else {}),
+        actor_slots=gpus or max(1, cpu_slots),
         gpus=gpus,
+        gpus_per_node=max([coming, *amounts("GPU")]),
         cell_cpus=cell_cpus,
         cell_cpus_now=now,
-        shared=not (scoring_gpus and (declared or "label_selector" in cells)),
+        shared=not (gpus and (declared or "label_selector" in cells)),
     )
-
-
-def actor_pool(settings: ScoringSettings, placement: Placement) -> tuple[dict[str, Any], int]:
-    """Return the Ray options of a scoring actor, and how many there may be at once.
-
-    An actor of vllm holds as many GPUs as share its model, all of one node. One that asks
-    a server needs none and goes where the cells go; there is a single one, so that the bound on
-    requests at a time holds.
-    """
-    actors = placement.actors
-    if is_served(settings.engine):
-        return {**placement.cells, "num_cpus": 1, "num_gpus": 0}, 1
-    share = settings.tensor_parallel or 1
-    if settings.engine != "vllm" or (not actors["num_gpus"] and share == 1):
-        return dict(actors), placement.actor_slots
-    gpus = placement.actor_slots if actors["num_gpus"] else 0
-    # Never none: GPUs that have gone away may come again, and Ray waits for them.
-    return {**actors, "num_gpus": share}, max(1, gpus // share)
-
-
-def check_gpus(settings: ScoringSettings, placement: Placement) -> None:
-    """Refuse a cluster that cannot hold a model, on which Ray would wait for ever.
-
-    Raises
-    ------
-    DCSError
-        It has, and can grow to, fewer GPUs than share a model.
-    """
-    gpus = placement.actor_slots if placement.actors["num_gpus"] else 0
-    share = settings.tensor_parallel or 1
-    if share > max(1, gpus):
-        raise DCSError(
-            f"scoring.tensor_parallel {share}: the cluster has {gpus} GPUs; add nodes that have "
-            f"{share} each, or lower it"
-        )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dcs.io import content_key
 from tracking import CellRecord, Recorder
-from workflows.cells import Variant, variants_of
-from workflows.config.sweep import SweepConfig
 from workflows.plan import SweepPlan
+from workflows.tables import ProbabilityStore
 
 if TYPE_CHECKING:
     from workflows.cluster.driver import SweepProgress
@@ -50,24 +47,10 @@ def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> l
         for record, figures in Driver(plan, progress).run():
             recorder.record(record, figures)
             records[record.key] = record
-    return sorted(records.values(), key=_position(plan.config))
-
-
-def _position(config: SweepConfig) -> Callable[[CellRecord], tuple[int, ...]]:
-    """Order records as the configuration does, whatever order they ended in."""
-    axes = (
-        ("model", config.models),
-        ("task", config.tasks),
-        ("shots", config.shots),
-        ("seed", config.seeds),
+    store = ProbabilityStore.under(plan.output)
+    order = (
+        cell.key
+        for key in plan.requests
+        for cell in plan.cells.get(key) or plan.cells_on(key, store.digests(key) or {})
     )
-    variants = {
-        content_key(variant.identity): rank for rank, variant in enumerate(variants_of(config))
-    }
-
-    def position(record: CellRecord) -> tuple[int, ...]:
-        place = [values.index(record.identity[name]) for name, values in axes]
-        own = {name: record.identity.get(name) for name in Variant.__slots__}
-        return *place, variants[content_key(own)]
-
-    return position
+    return [records[key] for key in dict.fromkeys(order)]

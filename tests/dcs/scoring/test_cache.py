@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dcs.errors import ConfigError, DCSError
-from dcs.scoring import Progress, Scorer, StoredScorer, score_settings
+from dcs.scoring import Scorer, StoredScorer, score_settings
 from dcs.scoring.cache import ShardGroup, group_key, query_hash
+from tests.dcs.scoring.clerk import Clerk
 from tests.dcs.scoring.test_contract import PREFIX, TASK, ScorerContract
 from tests.dcs.scoring.test_contract import QUERIES as TEXTS
 
@@ -29,41 +28,8 @@ WORDS = ("even", "odd", "other")
 QUERIES = [f"number {k}" for k in range(50)]
 
 
-class Clerk:
-    """A scorer without a model, which notes what it was asked and may die over it."""
-
-    name, version, model, revision = "clerk", "1", "abacus", "r7"
-    settings = {"dtype": "float64"}  # noqa: RUF012
-
-    def __init__(self, *, die_after: int | None = None, pause: float = 0.0) -> None:
-        self.asked: list[str] = []
-        self.calls = 0
-        self.die_after = die_after
-        self.pause = pause
-
-    def score(
-        self,
-        prefix: str,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        *,
-        progress: Progress | None = None,
-    ) -> NDArray[np.float64]:
-        self.calls += 1
-        if self.calls == self.die_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(self.pause)
-        self.asked += queries
-        rows = []
-        for query in queries:
-            rng = np.random.default_rng(list(query_hash(prefix + query)))
-            rows.append(rng.dirichlet(np.ones(len(label_words))))
-            if progress is not None:
-                progress(1)
-        return np.array(rows).reshape(len(queries), len(label_words))
-
-    def close(self) -> None:
-        pass
+#: What the clerk says to them.
+PROBS = Clerk.probs("p ", QUERIES, len(WORDS))
 
 
 @pytest.fixture
@@ -97,7 +63,7 @@ class TestScoring:
         ask(folder, first, QUERIES[:21])
         steps: list[int] = []
         probs = ask(folder, more, steps=steps)
-        np.testing.assert_array_equal(probs, Clerk().score("p ", QUERIES, WORDS))
+        np.testing.assert_array_equal(probs, PROBS)
         np.testing.assert_array_equal(ask(folder, again, QUERIES[::-1]), probs[::-1])
         assert first.asked + more.asked == QUERIES
         assert again.asked == []
@@ -150,7 +116,8 @@ class TestProcesses:
     CODE = """
 import sys
 from pathlib import Path
-from tests.dcs.scoring.test_cache import Clerk, ask
+from tests.dcs.scoring.clerk import Clerk
+from tests.dcs.scoring.test_cache import ask
 ask(Path(sys.argv[1]), Clerk(die_after=int(sys.argv[2])))
 """
 
@@ -164,7 +131,7 @@ ask(Path(sys.argv[1]), Clerk(die_after=int(sys.argv[2])))
         clerk = Clerk()
         probs = ask(folder, clerk)
         assert clerk.asked == QUERIES[8 * (call - 1) :]
-        np.testing.assert_array_equal(probs, Clerk().score("p ", QUERIES, WORDS))
+        np.testing.assert_array_equal(probs, PROBS)
         ask(tmp_path / "undisturbed", Clerk())
         assert content(folder) == content(tmp_path / "undisturbed")
 
@@ -179,7 +146,7 @@ ask(Path(sys.argv[1]), Clerk(die_after=int(sys.argv[2])))
         for worker in workers:
             worker.join()
         assert sorted(sum((asked for asked, _ in results), [])) == sorted(QUERIES)
-        assert {probs for _, probs in results} == {Clerk().score("p ", QUERIES, WORDS).tobytes()}
+        assert {probs for _, probs in results} == {PROBS.tobytes()}
 
     def test_a_shorter_run_waits_for_a_longer_one(self, folder: Path) -> None:
         # Its shard is a part of the long run's first.

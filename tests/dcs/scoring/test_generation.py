@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from dcs.errors import ConfigError
 from dcs.prompting import (
@@ -16,8 +13,8 @@ from dcs.prompting import (
     render_query,
     select_demonstrations,
 )
-from dcs.scoring import Progress
 from dcs.scoring.generation import count_queries, generate_tables
+from tests.dcs.scoring.clerk import Clerk
 
 TASK = Task(
     name="parity",
@@ -34,32 +31,6 @@ TASK = Task(
 )
 
 
-class Clerk:
-    """A scorer without a model: reads the number in the query, and notes what it was asked."""
-
-    name, version, model, revision = "clerk", "1", "abacus", "r7"
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
-
-    def score(
-        self,
-        prefix: str,
-        queries: Sequence[str],
-        label_words: Sequence[str],
-        *,
-        progress: Progress | None = None,
-    ) -> NDArray[np.float64]:
-        self.asked.append((prefix, tuple(queries), tuple(label_words)))
-        if progress is not None:
-            progress(len(queries))
-        odd = np.array([int(query.split()[1]) % 2 for query in queries])
-        return np.stack([0.75 - 0.5 * odd, 0.25 + 0.5 * odd], axis=1)
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("shots", [0, 1, 5, "N"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_tables(shots: Shots, seed: int) -> None:
@@ -70,13 +41,13 @@ def test_tables(shots: Shots, seed: int) -> None:
     assert tables["optimization"].n_rows == 12 - len(shown.examples)
     assert tables["test"].n_rows == 7
     assert not {e.id for e in shown.examples} & set(tables["optimization"].ids)
-    assert {prefix for prefix, _, _ in clerk.asked} == {render_prefix(TASK, shown)}
+    assert {prefix for prefix, _, _ in clerk.calls} == {render_prefix(TASK, shown)}
     assert sum(steps) == count_queries(TASK, shots=shots, seed=seed)
-    for split, (_, queries, words) in zip(tables, clerk.asked, strict=True):
+    for split, (prefix, queries, words) in zip(tables, clerk.calls, strict=True):
         table = tables[split]
         assert table.classes == TASK.classes
         assert words == TASK.label_words
-        np.testing.assert_array_equal(table.probs.argmax(axis=1), table.labels)
+        np.testing.assert_array_equal(table.probs, Clerk.probs(prefix, queries, 2))
         by_id = {e.id: e for e in TASK.examples(split)}  # type: ignore[arg-type]
         assert queries == tuple(render_query(TASK, by_id[i].text) for i in table.ids)
         assert [by_id[i].label for i in table.ids] == table.labels.tolist()

@@ -94,7 +94,7 @@ def test_what_a_job_takes_along(
             (seen / "job").write_text(repr(job))
             return "raysubmit_1"
 
-    monkeypatch.setattr("workflows.cluster.jobs.open_jobs", lambda address: Jobs())
+    monkeypatch.setattr("workflows.cluster.connect.open_jobs", lambda address: Jobs())
     own = tmp_path / "own"
     for name in (".env", ".aws/credentials", "dcs-runs/mlflow.db", "tasks/a.yaml"):
         (own / name).parent.mkdir(parents=True, exist_ok=True)

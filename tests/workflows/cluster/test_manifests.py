@@ -1,4 +1,4 @@
-"""What docs/cluster.md says to other schedulers: Ray's own reading of it, and the script run."""
+"""cluster.yaml, and what docs/cluster.md says to other schedulers: read by Ray, and run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from workflows.cli import app
-from workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, place
+from workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, MAX_GPUS_PER_NODE, place
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +34,44 @@ def _check_sweep(arguments: list[str]) -> None:
     """Have our own command line read the options of a ``dcs sweep``."""
     command = typer.main.get_command(app).commands["sweep"]
     command.make_context("sweep", list(arguments))
+
+
+@pytest.fixture(scope="module")
+def cluster_yaml() -> dict:
+    return yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
+
+
+def test_ray_accepts_the_cluster(cluster_yaml):
+    # Private names of Ray, kept to this one test: there is no public way to check the file.
+    util = importlib.import_module("ray.autoscaler._private.util")
+    prepared = util.prepare_config(cluster_yaml)
+    util.validate_config(prepared)
+    assert set(prepared["available_node_types"]) == {"head", "cells", "scoring"}
+
+
+def test_the_cluster_is_closed_and_places_work_by_resource(cluster_yaml):
+    types = cluster_yaml["available_node_types"]
+    for node in types.values():
+        # Without groups of its own Ray would make one that is open to the world.
+        assert node["node_config"]["SecurityGroupIds"]
+    assert types["cells"]["resources"][CELLS] == types["cells"]["resources"]["CPU"]
+    assert CELLS not in types["scoring"]["resources"]
+    assert types["head"]["resources"]["CPU"] == 0
+    head = types["head"]["resources"]
+    assert head[MAX_CPUS] == types["cells"]["max_workers"] * types["cells"]["resources"]["CPU"]
+    assert head[MAX_GPUS] == types["scoring"]["max_workers"] * types["scoring"]["resources"]["GPU"]
+    assert head[MAX_GPUS_PER_NODE] == types["scoring"]["resources"]["GPU"]
+    market = types["cells"]["node_config"]["InstanceMarketOptions"]
+    assert market["MarketType"] == "spot"
+    starts = [*cluster_yaml["head_start_ray_commands"], *cluster_yaml["worker_start_ray_commands"]]
+    for command in [line for line in starts if "ray start" in line]:
+        assert "RAY_AUTH_MODE=token" in command
+        assert "--dashboard-host=127.0.0.1" in command or "--address" in command
+    servers = [line for line in starts if "mlflow server" in line]
+    assert servers
+    for command in servers:
+        assert "--host 127.0.0.1" in command
+        assert "s3://" in command
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +103,7 @@ def test_kuberay_places_work_by_resource(node_types):
     largest = cells["max_workers"] * cells["resources"]["CPU"]
     assert head["resources"][MAX_CPUS] == largest
     assert head["resources"][MAX_GPUS] == scoring["max_workers"]
+    assert head["resources"][MAX_GPUS_PER_NODE] == scoring["resources"]["GPU"]
     # Before any worker is there, the driver asks for all of them.
     start = place([{"NodeID": "head", "Alive": True, "Resources": head["resources"]}])
     assert (start.cell_cpus, start.cell_cpus_now, start.actor_slots) == (largest, 0, 4)

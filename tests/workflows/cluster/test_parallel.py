@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from workflows.cluster.parallel import ray_mapper
 from workflows.cluster.placement import place
-from workflows.parallel import in_process
+from workflows.parallel import in_process, ray_mapper
 
 
 def _square(number: int) -> int:

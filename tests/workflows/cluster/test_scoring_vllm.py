@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from workflows.cells import TableRequest, request_key
-from workflows.cluster.placement import actor_pool
+from workflows.cluster.placement import place
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.scoring import ScoringSettings
 from workflows.tables import ProbabilityStore
@@ -35,9 +35,7 @@ def cluster():
 def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
     import vllm
 
-    from workflows.cluster.placement import place
-
-    options, most = actor_pool(SCORING, place(cluster.nodes()))
+    options, most = place(cluster.nodes()).scoring(SCORING)
     assert (options["num_gpus"], most) == (1, 1)
     key, store = request_key(REQUEST), tmp_path / "probabilities"
     actor = cluster.remote(ScoringActor).options(**options).remote("tiny_lm", store, 1, SCORING)
