@@ -1,14 +1,17 @@
-"""The tables of a sweep: pivots of the frames of its cells, the paper's numbers beside ours."""
+"""The tables of a sweep, pivots of the frames of its cells, and two cells side by side."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from dcs.evaluation.formatting import chance, percent
+from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, settings
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
 _Rows: TypeAlias = "Mapping[str, tuple[Sequence[Any], Callable[[Any], str]]]"
 
 __all__ = [
+    "ComparedRow",
     "ablation_tables",
     "all_tables",
     "class_accuracies_by_seed",
+    "compare_records",
     "difference",
     "leaderboard",
     "leaderboard_markdown",
@@ -616,6 +621,94 @@ def table_files(records: Iterable[CellRecord]) -> dict[str, str]:
         for name, text in table.contents().items():
             files[f"{schema.TABLES_FOLDER}/{name}"] = text
     return files
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """One value of both cells, and second minus first where that says something."""
+
+    name: str
+    first: str
+    second: str
+    difference: str = ""
+
+
+def compare_records(first: CellRecord, second: CellRecord) -> dict[str, list[ComparedRow]]:
+    """Compare two cells, of any models, tasks and methods.
+
+    Returns
+    -------
+    dict of str to list of ComparedRow
+        By title: settings that differ, results, class accuracies, other figures, schemes in
+        words; without the parts that have nothing to show.
+    """
+    parts: dict[str, Callable[[CellRecord], Mapping[str, str | Estimate]]] = {
+        _DIFFERENT: _settings_of,
+        "Results, %": _results_of,
+        "Class accuracies, % of test rows": _classes_of,
+        "Other figures": _others_of,
+        "Schemes": _words_of,
+    }
+    compared = {title: _side_by_side(of(first), of(second)) for title, of in parts.items()}
+    compared[_DIFFERENT] = [row for row in compared[_DIFFERENT] if row.first != row.second]
+    return {title: rows for title, rows in compared.items() if rows}
+
+
+_DIFFERENT: Final = "Settings that differ"
+_INTERVALS: Final = ("_low", "_high")
+
+
+def _settings_of(cell: CellRecord) -> dict[str, str]:
+    flat = schema.flatten({**cell.identity, **cell.params})
+    texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
+    # Digests are told apart by how they begin.
+    return {
+        name: text[:12] if name.endswith("digest") else schema.shorten(text, 40)
+        for name, text in texts.items()
+    }
+
+
+def _results_of(cell: CellRecord) -> dict[str, Estimate]:
+    own = cell.metrics
+    return {
+        name: Estimate(own[name], math.nan, *(own.get(name + end, math.nan) for end in _INTERVALS))
+        for name in own
+        if name.endswith(MEASURES)
+    }
+
+
+def _classes_of(cell: CellRecord) -> dict[str, Estimate]:
+    rows = frames.classes_frame([cell]).to_dict("records")
+    return {str(row["class"]): Estimate.of_class(row) for row in rows}
+
+
+def _others_of(cell: CellRecord) -> dict[str, str]:
+    known = (*MEASURES, *_INTERVALS)
+    return {name: f"{v:,.6g}" for name, v in cell.metrics.items() if not name.endswith(known)}
+
+
+def _words_of(cell: CellRecord) -> dict[str, str]:
+    if cell.scheme is None:
+        return {}
+    scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
+    calibration = {"calibration": scheme.calibration.name} if scheme.calibration else {}
+    effects = [correction.effect for correction in scheme.corrections]
+    return calibration | dict(zip(scheme.classes, effects, strict=True))
+
+
+def _side_by_side(
+    ours: Mapping[str, str | Estimate], theirs: Mapping[str, str | Estimate]
+) -> list[ComparedRow]:
+    rows = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        both = [own.get(name, "") for own in (ours, theirs)]
+        first, second = (
+            each if isinstance(each, str) else each.percent(padded=True) for each in both
+        )
+        figures = [100 * each.mean for each in both if isinstance(each, Estimate)]
+        gap = difference(figures[1], figures[0]) if len(figures) == 2 else ""
+        rows.append(ComparedRow(name, first, second, gap))
+    return rows
 
 
 def difference(ours: float, theirs: float, *, digits: int = 1) -> str:

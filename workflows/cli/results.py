@@ -163,7 +163,7 @@ def compare(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Compare two runs: what differs in them, what they reached, and their schemes in words."""
-    from tracking.results.comparison import compare_records
+    from tracking.results.tables import compare_records
     from tracking.store.runs import cell_name
 
     with console.status("reading the runs"):

@@ -9,7 +9,6 @@ import pytest
 from dcs.evaluation.formatting import chance, percent, sentence_of_chance
 from tests.tracking.cells import failed_cell, make_cell
 from tracking.records import CellRecord
-from tracking.results.comparison import compare_records
 from tracking.results.frames import (
     Estimate,
     cells_frame,
@@ -20,6 +19,7 @@ from tracking.results.frames import (
 )
 from tracking.results.tables import (
     class_accuracies_by_seed,
+    compare_records,
     leaderboard,
     leaderboard_markdown,
     main_results,

@@ -14,10 +14,10 @@ from mlflow import MlflowClient
 
 from dcs.errors import TrackingError
 from tests.tracking.cells import failed_cell, make_cell
-from tracking import Recorder, sync
+from tracking import Archive, Recorder, sync
 from tracking.store import queries
 from tracking.store.client import open_client
-from tracking.store.queries import find_cell, stored_cells, sweep_run
+from tracking.store.queries import find_cell, log_report, run_link, stored_cells, sweep_run
 
 SWEEP = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
 
@@ -41,6 +41,34 @@ def test_queries_give_tidy_frames(output: Path, uri: str) -> None:
     ]
     with pytest.raises(TrackingError, match="'demo'"):
         queries.cells(uri, "dem")
+
+
+def test_cells_are_read_back_with_their_runs(output: Path, uri: str) -> None:
+    records = [make_cell(2), make_cell(1), failed_cell(3)]
+    with Recorder(output=output, **SWEEP) as recorder:
+        for record in records:
+            recorder.record(record)
+    found = stored_cells(uri, "demo")
+    assert [cell.record for cell in found] == [make_cell(1), make_cell(2), failed_cell(3)]
+    assert stored_cells(uri, "demo", archive=Archive(output)) == found
+
+    by_run = find_cell(uri, found[0].run_id)
+    by_key = find_cell(uri, "cell0001")
+    assert by_run == by_key == found[0]
+    for ambiguous_or_unknown in ("cell", "nothing"):
+        with pytest.raises(TrackingError):
+            find_cell(uri, ambiguous_or_unknown)
+    with pytest.raises(TrackingError, match="did you mean 'demo'"):
+        stored_cells(uri, "demos")
+
+    assert log_report(uri, "demo", "<html>")
+    run = sweep_run(uri, "demo")
+    assert run is not None
+    names = {item.path for item in MlflowClient(uri).list_artifacts(run.info.run_id)}
+    assert "report.html" in names
+    link = run_link(uri, found[0])
+    assert link == f"http://127.0.0.1:5000/#/experiments/1/runs/{found[0].run_id}"
+    assert run_link("http://host:80/", found[0]).startswith("http://host:80/#/experiments/")
 
 
 def test_queries_have_their_columns_also_where_there_is_nothing(output: Path, uri: str) -> None:
