@@ -154,10 +154,8 @@ def _targets(
     found = [[sample.read(kind, classes) for sample in samples] for kind in kinds]
     fitting = [[n for n in numbers if n is not None] for numbers in found if None not in numbers]
     if not fitting:
-        # A target that no reading fits is the fault; if each fits one, the last to fail is shown.
-        rows = range(len(samples))
-        unread = [row for row in rows if all(numbers[row] is None for numbers in found)]
-        sample = samples[unread[0] if unread else max(n.index(None) for n in found)]
+        # The last to fail: the rows before it fit one of the readings.
+        sample = samples[max(numbers.index(None) for numbers in found)]
         raise TableError(
             f"{source}: doc_id {show(sample.doc_id, 40)}: target is {show(sample.target, 60)}; "
             f"the targets must all be numbers 0..{len(sample.scores) - 1} or all one of "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -26,7 +25,17 @@ if TYPE_CHECKING:
 
 def read_csv(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read comma-, semicolon- or tab-separated text under a header line."""
-    frame = _text_columns(path, separators=",;\t")
+    import pandas as pd
+
+    text = text_of(path).lstrip("\r\n")
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    try:
+        # Fields that a line lacks become empty texts, which no number or label is.
+        frame = pd.read_csv(
+            io.StringIO(text), sep=separator, header=None, dtype=str, keep_default_na=False
+        )
+    except ValueError as error:
+        raise TableError(f"{escaped(path)}: cannot be read as columns: {reason(error)}") from None
     names = [name.strip() for name in frame.iloc[0]]
     chosen = _chosen(names, options, escaped(path))
     return _columns_table(frame.iloc[1:, chosen], [names[k] for k in chosen], path, options)
@@ -121,17 +130,21 @@ def read_vectors(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
 
 
 def _read_vectors(path: Path, options: ImportOptions) -> ProbabilityTable:
-    source = escaped(path)
-    columns = [column.tolist() for _, column in _text_columns(path, separators=" ").items()]
-    ids, probs = columns[0], columns[3:]  # after id, label and prediction
-    if len(probs) < 2:
-        raise TableError(
-            f"{source}: {len(columns)} fields per line; id, label, prediction and at least 2 "
-            "probabilities are needed"
-        )
+    source, rows = escaped(path), []
+    for number, line in enumerate(text_of(path).split("\n"), start=1):
+        if line.strip():
+            rows.append(line.split())
+            if not 5 <= len(rows[-1]) == len(rows[0]):
+                raise TableError(
+                    f"{source}: line {number} has {len(rows[-1])} fields; id, label, prediction "
+                    "and at least 2 probabilities are needed, as many in every line"
+                )
+    if not rows:
+        raise TableError(f"{source}: no lines; one for each row is needed")
+    ids, labels, _, *probs = zip(*rows, strict=True)
     return build_table(
         _numbers(probs, [f"p_{k}" for k in range(len(probs))], Named(source, ids=ids)),
-        columns[1],
+        labels,
         classes=None,
         ids=ids,
         provenance=_vectors_provenance(path),
@@ -156,26 +169,6 @@ def _vectors_provenance(path: Path) -> Provenance:
         split=split,
         source=f"{folder}/{path.name}",
     )
-
-
-def _text_columns(path: Path, *, separators: str) -> pd.DataFrame:
-    """Return fields of text, without a header, by the separator the first line holds most of."""
-    import pandas as pd
-
-    text = text_of(path).lstrip("\r\n")
-    separator = max(separators, key=text.partition("\n")[0].count)
-    try:
-        # Fields that a line lacks become empty texts, which no number or label is.
-        return pd.read_csv(
-            io.StringIO(text),
-            sep=r"\s+" if separator == " " else separator,
-            quoting=csv.QUOTE_NONE if separator == " " else csv.QUOTE_MINIMAL,
-            header=None,
-            dtype=str,
-            keep_default_na=False,
-        )
-    except ValueError as error:
-        raise TableError(f"{escaped(path)}: cannot be read as columns: {reason(error)}") from None
 
 
 def _numbers(

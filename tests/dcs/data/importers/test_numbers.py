@@ -1,0 +1,307 @@
+"""Columns of text and Parquet, the published vectors, NumPy archives: what they may hold."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dcs.data.importers import import_file, import_tables
+from dcs.data.table import Provenance
+from dcs.errors import ConfigError, TableError
+
+SHARED = Path(__file__).parents[4] / "../shared/data/probabilities"
+
+GOOD: dict[str, list[Any]] = {
+    "id": ["a", "b", "c"],
+    "label": [0, 1, 1],
+    "p:no": [0.75, 0.5, 0.125],
+    "p:yes": [0.25, 0.5, 0.875],
+}
+NAN = float("nan")
+
+
+def save(form: str, folder: Path, **changes: Any) -> Path:
+    columns = {key: value for key, value in (GOOD | changes).items() if value is not None}
+    path = folder / f"t.{form}"
+    if form == "parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+class TestColumns:
+    def test_ids_may_be_left_out(self, form: str, tmp_path: Path) -> None:
+        assert import_file(form, save(form, tmp_path, id=None)).ids == ("0", "1", "2")
+
+    @pytest.mark.parametrize("column", ["gold", "4"])
+    def test_columns_by_name_or_number(self, form: str, column: str, tmp_path: Path) -> None:
+        columns = {"key": [7, 8, 9], "n": GOOD["p:no"], "y": GOOD["p:yes"], "note": ["", "x", ","]}
+        path = save(form, tmp_path, **dict.fromkeys(GOOD), **columns, gold=GOOD["label"])
+        names = {"id_column": "key", "label_column": column, "class_columns": ["y", "1"]}
+        table = import_file(form, path, **names)
+        assert (table.classes, table.ids) == (("y", "n"), ("7", "8", "9"))
+        assert table.probs[:, 0].tolist() == GOOD["p:yes"]
+        with pytest.raises(TableError, match="y"):
+            import_file(form, path, **names | {"class_columns": ["n", "y", "y"]})
+
+    @pytest.mark.parametrize(
+        ("labels", "classes"),
+        [
+            (["no", "yes", "yes"], None),
+            (["nein", "ja", "ja"], ["nein", "ja"]),
+            (["0", " 1", "1"], None),
+            (["2", "1", "1"], ["2", "1"]),  # Names go before numbers.
+        ],
+    )
+    def test_labels_as_texts(
+        self, form: str, labels: list[str], classes: list[str] | None, tmp_path: Path
+    ) -> None:
+        path = save(form, tmp_path, label=labels)
+        assert import_file(form, path, classes=classes).labels.tolist() == [0, 1, 1]
+
+    @pytest.mark.parametrize(
+        ("changes", "word"),
+        [
+            ({"label": ["no", "yes", "maybe"]}, "row 2 (id 'c')"),
+            ({"label": ["no", "1", "1"]}, "row 0 (id 'a')"),
+            ({"label": ["0", "1", "2"]}, "row 2 (id 'c')"),
+            ({"label": None, "Label": [0, 1, 1]}, "did you mean 'Label'"),
+            ({"p:no": None}, "--class-columns"),
+            ({"p:no": [0.75, 0.5, NAN]}, "row 2 (id 'c'), class 'no'"),
+            ({"p:no": ["0.75", "high", "0"]}, "row 1 (id 'b'), column 'p:no'"),
+            ({key: [] for key in GOOD}, "t."),
+        ],
+    )
+    def test_refused(self, form: str, changes: Any, word: str, tmp_path: Path) -> None:
+        path = save(form, tmp_path, **changes)
+        with pytest.raises(TableError) as caught:
+            import_file(form, path)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert word in str(caught.value)
+
+    def test_scores_are_normalised_on_demand(self, form: str, tmp_path: Path) -> None:
+        path = save(form, tmp_path, **{"p:no": [3, 1, 3], "p:yes": [1, 1, 1]})
+        assert import_file(form, path, normalise=True).probs[:, 1].tolist() == [0.25, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_separators_and_byte_order_marks(separator: str, encoding: str, tmp_path: Path) -> None:
+    lines = ["id label p:größer p:b", "01 0 0.5 0.5", "", "b 1 0.25 0.75", ""]
+    text = "\r\n".join(lines).replace(" ", separator)
+    (tmp_path / "t.csv").write_bytes(text.encode(encoding))
+    table = import_file("csv", tmp_path / "t.csv")
+    assert (table.classes, table.ids) == (("größer", "b"), ("01", "b"))
+    assert table.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"label,p:a,p:b\n0,1,0\n1,0\n",
+        b"label,p:a,p:b\n0,1,0,0\n",
+        b"label,p:a,p:b\n0,,1\n",
+        b"label,p:a,p:a\n0,1,0\n",
+        b'label,p:a,p:b\n0,"1,0\n',
+        "label,p:a,p:b\n0,1,0\n".encode("utf-16"),
+        b"0,0.5,0.5\n",
+    ],
+)
+def test_text_that_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(TableError, match=r"t\.csv: "):
+        import_file("csv", tmp_path / "t.csv")
+
+
+def test_types_of_parquet_columns(tmp_path: Path) -> None:
+    labels = pa.array(["no", "yes", "yes"]).dictionary_encode()
+    single = pa.array(GOOD["p:no"], pa.float32())
+    path = save("parquet", tmp_path, label=labels, **{"p:no": single})
+    assert import_file("parquet", path).labels.tolist() == [0, 1, 1]
+    for changes in (
+        {"label": ["no", None, "yes"]},
+        {"p:no": [0.75, None, 0.5]},
+        {"label": [0.0, 1.0, 1.0]},
+        {"p:no": [[1], [1], [1]]},
+        {"id": [0.5, 1.5, 2.5]},
+    ):
+        with pytest.raises(TableError, match=r"t\.parquet: "):
+            import_file("parquet", save("parquet", tmp_path, **changes))
+
+
+LINES = "x1 0 1 0.25 0.75\nx2 1 1 0.5 0.5\n"
+
+
+def vectors(root: Path, name: str = "trec_llama-2-13b_hf_shot5_seed3", **files: str) -> Path:
+    path = root / name
+    path.mkdir()
+    for stem, text in files.items():
+        (path / f"{stem}.txt").write_text(text)
+    return path
+
+
+class TestVectors:
+    def test_one_table_each_with_the_provenance_that_the_name_tells(self, tmp_path: Path) -> None:
+        path = vectors(tmp_path, opt=LINES, test="y 1 0 0.9 0.1\n")
+        tables = import_tables("vectors", path)
+        assert list(tables) == ["optimization", "test"]
+        assert tables["optimization"].probs.tolist() == [[0.25, 0.75], [0.5, 0.5]]
+        assert tables["optimization"].labels.tolist() == [0, 1]
+        assert tables["test"].ids == ("y",)
+        assert tables["test"].provenance == Provenance(
+            model="llama-2-13b_hf",
+            task="trec",
+            shots=5,
+            demonstration_seed=3,
+            split="test",
+            source="trec_llama-2-13b_hf_shot5_seed3/test.txt",
+        )
+        with pytest.raises(ConfigError, match="'optimization', 'test'.*--part"):
+            import_file("vectors", path)
+        assert import_file("vectors", path, part="test").provenance.split == "test"
+        assert import_file("vectors", path / "opt.txt").provenance.split == "optimization"
+
+    def test_other_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = vectors(tmp_path, "results", test=LINES)
+        told = import_file("vectors", path).provenance
+        assert told == Provenance(split="test", source="test.txt")
+        monkeypatch.chdir(vectors(tmp_path, "sst5_m_shotN_seed0", opt=LINES))
+        provenance = import_file("vectors", "opt.txt").provenance
+        assert (provenance.task, provenance.shots) == ("sst5", "N")
+
+    def test_folders_refused(self, tmp_path: Path) -> None:
+        path = vectors(tmp_path, notes=LINES)
+        with pytest.raises(TableError):
+            import_file("vectors", path)
+        (path / "opt.txt").write_text(LINES)
+        (path / "test.txt").write_text("x 0 0 1 0 0\n")
+        with pytest.raises(TableError, match="optimization 2, test 3"):
+            import_tables("vectors", path)
+
+    def test_rounded_numbers_and_names_as_labels(self, tmp_path: Path) -> None:
+        path = vectors(tmp_path, test='"x no no 0.333 0.666\n')
+        with pytest.raises(TableError):
+            import_file("vectors", path, classes=["no", "yes"])
+        table = import_file("vectors", path, classes=["no", "yes"], normalise=True)
+        assert (table.ids, table.labels.tolist()) == (('"x',), [0])
+
+    @pytest.mark.parametrize(
+        ("text", "word"),
+        [
+            ("", "no lines"),
+            ("x 0 0 1\n", "4 fields"),
+            (LINES + "\nx3 0 0 1 0 0\n", "line 4"),
+            (LINES + "x3 0 0 1 zero\n", "row 2 (id 'x3'), column 'p_1'"),
+            (LINES + "x3 0 0 nan 0\n", "row 2 (id 'x3'), class 'class_0'"),
+        ],
+    )
+    def test_lines_refused(self, text: str, word: str, tmp_path: Path) -> None:
+        with pytest.raises(TableError) as caught:
+            import_file("vectors", vectors(tmp_path, test=text))
+        assert "test.txt: " in str(caught.value)
+        assert word in str(caught.value)
+
+
+ARRAYS: dict[str, Any] = {
+    "probs": np.array([[0.75, 0.25], [0.5, 0.5]], np.float32),
+    "labels": np.array([0, 1], np.int16),
+}
+
+
+def saved(folder: Path, **changes: Any) -> Path:
+    arrays = {key: value for key, value in {**ARRAYS, **changes}.items() if value is not None}
+    np.savez(folder / "t.npz", **arrays)
+    return folder / "t.npz"
+
+
+class Trap:
+    """Fails the test if it is ever unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return pytest.fail, ("unpickled",)
+
+
+class TestNpz:
+    def test_class_names_ids_and_labels_as_names(self, tmp_path: Path) -> None:
+        path = saved(tmp_path, classes=["no", "yes"], ids=[7, 8], labels=["yes", "no"])
+        table = import_file("npz", path)
+        assert (table.classes, table.ids) == (("no", "yes"), ("7", "8"))
+        assert table.labels.tolist() == [1, 0]
+        path = saved(tmp_path, labels=["yes", "no"])
+        with pytest.raises(TableError, match="--classes"):
+            import_file("npz", path)
+        assert import_file("npz", path, classes=["no", "yes"]).labels.tolist() == [1, 0]
+
+    def test_logits_by_their_key(self, tmp_path: Path) -> None:
+        logits = np.array([[0.0, -np.inf], [800.0, -800.0]])
+        table = import_file("npz", saved(tmp_path, probs=None, logits=logits))
+        np.testing.assert_array_equal(table.probs, [[1, 0], [1, 0]])
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"probs": None, "logits": [[0, np.nan], [0, 0]]},
+            {"probs": None, "logits": [[0, 0], [np.inf, 0]]},
+            {"probs": None, "logits": [[0, 0], [-np.inf, -np.inf]]},
+            {"probs": None},
+            {"logits": [[1, 2]]},
+            {"labels": None, "label": [0, 1]},
+            {"labels": [0, 1, 1]},
+            {"labels": 0},
+            {"ids": [["a", "b"]]},
+            *({key: np.array([print], dtype=object)} for key in (*ARRAYS, "classes", "ids")),
+        ],
+    )
+    def test_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
+        with pytest.raises(TableError, match=r"t\.npz: "):
+            import_file("npz", saved(tmp_path, **changes))
+
+    def test_no_pickle_is_loaded(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.npz"
+        path.write_bytes(pickle.dumps(Trap()))
+        with pytest.raises(TableError):
+            import_file("npz", path)
+        with zipfile.ZipFile(saved(tmp_path, labels=None), "a") as archive:
+            archive.writestr("labels", pickle.dumps(Trap()))
+        with pytest.raises(TableError):
+            import_file("npz", path)
+
+    def test_an_index_names_classes_model_and_task(self, tmp_path: Path) -> None:
+        entry = {"file": "t.npz", "classes": ["no", "yes"], "model": "m", "task": "t"}
+        entries = [{"file": "other.npz", "task": "other"}, entry]
+        (tmp_path / "index.json").write_text(json.dumps(entries))
+        table = import_file("npz", saved(tmp_path))
+        assert table.classes == ("no", "yes")
+        assert (table.provenance.model, table.provenance.task) == ("m", "t")
+        # The file itself and the options go before it.
+        assert import_file("npz", saved(tmp_path, classes=["a", "b"])).classes == ("a", "b")
+        table = import_file("npz", saved(tmp_path), classes=["x", "y"], model="n")
+        assert (table.classes, table.provenance.model) == (("x", "y"), "n")
+
+    @pytest.mark.parametrize("content", ["{", "{}", "[1]", '[{"file": 1}]'])
+    def test_an_index_of_something_else_is_no_matter(self, content: str, tmp_path: Path) -> None:
+        (tmp_path / "index.json").write_text(content)
+        assert import_file("npz", saved(tmp_path)).classes == ("class_0", "class_1")
+
+    @pytest.mark.skipif(not SHARED.is_dir(), reason="the development data is not here")
+    def test_all_development_files(self) -> None:
+        for entry in json.loads((SHARED / "index.json").read_text()):
+            table = import_file("npz", SHARED / entry["file"])
+            assert (table.n_rows, table.n_classes) == (entry["M"], entry["N"])
+            np.testing.assert_array_equal(np.bincount(table.labels), entry["class_counts"])
+            hits = (table.probs.argmax(axis=1) == table.labels).mean()
+            assert hits == pytest.approx(entry["acc"], abs=5e-4)
