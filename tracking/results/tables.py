@@ -35,6 +35,7 @@ _Rows: TypeAlias = "Mapping[str, tuple[Sequence[Any], Callable[[Any], str]]]"
 
 __all__ = [
     "ComparedRow",
+    "TABLES",
     "ablation_tables",
     "all_tables",
     "class_accuracies_by_seed",
@@ -597,14 +598,17 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
 def all_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     """Return every table of the paper that a sweep has cells for, in the paper's order."""
     cells = list(records)
-    tables = [
-        main_results(cells),
-        scheme_summary(cells),
-        timing_table(cells),
-        *class_accuracies_by_seed(cells),
-        *ablation_tables(cells),
-    ]
-    return [table for table in tables if table.rows]
+    return [table for make in TABLES.values() for table in make(cells) if table.rows]
+
+
+#: The tables of the paper, in its order, by the names that people give them.
+TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = {
+    "main": lambda cells: [main_results(cells)],
+    "schemes": lambda cells: [scheme_summary(cells)],
+    "timing": lambda cells: [timing_table(cells)],
+    "classes": class_accuracies_by_seed,
+    "ablation": ablation_tables,
+}
 
 
 def table_files(records: Iterable[CellRecord]) -> dict[str, str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dcs.errors import TrackingError
+from dcs.io import atomic_write_bytes, atomic_write_text
 from workflows.cli.console import console, new_table
 from workflows.cli.options import (
     RunName,
@@ -17,8 +21,7 @@ from workflows.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from tracking import CellRecord
-    from tracking.results.formats import ResultTable
+    from tracking.records import StoredCell
 
 __all__ = ["compare", "register_model", "report", "table", "ui"]
 
@@ -66,16 +69,15 @@ def report(
     One file that needs no network, with the paper's figures beside the measured ones where the
     paper has them.
     """
-    from dcs.io import atomic_write_text
-    from tracking import Archive
+    from tracking.results.figures import sweep_figures
     from tracking.results.report import render_report
+    from tracking.results.tables import all_tables
     from tracking.store.client import redact
-    from tracking.store.queries import log_report, run_link, stored_cells
+    from tracking.store.queries import log_report, run_link
 
-    uri = recorded_store(runs, tracking_uri)
-    with console.status("reading the runs"):
-        cells = stored_cells(uri, experiment, archive=Archive(runs))
-    with console.status("drawing"):
+    uri, cells = _recorded(experiment, runs, tracking_uri)
+    records = [cell.record for cell in cells if cell.record.finished]
+    with console.status("writing the report"):
         page = render_report(
             cells,
             title=experiment,
@@ -83,29 +85,18 @@ def report(
             store=redact(uri),
         )
         atomic_write_text(output, page)
-        if files is not None:
-            _write_files(files, [cell.record for cell in cells])
-    if log:
-        with console.status("recording the report"):
+        if log:
             log_report(uri, experiment, page)
-    finished = sum(cell.record.finished for cell in cells)
-    console.print(f"{finished} cells reported in {output} ({len(page) / 1e6:.1f} MB)")
-    if files is not None:
-        console.print(f"tables and figures written to {files}")
+        if files is not None:
+            for each in all_tables(records):
+                each.write(files)
+            for name, content in sweep_figures(records).items():
+                atomic_write_bytes(files / Path(name).name, content)
+    also = "" if files is None else f", tables and figures in {files}"
+    console.print(f"{len(records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}")
     console.print(
         f"next: open it in a browser; dcs ui --output {runs} makes its links work", style="bold"
     )
-
-
-def _write_files(folder: Path, records: list[CellRecord]) -> None:
-    from dcs.io import atomic_write_bytes
-    from tracking.results.figures import sweep_figures
-    from tracking.results.tables import all_tables
-
-    for each in all_tables(records):
-        each.write(folder)
-    for name, content in sweep_figures(records).items():
-        atomic_write_bytes(folder / Path(name).name, content)
 
 
 def table(
@@ -125,13 +116,10 @@ def table(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Print a table of a sweep as the paper has it, the published figures below the measured."""
-    from dcs.errors import TrackingError
-    from tracking import Archive
-    from tracking.store.queries import stored_cells
+    from tracking.results.tables import TABLES
 
-    uri = recorded_store(runs, tracking_uri)
-    records = [cell.record for cell in stored_cells(uri, experiment, archive=Archive(runs))]
-    made = [each for each in _tables(which, records) if each.rows]
+    _, cells = _recorded(experiment, runs, tracking_uri)
+    made = [each for each in TABLES[which]([cell.record for cell in cells]) if each.rows]
     if not made:
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells for the table {which!r}"
@@ -141,19 +129,16 @@ def table(
     typer.echo("\n".join(texts).rstrip("\n"))
 
 
-def _tables(which: str, records: list[CellRecord]) -> list[ResultTable]:
-    from tracking.results import tables
+def _recorded(
+    experiment: str, runs: Path, tracking_uri: str | None
+) -> tuple[str, list[StoredCell]]:
+    """Return a store's address and the cells of an experiment there."""
+    from tracking import Archive
+    from tracking.store.queries import stored_cells
 
-    if which == "classes":
-        return tables.class_accuracies_by_seed(records)
-    if which == "ablation":
-        return tables.ablation_tables(records)
-    make = {
-        "main": tables.main_results,
-        "schemes": tables.scheme_summary,
-        "timing": tables.timing_table,
-    }[which]
-    return [make(records)]
+    uri = recorded_store(runs, tracking_uri)
+    with console.status("reading the runs"):
+        return uri, stored_cells(uri, experiment, archive=Archive(runs))
 
 
 def compare(
@@ -216,9 +201,6 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
 ) -> None:
     """Open MLflow on what is recorded; it listens on this machine only. Ctrl-C ends it."""
-    import os
-    import sys
-
     from tracking import ui_arguments
     from tracking.store.client import redact
 
