@@ -30,7 +30,7 @@ from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.fit import SelectionSettings, fit_scheme
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.front import Preference
 from dcs.selection.methods import get_method, method_names
 from dcs.selection.settings import Hyperparameters

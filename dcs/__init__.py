@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from dcs.search.annealing import Schedule as Schedule
     from dcs.search.annealing import anneal as anneal
     from dcs.search.exact import exact_search as exact_search
+    from dcs.selection.cross_validation import FittedScheme as FittedScheme
+    from dcs.selection.cross_validation import SelectionSettings as SelectionSettings
+    from dcs.selection.cross_validation import fit_scheme as fit_scheme
     from dcs.selection.estimator import DCSClassifier as DCSClassifier
-    from dcs.selection.fit import FittedScheme as FittedScheme
-    from dcs.selection.fit import SelectionSettings as SelectionSettings
-    from dcs.selection.fit import fit_scheme as fit_scheme
     from dcs.selection.front import Preference as Preference
     from dcs.selection.methods import get_method as get_method
     from dcs.selection.settings import Hyperparameters as Hyperparameters
@@ -41,7 +41,7 @@ _HOMES = {
     "dcs.search.annealing": ("AnnealingResult", "Schedule", "anneal"),
     "dcs.search.exact": ("exact_search",),
     "dcs.selection.estimator": ("DCSClassifier",),
-    "dcs.selection.fit": ("FittedScheme", "SelectionSettings", "fit_scheme"),
+    "dcs.selection.cross_validation": ("FittedScheme", "SelectionSettings", "fit_scheme"),
     "dcs.selection.front": ("Preference",),
     "dcs.selection.methods": ("get_method",),
     "dcs.selection.settings": ("Hyperparameters",),

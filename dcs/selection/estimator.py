@@ -19,8 +19,7 @@ from sklearn.utils.validation import (
 )
 
 from dcs.errors import InvalidInputError
-from dcs.selection.cross_validation import stratified_folds
-from dcs.selection.fit import SelectionSettings, fit_scheme
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme, stratified_folds
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
 

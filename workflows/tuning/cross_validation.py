@@ -10,8 +10,12 @@ from optuna.trial import BaseTrial
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.calibration import CalibrationKind
-from dcs.selection.cross_validation import cross_validate
-from dcs.selection.fit import FrontPoint, SelectionSettings, fit_scheme
+from dcs.selection.cross_validation import (
+    FrontPoint,
+    SelectionSettings,
+    cross_validate,
+    fit_scheme,
+)
 from dcs.selection.front import pareto_front
 from dcs.selection.methods import Method
 from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpacing

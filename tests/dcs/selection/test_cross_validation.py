@@ -12,8 +12,15 @@ from numpy.typing import NDArray
 from dcs.evaluation.metrics import ClassificationMetrics, cobias, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import Folds, cobias_noise, cross_validate
-from dcs.selection.fit import FrontPoint, SelectionSettings, choose_point, fit_scheme
+from dcs.selection.cross_validation import (
+    Folds,
+    FrontPoint,
+    SelectionSettings,
+    choose_point,
+    cobias_noise,
+    cross_validate,
+    fit_scheme,
+)
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table, fit_setting, gain

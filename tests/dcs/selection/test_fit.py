@@ -15,8 +15,12 @@ from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.annealing import Schedule
 from dcs.search.exact import exact_search
-from dcs.selection.cross_validation import cross_validate, stratified_folds
-from dcs.selection.fit import SelectionSettings, fit_scheme
+from dcs.selection.cross_validation import (
+    SelectionSettings,
+    cross_validate,
+    fit_scheme,
+    stratified_folds,
+)
 from dcs.selection.front import Preference, choose, pareto_front
 from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table, fit_setting, gain

@@ -10,9 +10,9 @@ import pytest
 
 from dcs.errors import InvalidInputError
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.baselines import PUBLISHED_GRID, fit_published
 from dcs.selection.front import Fitted
 from dcs.selection.methods import get_method
-from dcs.selection.published import PUBLISHED_GRID, fit_published
 from tests.dcs.biased import biased_table
 
 _PROBS, _LABELS = biased_table(240, 3)
