@@ -71,6 +71,12 @@ class TableRequest:
         """A short name for people."""
         return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
 
+    @property
+    def prompted(self) -> dict[str, Any]:
+        """The task and how it is prompted, as :mod:`dcs.scoring.generation` takes them."""
+        task = get_task(self.task, self.data)
+        return {"task": task, "shots": self.shots, "seed": self.seed, "limit": self.limit}
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:

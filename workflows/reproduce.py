@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TrackingError
 from dcs.messages import last_line
-from dcs.prompting import SPLITS, get_task
+from dcs.prompting import SPLITS
 from dcs.scoring import StoredScorer
 from dcs.scoring.generation import count_queries, generate_tables
 from tracking import Archive, CellRecord
@@ -186,13 +186,7 @@ def scored_tables(
     progress : callable
         Called with the share of the prompts that are done, 0..1.
     """
-    task = get_task(request.task, request.data)
-    which: dict[str, Any] = {
-        "shots": request.shots,
-        "seed": request.seed,
-        "limit": request.limit,
-    }
-    total, done = count_queries(task, **which), 0
+    total, done = count_queries(**request.prompted), 0
 
     def more(count: int) -> None:
         nonlocal done
@@ -205,7 +199,7 @@ def scored_tables(
         scorer = StoredScorer(request.scoring.load(request.model), folder)
         kept.callback(scorer.close)
         kept.enter_context(one_thread())
-        return generate_tables(scorer, task, **which, progress=more)
+        return generate_tables(scorer, **request.prompted, progress=more)
 
 
 def recompute(

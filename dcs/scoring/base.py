@@ -45,25 +45,11 @@ class Scorer(Protocol):
     printed at the end.
     """
 
-    @property
-    def name(self) -> str:
-        """The engine."""
-
-    @property
-    def version(self) -> str:
-        """The versions of the software that decide the engine's numbers."""
-
-    @property
-    def model(self) -> str:
-        """The model, as it was named."""
-
-    @property
-    def revision(self) -> str:
-        """The exact version of the model's weights."""
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """What else decides the engine's numbers, e.g. ``{"dtype": "float32"}``."""
+    name: str
+    version: str
+    model: str
+    revision: str
+    settings: Mapping[str, str]
 
     def score(
         self,

@@ -1,4 +1,4 @@
-"""Finding, stopping and starting the real processes of a sweep; only our own are ever touched."""
+"""Finding, stopping and starting processes and nodes; only our own are ever touched."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 DEADLINE = 120.0
 
@@ -99,3 +100,34 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
         process.communicate()
         raise
     return process.returncode, out, err
+
+
+def done(*arguments: object, **environment: str) -> tuple[str, str]:
+    """Run ``dcs ARGUMENTS`` to its end, which must be a good one; return what it said."""
+    code, out, err = end(start_dcs(*arguments, **environment))
+    assert code == 0, err
+    return out, err
+
+
+def add_node(cluster: Any, **resources: float) -> Any:
+    """Return a new node that Ray knows of; without it, none is left behind."""
+    node = cluster.add_node(**resources)
+    try:
+        # By its name: the sums over the cluster still count nodes that have just gone.
+        wait_for(lambda: _alive(node), "the new node")
+    except BaseException:
+        cluster.remove_node(node, allow_graceful=False)
+        raise
+    return node
+
+
+def remove_node(cluster: Any, node: Any) -> None:
+    """End a node as a crash does, and wait until Ray knows."""
+    cluster.remove_node(node, allow_graceful=False)
+    wait_for(lambda: not _alive(node), "the node to be gone")
+
+
+def _alive(node: Any) -> bool:
+    import ray
+
+    return any(n["Alive"] and n["NodeID"] == node.node_id for n in ray.nodes())

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from tracking import Archive, CellRecord, Recorder, RecorderReport
 from tracking.store import queries
@@ -27,10 +28,14 @@ CONFIG = SweepConfig(
 )
 
 
-def write_config(path: Path, config: SweepConfig = CONFIG) -> Path:
-    """Write a configuration as a person would."""
-    path.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
-    return path
+def sweep_command(
+    cluster: Any, output: Path, *more: object, config: SweepConfig = CONFIG
+) -> list[object]:
+    """Return the arguments of ``dcs sweep`` as a person would give them; None: no cluster."""
+    file = output.parent / "sweep.yaml"
+    file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
+    joined = [] if cluster is None else ["--address", cluster.address]
+    return ["sweep", file, "--output", output, *joined, *more]
 
 
 def sweep(

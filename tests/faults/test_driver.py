@@ -10,19 +10,13 @@ import pytest
 from tracking.store import queries
 from workflows.cluster.connect import ClusterError, check_software
 
-from .processes import descendants, end, find_worker, start_dcs, title, wait_for
-from .sweeps import CONFIG, check_complete, kept, write_config
-
-
-def _arguments(tmp_path, output, *more):
-    config = tmp_path / "sweep.yaml"
-    write_config(config)
-    return ["sweep", config, "--output", output, *more]
+from .processes import descendants, done, end, find_worker, start_dcs, title, wait_for
+from .sweeps import CONFIG, check_complete, kept, sweep_command
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored, tmp_path, number):
-    arguments = _arguments(tmp_path, scored, "--address", cluster.address)
+def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored, number):
+    arguments = sweep_command(cluster, scored)
     process = start_dcs(*arguments)
     wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")
     os.kill(process.pid, number)
@@ -41,8 +35,7 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored, tmp
         # None at all where the first cell was not sent yet.
         assert "RUNNING" not in set(parents.get("status", ()))
 
-    code, out, err = end(start_dcs(*arguments))
-    assert code == 0, err
+    out, _ = done(*arguments)
     assert "finished earlier" in out
     check_complete(scored, undisturbed[1])
 
@@ -56,8 +49,9 @@ def test_nodes_that_run_something_else_are_named_at_the_start(cluster, monkeypat
     assert "\n" not in str(caught.value)
 
 
-def test_a_local_ray_ends_with_its_driver(undisturbed, scored, tmp_path):
-    process = start_dcs(*_arguments(tmp_path, scored))
+def test_a_local_ray_ends_with_its_driver(undisturbed, scored):
+    arguments = sweep_command(None, scored)
+    process = start_dcs(*arguments)
     wait_for(lambda: find_worker(process.pid, "run_cell"), "work")
     below = descendants(process.pid)
     process.kill()
@@ -65,6 +59,5 @@ def test_a_local_ray_ends_with_its_driver(undisturbed, scored, tmp_path):
     # Two small helpers of Ray take a minute to notice; they compute nothing.
     at_work = [pid for pid in below if not title(pid).endswith("Agent")]
     wait_for(lambda: not any(map(title, at_work)), "Ray to end")
-    code, _, err = end(start_dcs(*_arguments(tmp_path, scored)))
-    assert code == 0, err
+    done(*arguments)
     check_complete(scored, undisturbed[1])

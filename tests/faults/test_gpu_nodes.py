@@ -9,8 +9,7 @@ import pytest
 
 from workflows.cluster.scoring import ScoringActor
 
-from .nodes import add_node, remove_node
-from .processes import kill_worker, wait_for
+from .processes import add_node, kill_worker, remove_node, wait_for
 from .sweeps import CONFIG, check_complete, disturbed_sweep, sweep
 
 

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import optuna
 import pytest
+from pydantic import SecretStr
 
 from tracking import CellRecord
 from workflows.config.storage import STORAGE_VARIABLE
 
-from .processes import end, find_worker, kill_worker, start_dcs, wait_for
-from .sweeps import CONFIG, check_complete, disturbed_sweep, kept, results, write_config
+from .processes import done, end, find_worker, kill_worker, start_dcs, wait_for
+from .sweeps import CONFIG, check_complete, disturbed_sweep, kept, results, sweep_command
 
 PASSWORD = "a%21pass-word"
 TRIALS = CONFIG.tuner.trials
-#: One cell on two CPUs: its trials are fanned out.
 ALONE = CONFIG.model_copy(update={"seeds": (0,), "methods": ("dcs",)})
 
 
@@ -69,7 +69,7 @@ def _check_studies(url: str, records: list[CellRecord]) -> None:
 
 
 def test_a_worker_killed_in_mid_study_goes_on_from_there(cluster, undisturbed, scored, studies):
-    config = CONFIG.model_copy(update={"optuna_storage": _secret(studies)})
+    config = CONFIG.model_copy(update={"optuna_storage": SecretStr(studies)})
 
     def kill_in_mid_study() -> int:
         wait_for(lambda: find_worker(os.getpid(), "run_cell"), "a cell")
@@ -86,8 +86,7 @@ def test_a_worker_killed_in_mid_study_goes_on_from_there(cluster, undisturbed, s
 def test_a_driver_killed_in_mid_study_and_run_again(
     cluster, undisturbed, scored, studies, tmp_path
 ):
-    arguments = ["sweep", write_config(tmp_path / "sweep.yaml"), "--output", scored]
-    arguments += ["--address", cluster.address]
+    arguments = sweep_command(cluster, scored)
     environment = {STORAGE_VARIABLE: studies}
     process = start_dcs(*arguments, **environment)
     wait_for(lambda: find_worker(os.getpid(), "run_cell"), "a cell")
@@ -98,8 +97,7 @@ def test_a_driver_killed_in_mid_study_and_run_again(
     before = _states(studies)
     assert before["RUNNING"] > 0
 
-    code, *again = end(start_dcs(*arguments, **environment))
-    assert code == 0, again
+    again = done(*arguments, **environment)
     check_complete(scored, undisturbed[1])
     _check_studies(studies, kept(scored))
     assert _states(studies)["FAIL"] == before["RUNNING"]
@@ -111,10 +109,9 @@ def test_a_driver_killed_in_mid_study_and_run_again(
         assert PASSWORD.encode() not in path.read_bytes(), path
 
 
-def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored, tmp_path):
-    arguments = ["sweep", write_config(tmp_path / "sweep.yaml"), "--output", scored]
+def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored):
     nobody = f"postgresql://dcs:{PASSWORD}@127.0.0.1:1/x"
-    process = start_dcs(*arguments, "--address", cluster.address, **{STORAGE_VARIABLE: nobody})
+    process = start_dcs(*sweep_command(cluster, scored), **{STORAGE_VARIABLE: nobody})
     code, _, err = end(process)
     assert code == 2
     assert err.startswith("dcs: error: optuna_storage: postgresql://")
@@ -124,27 +121,20 @@ def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored, tmp_p
     assert kept(scored) == []
 
 
-def test_trials_of_a_lone_cell_are_fanned_out_and_their_worker_killed(
-    cluster, undisturbed, scored
-):
-    records, _ = disturbed_sweep(
-        lambda: kill_worker(os.getpid(), "_apply", after=0.05), scored, ALONE
-    )
-    assert results(records) == _same_cells(records, undisturbed[1])
+@pytest.mark.parametrize("victim", ["_apply", "run_cell"])
+def test_a_lone_cell_or_a_trial_of_it_killed(cluster, undisturbed, scored, victim):
+    """On two CPUs its trials are fanned out."""
 
-
-def test_a_cell_killed_while_its_trials_run_elsewhere(cluster, undisturbed, scored):
-    def kill_both_at_it() -> int:
+    def kill_in_mid_trial() -> int:
         wait_for(lambda: find_worker(os.getpid(), "_apply"), "a trial")
-        return kill_worker(os.getpid(), "run_cell", after=0)
+        return kill_worker(os.getpid(), victim, after=0)
 
-    records, _ = disturbed_sweep(kill_both_at_it, scored, ALONE)
+    records, _ = disturbed_sweep(kill_in_mid_trial, scored, ALONE)
     assert results(records) == _same_cells(records, undisturbed[1])
 
 
-def test_trials_elsewhere_end_with_their_driver(cluster, undisturbed, scored, tmp_path):
-    arguments = ["sweep", write_config(tmp_path / "sweep.yaml", ALONE), "--output", scored]
-    arguments += ["--address", cluster.address]
+def test_trials_elsewhere_end_with_their_driver(cluster, undisturbed, scored):
+    arguments = sweep_command(cluster, scored, config=ALONE)
     process = start_dcs(*arguments)
     wait_for(lambda: find_worker(os.getpid(), "_apply"), "a trial")
     os.kill(process.pid, signal.SIGTERM)
@@ -152,17 +142,10 @@ def test_trials_elsewhere_end_with_their_driver(cluster, undisturbed, scored, tm
     assert code == 128 + signal.SIGTERM, err
     for name in ("_apply", "run_cell"):
         wait_for(lambda name=name: find_worker(os.getpid(), name) is None, f"{name} to end")
-    code, _, err = end(start_dcs(*arguments))
-    assert code == 0, err
+    done(*arguments)
     assert results(kept(scored)) == _same_cells(kept(scored), undisturbed[1])
 
 
 def _same_cells(records: list[CellRecord], undisturbed: list[dict]) -> list[dict]:
     keys = {record.key for record in records}
     return [cell for cell in undisturbed if cell["key"] in keys]
-
-
-def _secret(url: str):
-    from pydantic import SecretStr
-
-    return SecretStr(url)

@@ -11,8 +11,7 @@ import pytest
 from tracking.store import queries
 from tracking.store.queries import stored_cells
 
-from .nodes import add_node
-from .processes import kill_worker, wait_for
+from .processes import add_node, kill_worker, wait_for
 from .sweeps import CONFIG, check_complete, disturbed_sweep, kept, results, sweep
 
 
@@ -63,8 +62,7 @@ def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, tmp_path
     assert len(cells) == 3
 
 
-@pytest.mark.parametrize("killer", ["abort"])
-def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, killer, monkeypatch):
+def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, monkeypatch):
     """A crash in compiled code, again and again: the cell is FAILED, the others are not."""
     import workflows.cluster.driver
 

@@ -102,17 +102,11 @@ def table_name(request: TableRequest) -> str:
 
 def _score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore) -> int:
     """Score requests, by key, with one model; return how many prompts were not cached."""
-    from dcs.prompting import get_task
     from dcs.scoring.generation import count_queries
     from workflows.cluster.scoring import ScoringActor
 
     requests = list(missing.values())
-    total = sum(
-        count_queries(
-            get_task(each.task, each.data), shots=each.shots, seed=each.seed, limit=each.limit
-        )
-        for each in requests
-    )
+    total = sum(count_queries(**request.prompted) for request in requests)
     with console.status("loading the model"):
         actor = ScoringActor(model, store.root, 0, requests[0].scoring)
     remarks: list[str] = []
@@ -144,7 +138,6 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
     click.exceptions.Abort
         The person at the terminal said no.
     """
-    from dcs.prompting import get_task
     from dcs.scoring import is_served
     from dcs.scoring.generation import prompts_of
 
@@ -152,13 +145,12 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
     for model in dict.fromkeys(request.model for request in served):
         own = [request for request in served if request.model == model]
         scorer = own[0].scoring.load(model)
-        parts = []
-        for each in own:
-            task = get_task(each.task, each.data)
-            prompts = prompts_of(task, shots=each.shots, seed=each.seed, limit=each.limit)
-            estimate = getattr(scorer, "estimate")  # noqa: B009
-            for part in prompts.values():
-                parts.append(estimate([part.prefix + query for query in part.queries]))
+        estimate = getattr(scorer, "estimate")  # noqa: B009
+        parts = [
+            estimate([prompts.prefix + query for query in prompts.queries])
+            for request in own
+            for prompts in prompts_of(**request.prompted).values()
+        ]
         _announce(model, scorer, parts, price=own[0].scoring.price, yes=yes)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ScoringError
 from dcs.prompting import get_task, select_demonstrations
-from dcs.scoring import Progress, Scorer, StoredScorer
+from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import generate_tables
 from workflows.cells import TableRequest, texts_key
 from workflows.config.scoring import ScoringSettings
@@ -17,16 +17,6 @@ from workflows.parallel import one_thread
 from workflows.tables import ProbabilityStore, Scoring
 
 __all__ = ["ScoringActor"]
-
-
-def _scorer_facts(scorer: Scorer) -> dict[str, str]:
-    """Return which numbers a loaded model gives, as it turned out when it was loaded."""
-    return {
-        "scorer": scorer.name,
-        "version": scorer.version,
-        "revision": scorer.revision,
-        **scorer.settings,
-    }
 
 
 class ScoringActor:
@@ -102,16 +92,9 @@ class ScoringActor:
                 f"began with{'' if request.data is None else f' ({request.data})'}; give every "
                 "node the same files and run the same command again"
             )
-        clock = time.perf_counter()
+        clock, scorer = time.perf_counter(), self._scorer
+        tables = generate_tables(scorer, **request.prompted, progress=progress)
         task = get_task(request.task, request.data)
-        tables = generate_tables(
-            self._scorer,
-            task,
-            shots=request.shots,
-            seed=request.seed,
-            limit=request.limit,
-            progress=progress,
-        )
         shown = select_demonstrations(task, request.shots, seed=request.seed)
         scoring = self._store.write(
             key,
@@ -119,9 +102,14 @@ class ScoringActor:
             model=request.model,
             seconds=time.perf_counter() - clock,
             gpus=self._gpus,
-            scorer=_scorer_facts(self._scorer),
+            scorer={
+                "scorer": scorer.name,
+                "version": scorer.version,
+                "revision": scorer.revision,
+                **scorer.settings,
+            },
             demonstrations=[example.id for example in shown.examples],
-            remarks=self._scorer.report(),
+            remarks=scorer.report(),
         )
         return dict(tables), scoring
 

@@ -86,35 +86,32 @@ class ModelServer:
                     outer.active += 1
                     outer.most_active = max(outer.most_active, outer.active)
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status, headers, text = outer.answer(
-                    self.path, {name.lower(): value for name, value in self.headers.items()}, body
-                )
+                sent = {name.lower(): value for name, value in self.headers.items()}
+                status, headers, text = outer.answer(self.path, sent, body)
                 with outer.lock:
                     outer.active -= 1
                 if status == 0:  # hang up without an answer
                     self.close_connection = True
                     return
                 content = text.encode()
+                headers = {"Content-Type": "application/json", **headers}
                 # A client that has given up does not wait for the rest.
                 with suppress(ConnectionError):
                     self.send_response(status)
-                    for name, value in headers.items():
+                    for name, value in {**headers, "Content-Length": str(len(content))}.items():
                         self.send_header(name, value)
-                    self.send_header("Content-Type", "application/json")
-                    self.send_header("Content-Length", str(len(content)))
                     self.end_headers()
                     self.wfile.write(content)
 
             def log_message(self, *args: Any) -> None:
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+            finally:
+                server.shutdown()
+                thread.join()

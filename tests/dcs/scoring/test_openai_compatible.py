@@ -89,19 +89,16 @@ class TestRequests:
         assert asyncio.run(notebook()).shape == (2, 5)
 
 
-class TestEstimate:
-    def test_counts_with_a_tokenizer(self, server: ModelServer, url: str) -> None:
-        estimate = make(url, tokenizer="tiny_lm").estimate([PREFIX + query for query in QUERIES])
-        count = load_tokenizer("tiny_lm")
-        tokens = sum(len(count(PREFIX + query)["input_ids"]) for query in QUERIES)
-        assert (estimate.requests, estimate.tokens) == (len(QUERIES), tokens)
-        assert "tiny_lm" in estimate.basis
-        assert server.requests == []
-
-    def test_guesses_without_one(self, server: ModelServer, url: str) -> None:
-        estimate = make(url).estimate(["x" * 160, "z" * 120])
-        assert (estimate.requests, estimate.tokens) == (2, 70)
-        assert server.requests == []
+def test_estimate(server: ModelServer, url: str) -> None:
+    prompts = [PREFIX + query for query in QUERIES]
+    counted = make(url, tokenizer="tiny_lm").estimate(prompts)
+    tokenizer = load_tokenizer("tiny_lm")
+    assert counted.requests == len(QUERIES)
+    assert counted.tokens == sum(len(tokenizer(prompt)["input_ids"]) for prompt in prompts)
+    assert "tiny_lm" in counted.basis
+    guessed = make(url).estimate(["x" * 160, "z" * 120])
+    assert (guessed.requests, guessed.tokens) == (2, 70)
+    assert server.requests == []
 
 
 class TestFaults:

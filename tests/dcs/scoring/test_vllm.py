@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -21,6 +16,7 @@ from dcs.scoring import Scorer, load_scorer, resolve_model
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
+from tests.servers import free_port, running
 
 
 def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,29 +93,13 @@ def test_whole_words(engine: VLLMScorer) -> None:
 def served() -> Iterator[str]:
     """Return the address of vLLM's own server with tiny_lm."""
     pytest.importorskip("vllm")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     options = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny_lm"]
     options += ["--dtype", "float32", "--enforce-eager", "--max-logprobs", "40"]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]
     command += ["--model", resolve_model("tiny_lm").location]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
-    ) as server:
-        try:
-            for _ in range(600):
-                assert server.poll() is None, "the server ended by itself"
-                with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-                time.sleep(0.5)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            server.terminate()
-            server.wait(60)
+    with running(command, f"http://127.0.0.1:{port}/health"):
+        yield f"http://127.0.0.1:{port}/v1"
 
 
 @pytest.mark.vllm

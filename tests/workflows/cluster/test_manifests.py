@@ -36,42 +36,14 @@ def _check_sweep(arguments: list[str]) -> None:
     command.make_context("sweep", list(arguments))
 
 
+# Private names of Ray, kept to these fixtures: this is how it reads and checks both files.
+def _ray(module: str) -> Any:
+    return importlib.import_module(f"ray.autoscaler._private.{module}")
+
+
 @pytest.fixture(scope="module")
-def cluster_yaml() -> dict:
-    return yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
-
-
-def test_ray_accepts_the_cluster(cluster_yaml):
-    # Private names of Ray, kept to this one test: there is no public way to check the file.
-    util = importlib.import_module("ray.autoscaler._private.util")
-    prepared = util.prepare_config(cluster_yaml)
-    util.validate_config(prepared)
-    assert set(prepared["available_node_types"]) == {"head", "cells", "scoring"}
-
-
-def test_the_cluster_is_closed_and_places_work_by_resource(cluster_yaml):
-    types = cluster_yaml["available_node_types"]
-    for node in types.values():
-        # Without groups of its own Ray would make one that is open to the world.
-        assert node["node_config"]["SecurityGroupIds"]
-    assert types["cells"]["resources"][CELLS] == types["cells"]["resources"]["CPU"]
-    assert CELLS not in types["scoring"]["resources"]
-    assert types["head"]["resources"]["CPU"] == 0
-    head = types["head"]["resources"]
-    assert head[MAX_CPUS] == types["cells"]["max_workers"] * types["cells"]["resources"]["CPU"]
-    assert head[MAX_GPUS] == types["scoring"]["max_workers"] * types["scoring"]["resources"]["GPU"]
-    assert head[MAX_GPUS_PER_NODE] == types["scoring"]["resources"]["GPU"]
-    market = types["cells"]["node_config"]["InstanceMarketOptions"]
-    assert market["MarketType"] == "spot"
-    starts = [*cluster_yaml["head_start_ray_commands"], *cluster_yaml["worker_start_ray_commands"]]
-    for command in [line for line in starts if "ray start" in line]:
-        assert "RAY_AUTH_MODE=token" in command
-        assert "--dashboard-host=127.0.0.1" in command or "--address" in command
-    servers = [line for line in starts if "mlflow server" in line]
-    assert servers
-    for command in servers:
-        assert "--host 127.0.0.1" in command
-        assert "s3://" in command
+def aws() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="module")
@@ -79,34 +51,51 @@ def job() -> dict[str, Any]:
     return dict(yaml.safe_load(_block("Kubernetes", "yaml")))
 
 
-@pytest.fixture(scope="module")
-def node_types(job: dict[str, Any]) -> dict[str, Any]:
-    # A private name of Ray: this is how its autoscaler reads what KubeRay hands it.
-    reader = importlib.import_module("ray.autoscaler._private.kuberay.autoscaling_config")
-    cluster = {
-        "metadata": {"name": "dcs", "namespace": "default"},
-        "spec": job["spec"]["rayClusterSpec"],
-    }
-    config = reader._derive_autoscaling_config_from_ray_cr(cluster)
-    util = importlib.import_module("ray.autoscaler._private.util")
-    util.validate_config(config)
+@pytest.fixture(scope="module", params=["AWS", "Kubernetes"])
+def node_types(request: pytest.FixtureRequest, aws: Any, job: Any) -> dict[str, Any]:
+    if request.param == "AWS":
+        config = _ray("util").prepare_config(aws)
+    else:
+        cluster = {
+            "metadata": {"name": "dcs", "namespace": "default"},
+            "spec": job["spec"]["rayClusterSpec"],
+        }
+        reader = _ray("kuberay.autoscaling_config")
+        config = reader._derive_autoscaling_config_from_ray_cr(cluster)
+    _ray("util").validate_config(config)
     return dict(config["available_node_types"])
 
 
-def test_kuberay_places_work_by_resource(node_types):
-    (head,) = (t for name, t in node_types.items() if "head" in name)
+def test_work_is_placed_by_resource(node_types):
+    (head,) = (each["resources"] for name, each in node_types.items() if "head" in name)
     cells, scoring = node_types["cells"], node_types["scoring"]
-    assert head["resources"]["CPU"] == 0
+    assert head["CPU"] == 0
     assert cells["resources"]["CPU"] == cells["resources"][CELLS]
-    assert scoring["resources"]["GPU"] == 1
     assert CELLS not in scoring["resources"]
+    gpus = scoring["resources"]["GPU"]
     largest = cells["max_workers"] * cells["resources"]["CPU"]
-    assert head["resources"][MAX_CPUS] == largest
-    assert head["resources"][MAX_GPUS] == scoring["max_workers"]
-    assert head["resources"][MAX_GPUS_PER_NODE] == scoring["resources"]["GPU"]
+    assert head[MAX_CPUS] == largest
+    assert head[MAX_GPUS] == scoring["max_workers"] * gpus
+    assert head[MAX_GPUS_PER_NODE] == gpus
     # Before any worker is there, the driver asks for all of them.
-    start = place([{"NodeID": "head", "Alive": True, "Resources": head["resources"]}])
+    start = place([{"NodeID": "head", "Alive": True, "Resources": head}])
     assert (start.cell_cpus, start.cell_cpus_now, start.actor_slots) == (largest, 0, 4)
+
+
+def test_the_cluster_on_aws_is_closed(aws):
+    types = aws["available_node_types"]
+    for node in types.values():
+        # Without groups of its own Ray would make one that is open to the world.
+        assert node["node_config"]["SecurityGroupIds"]
+    market = types["cells"]["node_config"]["InstanceMarketOptions"]
+    assert market["MarketType"] == "spot"
+    starts = [*aws["head_start_ray_commands"], *aws["worker_start_ray_commands"]]
+    for command in [line for line in starts if "ray start" in line]:
+        assert "RAY_AUTH_MODE=token" in command
+        assert "--dashboard-host=127.0.0.1" in command or "--address" in command
+    (server,) = (line for line in starts if "mlflow server" in line)
+    assert "--host 127.0.0.1" in server
+    assert "s3://" in server
 
 
 def test_kuberay_runs_the_sweep(job):

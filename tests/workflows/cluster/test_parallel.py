@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import NodeDiedError
 
+from tests.workflows.conftest import biased_table
+from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
+from workflows.config.sweep import TunerSettings
 from workflows.parallel import in_process, ray_mapper
+from workflows.tuning.cell import table_cells
 
 
 def _square(number: int) -> int:
@@ -126,3 +131,15 @@ def test_the_others_are_cancelled_when_one_fails(cluster, tmp_path):
     # Both CPUs are free again: this would wait for ever.
     task = ray.remote(num_cpus=2)(_square)
     assert ray.get(task.remote(5), timeout=60) == 25
+
+
+def _lost(*arguments: object, **options: object) -> Iterator[Any]:
+    raise NodeDiedError("the node is gone")
+
+
+def test_what_the_cluster_loses_is_no_failure_of_the_cell():
+    table = biased_table(60)
+    tuner = TunerSettings(protocol="study", trials=2, budget=1000)
+    (cell,) = table_cells(table, table, name="x", methods=["dcs"], tuner=tuner, seed=0)
+    with pytest.raises(NodeDiedError):
+        run_cell(cell, {"optimization": table, "test": table}, "x", _lost, None, False)
