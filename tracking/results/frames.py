@@ -17,6 +17,7 @@ from tracking.results.settings import (
     chosen_as_paper,
     main_cells,
     objective_label,
+    objective_terms,
     setting,
 )
 from tracking.schema import IDENTITY_TAGS
@@ -82,13 +83,13 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     pandas.DataFrame
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, in words what
         sets the cell apart from the main ones, and each setting in which cells differ under its
-        own name; ``objective``, its label; ``as_paper``, whether the paper chooses so; the
-        metrics under their names, with the ends of 95 % intervals and the p-value of the test
-        against ICL (NaN for ICL itself), moves and seconds of the annealing run as
-        ``opt/evaluations`` and ``opt/seconds``; ``temperatures``, its outer loops;
-        ``tuning_seconds``, the time of all that was tried; ``classes``, ``rows`` and
-        ``search_space``, the size of the search. Fractions, not percent; NaN where a record does
-        not say.
+        own name; ``objective``, its label, and ``terms``, those of its terms that have weight;
+        ``as_paper``, whether the paper chooses so; the metrics under their names, with the ends
+        of 95 % intervals and the p-value of the test against ICL (NaN for ICL itself), moves and
+        seconds of the annealing run as ``opt/evaluations`` and ``opt/seconds``; ``temperatures``,
+        its outer loops; ``tuning_seconds``, the time of all that was tried; ``classes``, ``rows``
+        and ``search_space``, the size of the search. Fractions, not percent; NaN where a record
+        does not say.
     """
     cells = finished_cells(records)
     axes = axes_of(cells)
@@ -98,6 +99,7 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         return {
             **{axis.name: axis.value(cell) for axis in axes},
             "objective": objective_label(cell),
+            "terms": objective_terms(cell),
             "as_paper": chosen_as_paper(cell),
             **cell.metrics,
             "tuning_seconds": (cell.finished_ms - cell.started_ms) / 1000 if chosen else None,
@@ -107,7 +109,7 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
             "temperatures": len(cell.trace) or None,
         }
 
-    frame = _tidy(cells, lambda cell: [row(cell)], ("objective", "as_paper"), _NUMBERS)
+    frame = _tidy(cells, lambda cell: [row(cell)], ("objective", "terms", "as_paper"), _NUMBERS)
     for measure in MEASURES:
         # ICL is what the others are compared with.
         frame.loc[frame["method"] == "icl", f"test/{measure}_p"] = math.nan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -235,33 +235,33 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
     One per model and task is drawn: that of the largest number of shots that was best on the
     development rows.
     """
+
+    def merit(cell: StoredCell) -> tuple[float, float]:
+        who, metrics = cell.record.identity, cell.record.metrics
+        return frames.shots_rank(who.get("shots")), metrics.get("dev/score", 0.0)
+
     tuned = [cell for cell in cells if cell.record.finished and frames.has_chosen(cell.record)]
-    shown = [
-        cell for cell in tuned if cell.record.identity.get("method") == _DRAWN_METHOD
-    ] or tuned
-    best: dict[tuple[Any, ...], StoredCell] = {}
+    shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
+    best: dict[tuple[Any, Any], StoredCell] = {}
     for cell in shown:
-        where = tuple(map(cell.record.identity.get, ("model", "task")))
-        if where not in best or _merit(cell.record) > _merit(best[where].record):
-            best[where] = cell
-    return [_scheme(cell, link(cell), drawn=cell in best.values()) for cell in shown]
-
-
-def _scheme(cell: StoredCell, link: str, *, drawn: bool) -> _Scheme:
-    record = cell.record
-    scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
-    corrections = zip(scheme.classes, scheme.corrections, strict=True)
-    return _Scheme(
-        name=frames.name_of(record.identity, "task", "model", "shots", "seed", "method"),
-        link=link,
-        calibration=scheme.calibration.name if scheme.calibration else "",
-        classes=tuple((name, each.kind, each.effect) for name, each in corrections),
-        picture=_picture(scheme_figure(record)) if drawn else None,
-    )
-
-
-def _merit(record: CellRecord) -> tuple[float, float]:
-    return frames.shots_rank(record.identity.get("shots")), record.metrics.get("dev/score", 0.0)
+        where = cell.record.identity.get("model"), cell.record.identity.get("task")
+        best[where] = max(best.get(where, cell), cell, key=merit)
+    drawn = {cell.run_id for cell in best.values()}
+    schemes = []
+    for cell in shown:
+        record = cell.record
+        scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
+        corrections = zip(scheme.classes, scheme.corrections, strict=True)
+        schemes.append(
+            _Scheme(
+                name=frames.name_of(record.identity, "task", "model", "shots", "seed", "method"),
+                link=link(cell),
+                calibration=scheme.calibration.name if scheme.calibration else "",
+                classes=tuple((name, each.kind, each.effect) for name, each in corrections),
+                picture=_picture(scheme_figure(record)) if cell.run_id in drawn else None,
+            )
+        )
+    return schemes
 
 
 def _traced(records: Iterable[CellRecord]) -> list[CellRecord]:
@@ -287,14 +287,19 @@ def _rows(
     found = {row["key"]: row for row in frames.estimates(frame, ("key",)).to_dict("records")}
     rows = []
     for cell in cells:
-        record = cell.record
+        record, row = cell.record, found.get(cell.record.key)
+        measures = []
+        for measure in MEASURES:
+            after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
+            before = record.metrics.get(f"uncorrected/test/{measure}")
+            measures.append((after.percent(), percent(before), chance(after.p)))
         seconds = record.metrics.get("opt/seconds")
         who = {name: record.identity.get(name) for name in ("model", "task", "shots", "seed")}
         rows.append(
             {
                 **{name: "" if value is None else value for name, value in who.items()},
                 "method": frames.method_title(record.identity.get("method")),
-                "measures": [_measures(found.get(record.key), record, m) for m in MEASURES],
+                "measures": measures,
                 "seconds": "" if seconds is None else f"{seconds:.2f}",
                 "status": record.status.lower(),
                 "run": cell.run_id[:8],
@@ -303,14 +308,6 @@ def _rows(
             }
         )
     return rows
-
-
-def _measures(
-    row: Mapping[Any, float] | None, record: CellRecord, measure: str
-) -> tuple[str, str, str]:
-    after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
-    before = record.metrics.get(f"uncorrected/test/{measure}")
-    return after.percent(), percent(before), chance(after.p)
 
 
 def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:

@@ -210,11 +210,16 @@ def objective_label(record: CellRecord) -> str | None:
 
     None where nothing was searched, so that no objective had a part in it.
     """
-    tuner = record.identity.get("tuner") or {}
-    objective = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
-    if objective is None:
-        return "full" if tuner or record.trials else None
-    return objective_name(objective)
+    objective = _objective(record)
+    return None if objective is None else objective_name(objective)
+
+
+def objective_terms(record: CellRecord) -> str:
+    """Return which terms of the objective have weight: ``full``, ``err``, ``err+pmi``, ..."""
+    objective = _objective(record)
+    if isinstance(objective, Mapping):
+        return _TERMS[bool(objective.get("beta")), bool(objective.get("tau"))]
+    return objective or "full"
 
 
 def objective_name(objective: str | Mapping[str, float]) -> str:
@@ -225,19 +230,19 @@ def objective_name(objective: str | Mapping[str, float]) -> str:
     return f"beta={beta:g} tau={tau:g}" if beta or tau else "err"
 
 
-def objective_terms(label: str | None) -> str:
-    """Return which terms of the objective have weight: ``full``, ``err``, ``err+pmi``, ..."""
-    weights = dict(part.split("=") for part in (label or "").split() if "=" in part)
-    if not weights:
-        return label or "full"
-    return _TERMS[bool(float(weights["beta"])), bool(float(weights["tau"]))]
-
-
 def objective_title(label: str) -> str:
     """Return an objective for people: ``full objective``, ``Z_err + Z_pmi``, or its weights."""
     if label == "full":
         return "full objective"
     return " + ".join(_TERM_NAMES.get(term, term) for term in label.split("+"))
+
+
+def _objective(record: CellRecord) -> str | Mapping[str, float] | None:
+    tuner = record.identity.get("tuner") or {}
+    found: str | Mapping[str, float] | None = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
+    if found is None and (tuner or record.trials):
+        return "full"
+    return found
 
 
 def _group(record: CellRecord) -> tuple[Any, ...]:

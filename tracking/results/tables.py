@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _Rows: TypeAlias = "Mapping[str, tuple[Sequence[Any], Callable[[Any], str]]]"
 
 __all__ = [
-    "ComparedRow",
     "TABLES",
+    "ComparedRow",
     "ablation_tables",
     "all_tables",
     "class_accuracies_by_seed",
@@ -200,9 +200,7 @@ def _task_table(
 
     of_terms = published == "paper_ablation"
     by = ["model", "shots", *rows]
-    frame = _measured(cells_frame(cells))
-    frame["terms"] = frame["objective"].map(settings.objective_terms)
-    tidy = estimates(frame, [*by, "terms", "task"]).assign(whole=True)
+    tidy = estimates(_measured(cells_frame(cells)), [*by, "terms", "task"]).assign(whole=True)
     tasks = sorted(tidy["task"].unique(), key=task_rank)
     means = [] if of_terms else _averages_of(tidy, [*by, "terms"])
     tidy = pd.concat([tidy, *means], ignore_index=True)
@@ -595,20 +593,20 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
     )
 
 
+TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = {
+    "main": lambda records: [main_results(records)],
+    "schemes": lambda records: [scheme_summary(records)],
+    "timing": lambda records: [timing_table(records)],
+    "classes": class_accuracies_by_seed,
+    "ablation": ablation_tables,
+}
+"""The tables of the paper by short name, in its order."""
+
+
 def all_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     """Return every table of the paper that a sweep has cells for, in the paper's order."""
     cells = list(records)
     return [table for make in TABLES.values() for table in make(cells) if table.rows]
-
-
-#: The tables of the paper, in its order, by the names that people give them.
-TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = {
-    "main": lambda cells: [main_results(cells)],
-    "schemes": lambda cells: [scheme_summary(cells)],
-    "timing": lambda cells: [timing_table(cells)],
-    "classes": class_accuracies_by_seed,
-    "ablation": ablation_tables,
-}
 
 
 def table_files(records: Iterable[CellRecord]) -> dict[str, str]:
@@ -722,7 +720,7 @@ def difference(ours: float, theirs: float, *, digits: int = 1) -> str:
 
 
 def _measured(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[frame["test/accuracy"].notna()].copy()
+    return frame[frame["test/accuracy"].notna()]
 
 
 def _estimates_of(frame: pd.DataFrame, measure: str) -> list[Estimate]:

@@ -122,18 +122,19 @@ def test_what_an_older_record_does_not_say_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "terms"),
+    ("objective", "terms"),
     [
         ("full", "full"),
         ("err+pmi", "err+pmi"),
-        ("beta=0.5 tau=0.1", "full"),
-        ("beta=0 tau=0.1", "err+pmi"),
-        ("beta=0.5 tau=0", "err+cobias"),
-        (None, "full"),
+        ({"beta": 0.5, "tau": 0.1}, "full"),
+        ({"beta": 0, "tau": 0.1}, "err+pmi"),
+        ({"beta": 0.5}, "err+cobias"),
+        ({}, "err"),
     ],
 )
-def test_the_terms_of_an_objective(label: str | None, terms: str) -> None:
-    assert objective_terms(label) == terms
+def test_the_terms_of_an_objective(objective: Any, terms: str) -> None:
+    assert {objective_terms(cell) for cell in tuned(objective=objective)} == {terms}
+    assert {objective_terms(cell) for cell in plain()} == {"full"}
 
 
 def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
