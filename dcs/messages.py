@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from dcs.errors import ConfigError
@@ -22,6 +22,7 @@ __all__ = [
     "redact",
     "show",
     "suggest",
+    "unknown",
 ]
 
 _HIDDEN = "***"
@@ -93,12 +94,17 @@ def suggest(name: object, allowed: Iterable[str]) -> str:
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
-def check_choice(what: str, value: str, allowed: Sequence[str]) -> None:
-    """Refuse a value that is not among those allowed, with a ConfigError that lists them."""
+def unknown(what: str, value: object, allowed: Iterable[str], more: str = "") -> ConfigError:
+    """Return the error that a value is not among those allowed, which lists them."""
+    names = tuple(allowed)
+    listed = ", ".join(names) or "none"
+    return ConfigError(f"{what} {show(value)}{suggest(value, names)}: allowed are {listed}{more}")
+
+
+def check_choice(what: str, value: object, allowed: Collection[str]) -> None:
+    """Raise :func:`unknown` unless a value is among those allowed."""
     if value not in allowed:
-        raise ConfigError(
-            f"{what} {value!r}{suggest(value, allowed)}: allowed are {', '.join(allowed)}"
-        )
+        raise unknown(what, value, allowed)
 
 
 def reason(error: BaseException) -> str:

@@ -27,7 +27,6 @@ __all__ = [
     "checked_shape",
     "finite_number",
     "normalised_rows",
-    "one_of",
     "softmax",
     "warn_of_absent_classes",
     "whole_number",
@@ -75,18 +74,6 @@ def whole_number(value: Any, name: str, *, least: int, most: int | None = None) 
         return int(value)
     rule = f"{least} or more" if most is None else f"{least} to {most}"
     raise InvalidInputError(f"{name} {show(value)}: a whole number, {rule}, is needed")
-
-
-def one_of(value: Any, name: str, allowed: Sequence[str]) -> None:
-    """Refuse a value that is not among those allowed.
-
-    Raises
-    ------
-    InvalidInputError
-        When it is not.
-    """
-    if value not in allowed:
-        raise InvalidInputError(f"{name} {show(value)}: allowed are {', '.join(allowed)}")
 
 
 @dataclass(frozen=True, slots=True)

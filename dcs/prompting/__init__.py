@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dcs.errors import ConfigError
-from dcs.messages import suggest
+from dcs.messages import unknown
 from dcs.prompting.files import DESCRIBED, described_task
 from dcs.prompting.generated import GENERATED, generated_task
 from dcs.prompting.tasks import (
@@ -80,8 +79,4 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     if base in DESCRIBED or base.endswith(_YAML):
         path = DESCRIBED.get(base, Path(base))
         return described_task(path, data=data, variant=variant)
-    names = (*GENERATED, *DESCRIBED)
-    raise ConfigError(
-        f"unknown task {name!r}{suggest(name, names)}: allowed are {', '.join(names)}, or the "
-        "path of a task YAML"
-    )
+    raise unknown("task", name, (*GENERATED, *DESCRIBED), ", or the path of a task YAML")

@@ -26,7 +26,7 @@ from pydantic import (
 
 from dcs.errors import ConfigError
 from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
-from dcs.messages import escaped, hub_advice, named, reason, show
+from dcs.messages import check_choice, escaped, hub_advice, named, reason, show
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
 
@@ -194,11 +194,7 @@ class TaskFile(Prompt):
         ConfigError
             If there is no variant of that name, or the task makes no sense with it.
         """
-        if name not in self.variants:
-            raise ConfigError(
-                f"task {self.name!r} has no prompt {name!r}; allowed after the @: "
-                f"{', '.join(self.variants) or 'nothing'}"
-            )
+        check_choice(f"task {self.name!r}: variant of the prompt", name, self.variants)
         values = self.model_dump(mode="json", exclude={"variants"})
         values |= self.variants[name].model_dump(mode="json", exclude_unset=True)
         return validated(TaskFile, values, source=f"key 'variants.{name}'", error=ConfigError)

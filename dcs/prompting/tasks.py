@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from dcs.errors import ConfigError
-from dcs.messages import show
+from dcs.messages import check_choice, show
 from dcs.seeds import derive_generator
 
 __all__ = [
@@ -135,10 +135,7 @@ class Task:
         ConfigError
             If `split` is not one of the two.
         """
-        if split not in SPLITS:
-            raise ConfigError(
-                f"split {split!r} of task {self.name!r}: allowed are {', '.join(SPLITS)}"
-            )
+        check_choice(f"task {self.name!r}: split", split, SPLITS)
         return self.source(split)
 
 

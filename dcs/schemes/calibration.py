@@ -23,10 +23,10 @@ from dcs.data.checks import (
     checked_probabilities,
     checked_rows,
     finite_number,
-    one_of,
     softmax,
 )
 from dcs.errors import InvalidInputError
+from dcs.messages import check_choice
 
 __all__ = [
     "DEFAULT_FLOOR",
@@ -225,7 +225,7 @@ def fit_calibration(
     """
     values, indices, names = checked_rows(probs, labels)
     ridge = finite_number(ridge, "ridge", least=0.0)
-    one_of(kind, "calibration", get_args(CalibrationKind))
+    check_choice("calibration", kind, get_args(CalibrationKind))
     if kind == "none":
         return None
     if kind == "batch":

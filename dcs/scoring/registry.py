@@ -11,8 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from dcs.errors import ConfigError
-from dcs.messages import check_choice, suggest
+from dcs.messages import check_choice, unknown
 from dcs.plugins import find_plugin, plugin_names
 from dcs.scoring.base import Scorer
 from dcs.scoring.models import resolve_model
@@ -55,10 +54,7 @@ def engine_class(engine: str) -> type[Scorer]:
     added = find_plugin("dcs.engines", engine, type)
     if added is not None:
         return added
-    names = engine_names()
-    raise ConfigError(
-        f"unknown engine {engine!r}{suggest(engine, names)}: allowed are {', '.join(names)}"
-    )
+    raise unknown("engine", engine, engine_names())
 
 
 def engine_packages(engine: str) -> tuple[str, ...]:

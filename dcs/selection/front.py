@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Type
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import one_of
 from dcs.errors import InvalidInputError
+from dcs.messages import check_choice
 
 if TYPE_CHECKING:
     from dcs.schemes.scheme import CorrectionScheme
@@ -61,7 +61,7 @@ class Preference:
     max_cobias: float | None = None
 
     def __post_init__(self) -> None:
-        one_of(self.prefer, "prefer", get_args(Prefer))
+        check_choice("prefer", self.prefer, get_args(Prefer))
         for name in ("max_accuracy_loss", "max_cobias"):
             value = getattr(self, name)
             if value is not None and (not math.isfinite(value) or not 0.0 <= value <= 1.0):

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from numpy.typing import ArrayLike
 
-from dcs.errors import ConfigError
-from dcs.messages import show, suggest
+from dcs.messages import unknown
 from dcs.plugins import find_plugin, plugin_names
 from dcs.schemes.corrections import CorrectionSet
 from dcs.selection.front import Fitted
@@ -290,6 +289,4 @@ def get_method(name: str) -> Method:
     if plugin is not None:
         return plugin
     names = (*method_names(baselines=True), *plugin_names("dcs.methods"))
-    raise ConfigError(
-        f"unknown method {show(name)}{suggest(name, names)}; allowed: {', '.join(names)}"
-    )
+    raise unknown("method", name, names)

@@ -10,8 +10,9 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.checks import checked_rows, finite_number, one_of, whole_number
+from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.evaluation.objective import Objective
+from dcs.messages import check_choice
 from dcs.schemes.calibration import Calibration, CalibrationKind, fit_calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -157,7 +158,7 @@ class Hyperparameters:
             ("corrections", get_args(CorrectionFamily)),
             ("spacing", get_args(WeightSpacing)),
         ):
-            one_of(getattr(self, name), name, allowed)
+            check_choice(name, getattr(self, name), allowed)
         for name in ("ridge", "prior_rows"):
             finite_number(getattr(self, name), name, least=0.0)
         scale = whole_number(self.weight_scale, "weight_scale", least=2)

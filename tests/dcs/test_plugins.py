@@ -60,7 +60,7 @@ def test_an_importer_of_an_installed_package_reads_files(site: Path) -> None:
 def test_ours_cannot_be_replaced(site: Path) -> None:
     _install(site, "taker", "dcs.importers", npz="plugged:NPZ")
     assert format_names() == tuple(importer.name for importer in IMPORTERS)
-    with pytest.raises(ConfigError, match="no option id_column"):
+    with pytest.raises(ConfigError, match="npz 'id_column'"):
         import_file("npz", site / "x.npz", id_column="id")
 
 

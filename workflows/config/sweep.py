@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 
 from dcs.errors import ConfigError, InvalidInputError
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
-from dcs.messages import show, suggest
+from dcs.messages import show, unknown
 from dcs.prompting import get_task, parse_shots
 from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
@@ -357,8 +357,5 @@ def packaged_config(name: str) -> Path:
     path = folder / f"{name}.yaml"
     if not path.is_file():
         names = sorted(file.stem for file in folder.glob("*.yaml"))
-        raise ConfigError(
-            f"no packaged configuration {name!r}{suggest(name, names)}; "
-            f"there are {', '.join(names)}"
-        )
+        raise unknown("packaged configuration", name, names)
     return path

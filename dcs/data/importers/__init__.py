@@ -16,7 +16,7 @@ from dcs.data.importers.common import ImportOptions
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
 from dcs.io import validated
-from dcs.messages import escaped, listing, show, suggest
+from dcs.messages import check_choice, escaped, listing, unknown
 from dcs.plugins import find_plugin, plugin_names
 
 __all__ = [
@@ -128,10 +128,7 @@ def import_file(
         return next(iter(tables.values()))
     if part in tables:
         return tables[part]
-    raise ConfigError(
-        f"{escaped(path)}: part is {show(part)}; choose one of {listing(list(tables))} with "
-        "--part (part=...)"
-    )
+    raise unknown(f"{escaped(path)}: --part (part=...)", part, tables)
 
 
 def import_tables(
@@ -152,11 +149,8 @@ def import_tables(
     importer = _find(format)
     asked = validated(ImportOptions, options, source=f"format {importer.name}", error=ConfigError)
     given = asked.model_dump(exclude_defaults=True)
-    if unheeded := sorted(given.keys() - importer.options - _ORIGIN):
-        raise ConfigError(
-            f"format {importer.name} has no option {unheeded[0]}; "
-            f"its options: {', '.join(sorted(importer.options | _ORIGIN))}"
-        )
+    for name in given:
+        check_choice(f"option of format {importer.name}", name, sorted(importer.options | _ORIGIN))
     module, _, function = importer.module.partition(":")
     read = getattr(importlib.import_module(module), function or "read")
     tables: dict[str, ProbabilityTable] = read(Path(path), asked)
@@ -173,10 +167,7 @@ def _find(format: str) -> Importer:
             return importer
     plugin = find_plugin("dcs.importers", format, Importer)
     if plugin is None:
-        names = format_names()
-        raise ConfigError(
-            f"unknown format {show(format)}{suggest(format, names)}; allowed: {', '.join(names)}"
-        )
+        raise unknown("format", format, format_names())
     return plugin
 
 

@@ -90,7 +90,7 @@ class TestEveryFormat:
         others = {"logits": True, "normalise": True, "label_column": "y", "targets": "text"}
         for option, value in others.items():
             if option not in heeded:
-                with pytest.raises(ConfigError, match=f"{name} has no option {option}"):
+                with pytest.raises(ConfigError, match=f"format {name} {option!r}"):
                     import_file(name, written(name, tmp_path), **{option: value})
 
 
