@@ -93,7 +93,7 @@ class Sweep(BaseModel):
     tracking_uri: str | None = None
     sweep_params: Annotated[dict[str, Any], BeforeValidator(plain)] = {}
     run_name: str | None = None
-    trials: Annotated[str | int, BeforeValidator(parse_trials)] = "all"
+    trials: Annotated[str | int, BeforeValidator(parse_trials)] = 5
     figures: Literal["all", "none"] = "all"
     status: SweepStatus | None = None
 
