@@ -4,7 +4,8 @@ Three parts, each printed as it ends::
 
     python benchmarks/sweep.py overhead             # a 48-cell sweep on 2 CPUs, tracking included
     python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs
-    python benchmarks/sweep.py recording            # cells/s into SQLite and into a server
+    python benchmarks/sweep.py recording            # cells/s into SQLite and into a server, whose
+                                                    # database is --database or SQLite
 
 The virtual CPUs of `scheduling` are real Ray workers that sleep: some 80 MB of memory each.
 """
@@ -12,7 +13,6 @@ The virtual CPUs of `scheduling` are real Ray workers that sleep: some 80 MB of 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import subprocess
 import sys
@@ -28,7 +28,7 @@ import numpy as np
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
-from tracking import CellRecord, Recorder
+from tracking import CellRecord, Recorder, TrialRecord, collect_provenance
 from workflows.cells import Cell, TableRequest
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep
@@ -208,53 +208,69 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     )
 
 
-def recording(folder: Path, *, cells: int) -> None:
-    one = CellRecord(
-        key="x",
+def recording(folder: Path, *, cells: int, database: str | None) -> None:
+    _record(folder / "sqlite", None, cells, writers=1)
+    with _server(folder / "server", database) as address:
+        for writers in (1, 2, 4):
+            _record(folder / f"http{writers}", address, cells, writers=writers)
+
+
+def _finished_cell(number: int) -> CellRecord:
+    """Return a record of the size of a tuned cell of the quickstart."""
+    trial = {"metrics": {f"m{number}": 0.5 for number in range(8)}, "state": "COMPLETE"}
+    params = {f"p{number}": number for number in range(10)}
+    trials = tuple(
+        TrialRecord(number=i, params=params, seconds=0.1, started_ms=1, value=i / 15, **trial)
+        for i in range(15)
+    )
+    return CellRecord(
+        key=f"cell{number}",
         sweep="recording",
-        identity={"model": "none", "task": "reviews", "shots": 1, "seed": 0, "method": "dcs"},
-        params={f"p{number}": number for number in range(10)},
+        identity={"model": "none", "task": "reviews", "shots": 1, "seed": number, "method": "dcs"},
+        params=params,
         metrics={f"m{number}": 0.5 for number in range(15)},
         scheme=CorrectionScheme.identity(tuple("abcde")).to_dict(),
         class_accuracies={"class": list("abcde"), "before": [0.5] * 5, "after": [0.6] * 5},
-        trace=tuple((0.1, 0.2, 0.2, 0.5) for _ in range(60)),
+        trials=trials,
+        trace=tuple((0.1, 0.2, 0.2, 0.5) for _ in range(100)),
         started_ms=1,
         finished_ms=1000,
+        provenance=collect_provenance(),
     )
-    _record(one, folder / "sqlite", None, cells)
-    with _server(folder / "server") as address:
-        _record(one, folder / "http", address, cells)
 
 
-def _record(one: CellRecord, output: Path, uri: str | None, cells: int) -> None:
+def _record(output: Path, uri: str | None, cells: int, *, writers: int) -> None:
     calls = []
     clock = time.perf_counter()
-    with Recorder(uri, output=output, experiment="recording", sweep_key="s") as recorder:
+    # A database may have been used before.
+    sweep = {"experiment": f"recording {time.time_ns()}", "sweep_key": "s", "figures": "none"}
+    with Recorder(uri, output=output, writers=writers, **sweep) as recorder:
         # The first cell pays for opening the store.
-        recorder.record(dataclasses.replace(one, key="warm"))
+        recorder.record(_finished_cell(cells))
         until = time.monotonic() + 120
         while not recorder.recorded and time.monotonic() < until:
             time.sleep(0.05)
         opened, clock = time.perf_counter() - clock, time.perf_counter()
-        for number in range(cells):
+        for record in map(_finished_cell, range(cells)):
             before = time.perf_counter()
-            recorder.record(dataclasses.replace(one, key=f"cell{number}"))
+            recorder.record(record)
             calls.append(time.perf_counter() - before)
         handed, report = time.perf_counter() - clock, recorder.finish()
         wall = time.perf_counter() - clock
     print(
-        f"recording to {'SQLite' if uri is None else 'a server'}: {report.recorded - 1} cells at "
-        f"{cells / wall:.1f} cells/s (store opened in {opened:.1f} s); the driver was done with "
-        f"them after {handed:.2f} s: median {1000 * float(np.median(calls)):.1f} ms, longest "
-        f"{1000 * max(calls):.0f} ms a cell"
+        f"recording to {'SQLite' if uri is None else 'a server'}, {writers} at a time: "
+        f"{report.recorded - 1} cells with 5 trials each at {cells / wall:.1f} cells/s "
+        f"(store opened in {opened:.1f} s); the driver was done with them after {handed:.2f} s, "
+        f"{1000 * float(np.median(calls)):.1f} ms a cell, at most {1000 * max(calls):.0f} ms"
     )
 
 
 @contextmanager
-def _server(folder: Path, port: int = 5987) -> Iterator[str]:
+def _server(folder: Path, database: str | None, port: int = 5987) -> Iterator[str]:
     folder.mkdir()
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-    command += ["--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    database = database or f"sqlite:///{folder}/mlflow.db"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "4"]
+    command += ["--port", str(port), "--backend-store-uri", database]
     command += ["--artifacts-destination", str(folder / "artifacts")]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -278,6 +294,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, help="2, or 200 virtual ones for scheduling")
     parser.add_argument("--cells", type=int, help="10000, or 200 for recording")
     parser.add_argument("--seconds", type=float, default=4.0, help="sleep of a cell")
+    parser.add_argument("--database", help="of the server, for recording: postgresql://...")
     parser.add_argument("--trials", type=int, default=15, help="per cell, for overhead")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dcs-bench-") as name:
@@ -292,7 +309,7 @@ def main() -> None:
                 seconds=options.seconds,
             )
         else:
-            recording(folder, cells=options.cells or 200)
+            recording(folder, cells=options.cells or 200, database=options.database)
 
 
 if __name__ == "__main__":
