@@ -121,11 +121,15 @@ class SweepRuns:
             self._client.update_run(self.parent_id, status="RUNNING")
             self.status = "RUNNING"
         run = _Found.of(
-            self._client.create_run(
-                self.experiment_id,
-                start_time=record.started_ms,
-                tags=self._cell_tags(record, digest),
-                run_name=cell_name(record),
+            self._create(
+                schema.KIND_CELL,
+                cell_name(record),
+                {
+                    schema.PARENT: self.parent_id,
+                    schema.RECORD_DIGEST: digest,
+                    **_cell_tags(record),
+                },
+                start=record.started_ms,
             )
         )
         self._cells[record.key] = [run]
@@ -235,15 +239,12 @@ class SweepRuns:
         where = f"{_kind(schema.KIND_SWEEP)} and tags.`{schema.SWEEP_KEY}` = '{sweep.sweep_key}'"
         parent = next(self._search(where), None)
         if parent is None:
-            made = self._client.create_run(
-                self.experiment_id,
-                tags=self._tags(schema.KIND_SWEEP) | self._authorship(),
-                run_name=sweep.run_name or sweep.experiment,
-            )
+            name = sweep.run_name or sweep.experiment
+            made = self._create(schema.KIND_SWEEP, name, _authorship())
             # Another driver may have made one at the same time; both take the earliest.
             parent = next(self._search(where), made)
             if parent.info.run_id != made.info.run_id:
-                self._client.delete_run(made.info.run_id)
+                self._discard(made.info.run_id)
         run_id, had = str(parent.info.run_id), parent.data.params
         params = [param for param in _params(sweep.sweep_params) if param.key not in had]
         self._client.log_batch(run_id, params=params)
@@ -251,59 +252,40 @@ class SweepRuns:
 
     def _delete(self, cell: _Found) -> None:
         where = f"{_kind(schema.KIND_TRIAL)} and tags.`{schema.PARENT}` = '{cell.id}'"
-        trials = [str(run.info.run_id) for run in self._search(where)]
-        for run_id in (*trials, cell.id):
-            # Tells it from what somebody else deletes, and a deleted run can be restored: it
-            # should not then look as if it still ran.
-            self._client.set_terminated(run_id, "KILLED")
-            self._client.delete_run(run_id)
+        for run_id in (*[run.info.run_id for run in self._search(where)], cell.id):
+            self._discard(run_id)
+
+    def _discard(self, run_id: str) -> None:
+        # Tells it from what somebody else deletes, and a deleted run can be restored: it should
+        # not then look as if it still ran.
+        self._client.set_terminated(run_id, "KILLED")
+        self._client.delete_run(run_id)
 
     def _search(self, where: str) -> Iterator[Run]:
         return search_runs(self._client, self.experiment_id, where)
 
-    def _tags(self, kind: str) -> dict[str, str]:
-        return {
+    def _create(
+        self, kind: str, name: str, tags: Mapping[str, str], *, start: int | None = None
+    ) -> Run:
+        common = {
             schema.KIND: kind,
             schema.SCHEMA: schema.SCHEMA_VERSION,
             schema.SWEEP: self._sweep.experiment,
             schema.SWEEP_KEY: self._sweep.sweep_key,
         }
-
-    def _authorship(self) -> dict[str, str]:
-        tags = {
-            "mlflow.user": user_name(),
-            "mlflow.source.name": "dcs",
-            "mlflow.source.type": "LOCAL",
-        }
-        commit = git_commit()
-        return tags | ({"mlflow.source.git.commit": commit} if commit else {})
-
-    def _cell_tags(self, record: CellRecord, digest: str) -> dict[str, str]:
-        tags = self._tags(schema.KIND_CELL) | self._authorship() | setting_tags(record)
-        tags |= {
-            schema.PARENT: self.parent_id,
-            schema.CELL_KEY: record.key,
-            schema.RECORD_DIGEST: digest,
-            schema.NOTE: schema.shorten(cell_note(record), schema.TAG_LIMIT),
-        }
-        for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS):
-            if record.identity.get(name) is not None:
-                tags[f"dcs.{name}"] = schema.shorten(record.identity[name], schema.TAG_LIMIT)
-        return tags
+        return self._client.create_run(
+            self.experiment_id, start_time=start, tags={**common, **tags}, run_name=name
+        )
 
     def _write_trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> None:
-        tags = self._tags(schema.KIND_TRIAL) | {
+        tags = {
             schema.PARENT: parent,
             schema.CELL_KEY: record.key,
             schema.TRIAL_NUMBER: str(trial.number),
             schema.TRIAL_STATE: trial.state,
         }
-        run = self._client.create_run(
-            self.experiment_id,
-            start_time=trial.started_ms,
-            tags=tags,
-            run_name=f"trial {trial.number}",
-        )
+        name = f"trial {trial.number}"
+        run = self._create(schema.KIND_TRIAL, name, tags, start=trial.started_ms)
         end = trial.started_ms + round(1000 * trial.seconds)
         values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
         self._client.log_batch(run.info.run_id, _metrics(values, end), _params(trial.params))
@@ -356,6 +338,23 @@ def cell_note(record: CellRecord) -> str:
     if record.scheme is not None:
         lines += CorrectionScheme.from_dict(record.scheme).explain()
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _authorship() -> dict[str, str]:
+    tags = {"mlflow.user": user_name(), "mlflow.source.name": "dcs", "mlflow.source.type": "LOCAL"}
+    commit = git_commit()
+    return tags | ({"mlflow.source.git.commit": commit} if commit else {})
+
+
+def _cell_tags(record: CellRecord) -> dict[str, str]:
+    identity = {
+        f"dcs.{name}": schema.shorten(record.identity[name], schema.TAG_LIMIT)
+        for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS)
+        if record.identity.get(name) is not None
+    }
+    note = schema.shorten(cell_note(record), schema.TAG_LIMIT)
+    own = {schema.CELL_KEY: record.key, schema.NOTE: note}
+    return identity | own | setting_tags(record) | _authorship()
 
 
 def setting_tags(record: CellRecord) -> dict[str, str]:

@@ -325,7 +325,7 @@ class TrackingSettings(Strict):
         Whether the scheme and the search of each cell, and the sweep, are drawn.
     """
 
-    trials: str | int = "best:5"
+    trials: str | int = 5
     figures: Literal["all", "none"] = "all"
 
     @field_validator("trials")
