@@ -316,7 +316,7 @@ def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
             means[f"{measure}_mean"] = groups[f"{measure}_mean"].mean()
         # An average over other tasks than in the row above it would mislead, and one over some
         # of the paper's tasks is not the one that the paper prints.
-        whole = set(published) <= set(map(paper_task, own))
+        whole = sorted(published) == sorted(filter(None, map(paper_task, own)))
         averages.append(means[groups.size() == len(own)].assign(task=name, whole=whole))
     return averages
 
