@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dcs.errors import InvalidInputError
 from dcs.selection.front import pareto_front
 from tracking import schema
@@ -352,21 +354,14 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
         left.set_zorder(behind.get_zorder() + 1)
         left.patch.set_visible(False)
         for panel, column in ((left, "opt/seconds"), (right, "temperatures")):
-            by_method = group.dropna(subset=column).groupby(["method", "task"])[column]
-            means, spreads = by_method.mean(), by_method.std().fillna(0.0)
+            times = group.groupby(["task", "method"])[column]
+            means, spreads = (t.unstack().reindex(tasks) for t in (times.mean(), times.std()))
             for at, (method, look) in enumerate(looks.items()):
-                if method not in means:
-                    continue
-                places = [tasks.index(task) for task in means[method].index]
-                panel.errorbar(
-                    [place + 0.12 * (at - (len(looks) - 1) / 2) for place in places],
-                    means[method],
-                    spreads[method],
-                    fmt=look.marker,
-                    color=look.color,
-                    elinewidth=0.8,
-                    label=frames.method_title(method),
-                )
+                if method in means:
+                    places = np.arange(len(tasks)) + 0.12 * (at - (len(looks) - 1) / 2)
+                    line: dict[str, Any] = {"color": look.color, "elinewidth": 0.8}
+                    line["label"] = frames.method_title(method)
+                    panel.errorbar(places, means[method], spreads[method], fmt=look.marker, **line)
             panel.set_xticks(range(len(tasks)), [task_title(task) for task in tasks])
             panel.set(title=_panel_name(group, with_shots=False), xlim=(-0.6, len(tasks) - 0.4))
             panel.set_ylim(bottom=0)
