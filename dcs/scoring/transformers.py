@@ -95,23 +95,6 @@ class _Model:
         progress: Progress,
     ) -> NDArray[np.float64]:
         """Return what `read` gives of the prompts' tails, whatever of them fits at once."""
-        try:
-            with self.torch.inference_mode():
-                return self._in_batches(prompts, read, progress)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise ScoringError(
-                f"model {self.name!r} ran out of memory on {self.device} with a single prompt; "
-                "use fewer shots, another precision (dtype) or another device"
-            ) from None
-
-    def _in_batches(
-        self,
-        prompts: list[list[int]],
-        read: Callable[[list[list[int]], _Prefix], Any],
-        progress: Progress,
-    ) -> NDArray[np.float64]:
         found: dict[int, NDArray[np.float64]] = {}
         prefix = self._run_shared(prompts)
         tails = [ids[prefix.length :] for ids in prompts]
@@ -302,6 +285,20 @@ class TransformersScorer(TokenEngine):
             "dtype": str(runner.model.dtype).removeprefix("torch."),
             "label_rule": label_rule,
         }
+
+    def _score(
+        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+    ) -> NDArray[np.float64]:
+        try:
+            with self._runner.torch.inference_mode():
+                return super()._score(prompts, label_words, progress)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ScoringError(
+                f"model {self.model!r} ran out of memory on {self._runner.device} with a single "
+                "prompt; use fewer shots, another precision (dtype) or another device"
+            ) from None
 
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress
