@@ -39,19 +39,25 @@ def sweep_command(
 
 
 def sweep(
-    output: Path, config: SweepConfig = CONFIG, *, tracking_uri: str | None = None, retry=False
+    output: Path,
+    config: SweepConfig = CONFIG,
+    *,
+    tracking_uri: str | None = None,
+    retry: bool = False,
+    progress: Silent | None = None,
 ) -> tuple[list[CellRecord], RecorderReport]:
-    """Run what is missing on the cluster that is joined."""
+    """Run what is missing on the cluster that is joined, recorded as ``dcs sweep`` records it."""
     plan = plan_sweep(config, output, retry_failed=retry)
     with Recorder(
         tracking_uri,
         output=output,
         experiment=config.name,
         sweep_key=sweep_key(config),
+        sweep_params=config.model_dump(mode="json"),
         trials=config.tracking.trials,
         figures=config.tracking.figures,
     ) as recorder:
-        records = run_sweep(plan, recorder, Silent())
+        records = run_sweep(plan, recorder, progress or Silent())
         return records, recorder.finish()
 
 

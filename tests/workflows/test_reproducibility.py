@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.processes import wait_for
+from tests.faults.sweeps import sweep
 from tests.workflows.conftest import run_dcs
-from tracking import Archive, Recorder
-from workflows.cluster.driver import Silent
-from workflows.cluster.sweep import run_sweep
+from tracking import Archive
 from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import plan_sweep, sweep_key
 
 pytestmark = pytest.mark.slow
 
@@ -38,30 +36,6 @@ CONFIG = SweepConfig(
 N_CELLS = 4
 SECONDS = 600.0
 TIMES = {"seconds", "opt/seconds", "started_ms", "finished_ms", "provenance"}
-
-
-@contextmanager
-def ray_with(cpus: int):
-    import ray
-
-    ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def sweep(output: Path) -> None:
-    """Run what is missing, on the Ray that is there, recorded as ``dcs sweep`` records it."""
-    with Recorder(
-        output=output,
-        experiment=CONFIG.name,
-        sweep_key=sweep_key(CONFIG),
-        sweep_params=CONFIG.model_dump(mode="json"),
-        trials=CONFIG.tracking.trials,
-        figures=CONFIG.tracking.figures,
-    ) as recorder:
-        run_sweep(plan_sweep(CONFIG, output), recorder, Silent())
 
 
 def without_times(value):
@@ -93,16 +67,10 @@ def check_same(output: Path, first: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def two_cpus():
-    with ray_with(2):
-        yield
-
-
-@pytest.fixture(scope="module")
-def first(two_cpus, tmp_path_factory) -> Path:
+def first(cluster, tmp_path_factory) -> Path:
     """A sweep on two CPUs."""
     output = tmp_path_factory.mktemp("first") / "runs"
-    sweep(output)
+    sweep(output, CONFIG)
     records = Archive(output).load().records.values()
     assert [record.status for record in records] == ["FINISHED"] * N_CELLS
     assert len(tables(output)) == 2
@@ -110,7 +78,7 @@ def first(two_cpus, tmp_path_factory) -> Path:
 
 
 def test_a_second_run_gives_the_same_bytes(first, tmp_path):
-    sweep(tmp_path / "runs")
+    sweep(tmp_path / "runs", CONFIG)
     check_same(tmp_path / "runs", first)
 
 
@@ -126,7 +94,7 @@ def test_what_was_deleted_comes_back_as_it_was(first, tmp_path, lost):
     assert shards
     for path in shards[::2]:
         path.unlink()
-    sweep(output)
+    sweep(output, CONFIG)
     check_same(output, first)
 
 
@@ -143,10 +111,12 @@ def test_every_recorded_cell_can_be_reproduced(first, rescore):
 DRIVER = """
 import sys
 from pathlib import Path
-from tests.workflows.test_reproducibility import ray_with, sweep
+from tests.faults.sweeps import sweep
+from tests.workflows.test_reproducibility import CONFIG
+import ray
 
-with ray_with(1):
-    sweep(Path(sys.argv[1]))
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+sweep(Path(sys.argv[1]), CONFIG)
 """
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dcs.errors import ScoringError, TableError
+from tests.faults.sweeps import sweep
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from workflows.cells import request_key, table_requests
@@ -16,7 +17,7 @@ from workflows.cluster.driver import Silent
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TrackingSettings, TunerSettings
-from workflows.plan import plan_sweep, sweep_key
+from workflows.plan import plan_sweep
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import failed_record
 
@@ -54,15 +55,7 @@ class Steps(Silent):
 
 def _sweep(config: SweepConfig, output) -> tuple[list[CellRecord], Steps]:
     steps = Steps()
-    plan = plan_sweep(config, output)
-    recorder = Recorder(
-        output=output,
-        experiment=config.name,
-        sweep_key=sweep_key(config),
-        figures=config.tracking.figures,
-    )
-    with recorder:
-        records = run_sweep(plan, recorder, steps)
+    records, _ = sweep(output, config, progress=steps)
     return records, steps
 
 

@@ -15,7 +15,7 @@ from workflows.cli.console import console, count_bar, new_table
 from workflows.cli.options import Data, Engine, Limit, Models, Output, Settings, Yes
 
 if TYPE_CHECKING:
-    from dcs.scoring import LabelRule, Scorer
+    from dcs.scoring import LabelRule
     from dcs.scoring.openai import CostEstimate
     from workflows.cells import TableRequest
     from workflows.tables import ProbabilityStore
@@ -146,26 +146,20 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
         own = [request for request in served if request.model == model]
         scorer = own[0].scoring.load(model)
         estimate = getattr(scorer, "estimate")  # noqa: B009
-        parts = [
+        parts: list[CostEstimate] = [
             estimate([prompts.prefix + query for query in prompts.queries])
             for request in own
             for prompts in prompts_of(**request.prompted).values()
         ]
-        _announce(model, scorer, parts, price=own[0].scoring.price, yes=yes)
-
-
-def _announce(
-    model: str, scorer: Scorer, parts: list[CostEstimate], *, price: float | None, yes: bool
-) -> None:
-    tokens = sum(part.tokens for part in parts)
-    cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
-    console.print(
-        f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
-        f"{sum(part.requests for part in parts)} requests, about {tokens:,} prompt tokens "
-        f"({'; '.join(sorted({part.basis for part in parts}))}){cost}"
-    )
-    if price and not yes and sys.stdin.isatty():
-        typer.confirm("Send them?", abort=True)
+        tokens, price = sum(part.tokens for part in parts), own[0].scoring.price
+        cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
+        console.print(
+            f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
+            f"{sum(part.requests for part in parts)} requests, about {tokens:,} prompt tokens "
+            f"({'; '.join(sorted({part.basis for part in parts}))}){cost}"
+        )
+        if price and not yes and sys.stdin.isatty():
+            typer.confirm("Send them?", abort=True)
 
 
 @tasks.callback()

@@ -15,7 +15,6 @@ import pytest
 
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.models import light_tokenizer, load_tokenizer
-from tests.dcs.scoring.server import ModelServer
 from tests.workflows.conftest import run_dcs
 from workflows.cells import TableRequest
 from workflows.cli.scoring import table_name
@@ -162,26 +161,3 @@ def test_names_of_models_lead_nowhere_else(model, tmp_path):
     request = TableRequest(model=model, task="helpdesk", shots=1, seed=0, limit=None)
     folder = tmp_path / "tables" / table_name(request)
     assert folder.resolve().parent == (tmp_path / "tables").resolve()
-
-
-def test_through_a_server(data, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    server = ModelServer()
-    with server.serving() as url:
-        more = ["--engine", "openai", "--limit", 5, "--yes"]
-        for setting in (f"base_url={url}", "missing=bound", "top_logprobs=50", "price=2"):
-            more += ["--set", f"scoring.{setting}"]
-        command = [str(part) for part in (*arguments(data, tmp_path)[:-2], *more)]
-        outcome = run_dcs(*command)
-        assert outcome.code == 0, outcome.err
-        assert "at most 10 requests" in outcome.out
-        assert "at 2.0 a million" in outcome.out
-        asked = [path for path, *_ in server.requests]
-        assert asked.count("/v1/completions") == 10
-        assert "2 tables written" in outcome.out
-        again = run_dcs(*command)
-        assert "0 prompts scored" in again.out
-        assert len(server.requests) == len(asked)
-    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert b"sk-secret" not in written
-    assert "sk-secret" not in outcome.out + outcome.err
