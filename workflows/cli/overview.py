@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
+from rich.measure import Measurement
 from rich.table import Table
 
 from dcs.evaluation.formatting import chance, percent
@@ -35,9 +36,6 @@ from workflows.plan import SweepPlan
 from workflows.tables import ProbabilityStore
 
 __all__ = ["Work", "headline", "rest_of", "results_tables", "show_plan", "show_results"]
-
-#: Room taken by everything but the class columns.
-_OTHER_COLUMNS = 58
 
 #: Columns of cells by how far they are.
 _STATES = ("cells", "finished", "failed", "to do")
@@ -238,32 +236,35 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
     tested = bool(rows["accuracy_p"].notna().any())
     accuracies = classes_frame(records)
     classes = [str(name) for name in accuracies["class"].unique()]
-    room = width - _OTHER_COLUMNS - 14 * tested - sum(len(axis.title) + 2 for axis in axes)
-    fits = sum(max(3, len(name)) + 2 for name in classes) <= room
     p = ["p"] if tested else []
-    table = new_table(
+    head = [
         *(["shots"] if with_shots else []),
         *("method ", *(axis.title for axis in axes), "accuracy ↑", *p, "COBias ↓", *p),
-        *(classes if fits else []),
-    )
+    ]
+    narrow, wide = new_table(*head), new_table(*head, *classes)
     previous: object = None
     columns: dict[str, list[str]] = {}
     for row, (_, group) in zip(rows.to_dict("records"), grouped(frame, by)[1], strict=True):
         method = get_method(row["method"])
-        if row["shots"] != previous and table.row_count:
-            table.add_section()
-        previous = row["shots"]
+        cells = [str(row["shots"])] if with_shots else []
+        cells += [method.title, *(row[axis.name] for axis in axes)]
         own = accuracies[accuracies["key"].isin(group["key"])]
         # A class without rows has no accuracy.
         shares = own.groupby("class", sort=False)["after"].mean().reindex(classes)
-        texts = [percent(share, digits=0) or "-" for share in shares]
-        cells = [str(row["shots"])] if with_shots else []
-        cells += [method.title, *(row[axis.name] for axis in axes)]
-        columns["\n".join(cells)] = texts
+        texts = [percent(each, digits=0) or "-" for each in shares]
+        shots = [f"{row['shots']}-shot"] if with_shots else []
+        columns["\n".join([*shots, *cells[len(shots) :]])] = texts
         for each in (Estimate.of(row, measure) for measure in MEASURES):
             cells += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
-        table.add_row(*cells, *(texts if fits else []), style="bold" if method.searches else "")
-    return [table] if fits else [table, *_class_tables(classes, columns, width=width)]
+        for table, more in ((narrow, []), (wide, texts)):
+            if row["shots"] != previous and table.row_count:
+                table.add_section()
+            table.add_row(*cells, *more, style="bold" if method.searches else "")
+        previous = row["shots"]
+    unbounded = console.options.update(width=10_000)
+    if Measurement.get(console, unbounded, wide).maximum <= width:
+        return [wide]
+    return [narrow, *_class_tables(classes, columns, width=width)]
 
 
 def _class_tables(

@@ -268,7 +268,8 @@ def tune(
     console.print(report.message)
     console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
     console.print(
-        f"next: dcs apply {path} {test or table} -o corrected.parquet, "
+        f"next: dcs apply {path} {'ROWS' if table.is_dir() else test or table} "
+        "-o corrected.parquet, "
         f"or dcs ui --output {output}",
         style="bold",
     )

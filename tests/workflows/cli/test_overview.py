@@ -1,10 +1,15 @@
-"""What is said while a sweep runs."""
+"""What is said while a sweep runs, and when it is done."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+from rich.console import Console
+
+from tests.tracking.paper_cells import paper_cells
 from workflows.cli.console import SweepView
+from workflows.cli.overview import results_tables
 
 
 def _record(trials: int, moves: float) -> SimpleNamespace:
@@ -29,3 +34,18 @@ def test_rates_and_time_left_are_those_of_this_run():
         "tables 2/4, cells 14/50, 1 failed: 6 running · 2.0 trials/s · 100,000 moves/s · "
         "3 min left · CPUs 2/2"
     )
+
+
+@pytest.mark.parametrize("width", [200, 40, 25])
+def test_every_class_accuracy_is_shown_whatever_the_width(width):
+    cells = paper_cells(tasks=("trec",), seeds=(0,))
+    tables = results_tables(cells, width=width)
+    assert (len(tables) == 1) == (width == 200)
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(*tables)
+    words = capture.get().split()
+    accuracies = cells[-1].class_accuracies
+    assert {*accuracies["class"], *(f"{100 * each:.0f}" for each in accuracies["after"])} <= {
+        *words
+    }
