@@ -17,7 +17,6 @@ from tests.tracking.cells import STARTED, content, failed_cell, make_cell, runs,
 from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, Recorder, sync
 from tracking.records import sealed
-from tracking.results.figures import cell_figures
 from tracking.schema import CELL_KEY
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
@@ -124,8 +123,8 @@ def test_a_sweep_that_was_deleted_is_recorded_anew(output: Path, uri: str) -> No
     assert content()[1] == {"cell0001": "FINISHED", "cell0002": "FINISHED"}
 
 
-def test_many_threads_may_record(output: Path, uri: str) -> None:
-    with Recorder(output=output, **SWEEP, trials="none") as rec:
+def test_many_threads_may_record_and_several_write(output: Path, uri: str) -> None:
+    with Recorder(output=output, **SWEEP, trials="none", writers=3) as rec:
         with ThreadPoolExecutor(8) as pool:
             # Each cell twice, as a retried task would.
             list(pool.map(lambda i: rec.record(make_cell(i // 2)), range(24)))
@@ -371,18 +370,19 @@ def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str, en
 
 
 def test_figures_of_cells_and_sweeps_lie_with_their_runs(output: Path, uri: str) -> None:
-    client = MlflowClient()
-    records = paper_cells(tasks=("trec", "ddi"), seeds=(0,))
-    with Recorder(output=output, experiment="demo", sweep_key="s1", trials="none") as rec:
-        rec.record(records[0], cell_figures(records[0]))
-        for record in records[1:]:
+    first, *others = paper_cells(tasks=("trec",), seeds=(0,), methods=("icl", "dcs"))
+    with Recorder(output=output, **(SWEEP | {"figures": "all"})) as rec:
+        rec.record(first, {"figures/scheme.png": b"drawn"})
+        for record in others:
             rec.record(record)
-
-    def figures(kind: str) -> list[set[str]]:
-        return [
-            {item.path for item in client.list_artifacts(run_id, "figures")}
-            for run_id in runs(kind=kind).sort_values("start_time")["run_id"]
-        ]
-
-    assert figures("cell") == [set(cell_figures(records[0])), *[set()] * (len(records) - 1)]
-    assert {f"figures/accuracy_cobias.{form}" for form in ("png", "svg")} <= figures("sweep")[0]
+    client = MlflowClient()
+    drawn = {
+        kind: {
+            item.path
+            for run in runs(kind=kind)["run_id"]
+            for item in client.list_artifacts(run, "figures")
+        }
+        for kind in ("cell", "sweep")
+    }
+    assert drawn["cell"] == {"figures/scheme.png"}
+    assert {f"figures/accuracy_cobias.{form}" for form in ("png", "svg")} <= drawn["sweep"]
