@@ -323,10 +323,12 @@ class Recorder:
         ]
         with quietly():
             for helper in helpers:
-                helper.start()
+                with suppress(RuntimeError):  # Python starts no threads once it ends.
+                    helper.start()
             write()
             for helper in helpers:
-                helper.join()
+                if helper.is_alive():
+                    helper.join()
         for key, error in failed.items():
             _log.debug("cell %s was not taken", key, exc_info=error)
             self._problems[key] = named(error)
