@@ -175,7 +175,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         store.write(
             key, {"optimization": table, "test": table}, model="none", seconds=0.0, gpus=0.0
         )
-        plan.requests[key] = [TableRequest("none", "reviews", 1, first, None)]
+        plan.sources[key] = [TableRequest("none", "reviews", 1, first, None)]
         plan.cells[key] = [
             Cell("none", "reviews", 1, seed, "icl", None, table.digest, table.digest)
             for seed in range(first, min(cells, first + per_table))

@@ -10,7 +10,8 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -19,11 +20,12 @@ from dcs.io import content_key, first_fault
 from dcs.prompting import SPLITS, Shots, get_task, prompt_hash, select_demonstrations
 from dcs.selection.methods import Method, get_method
 from workflows.config.scoring import ScoringSettings
-from workflows.config.sweep import SweepConfig, TablesConfig
+from workflows.config.sweep import PromptsConfig, SweepConfig
 from workflows.config.tuner import Bounds, TunerSettings
 
 __all__ = [
     "Cell",
+    "Source",
     "TableRequest",
     "Variant",
     "cells_of",
@@ -33,6 +35,8 @@ __all__ = [
     "texts_key",
     "variants_of",
 ]
+
+V = TypeVar("V")
 
 #: Methods that take nothing from the optimization rows.
 _UNFITTED = frozenset({"icl"})
@@ -78,9 +82,61 @@ class TableRequest:
         return {"task": task, "shots": self.shots, "seed": self.seed, "limit": self.limit}
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """The unit of work, of retry, of resume, and of an MLflow run.
+class Source(Protocol):
+    """Whose class probabilities cells are tuned on: a request, or a given table."""
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+
+    @property
+    def task(self) -> str:
+        """Its name."""
+
+    @property
+    def shots(self) -> Shots | None:
+        """Demonstrations per prompt; None where nothing says."""
+
+    @property
+    def seed(self) -> int:
+        """Root seed of the cells."""
+
+
+@cache
+def _adapter(kind: type[V]) -> TypeAdapter[V]:
+    return TypeAdapter(kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What the cells of one table differ in.
+
+    Attributes
+    ----------
+    method : str
+        Correction method.
+    tuner : TunerSettings or None
+        None for a method that has nothing to tune.
+    optimization_size : int or None
+        Rows of the optimization table that are used; None for all.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    method: str
+    tuner: TunerSettings | None
+    optimization_size: int | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that decides the result, as plain JSON values."""
+        plain: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")
+        return plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell(Variant):
+    """The unit of work, of retry, of resume, and of an MLflow run: a variant on a table.
 
     Attributes
     ----------
@@ -90,37 +146,20 @@ class Cell:
         Demonstrations per prompt; None where the source does not say.
     seed : int
         Root seed of split, annealing and sampler.
-    method : str
-        Correction method.
-    tuner : TunerSettings or None
-        None for a method that has nothing to tune.
     optimization_digest, test_digest : str
         Content hashes of the two tables.
-    optimization_size : int or None
-        Rows of the optimization table that are used; None for all.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     model: str
     task: str
     shots: Shots | None
     seed: int
-    method: str
-    tuner: TunerSettings | None
     optimization_digest: str
     test_digest: str
-    optimization_size: int | None = None
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """All that decides the result, as plain JSON values."""
-        plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
-        return plain
 
     @classmethod
     def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
-        """Return the cell of an identity, of earlier versions too.
+        """Return the cell of an identity.
 
         Parameters
         ----------
@@ -138,7 +177,7 @@ class Cell:
             It is not that of a cell, or holds settings that are not known.
         """
         try:
-            return _CELL.validate_python(dict(identity))
+            return _adapter(cls).validate_python(dict(identity))
         except ValidationError as error:
             raise ConfigError(f"cell identity: {first_fault(error)}") from None
 
@@ -148,56 +187,18 @@ class Cell:
         return content_key(self.identity)
 
     @property
+    def variant(self) -> Variant:
+        """What it is on its table."""
+        return Variant(
+            method=self.method, tuner=self.tuner, optimization_size=self.optimization_size
+        )
+
+    @property
     def label(self) -> str:
         """A short name for people."""
         shots = "" if self.shots is None else f" {self.shots}-shot"
         rows = "" if self.optimization_size is None else f" {self.optimization_size} rows"
         return f"{self.method} {self.task}{shots} seed {self.seed}{rows} {self.model}"
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What the cells of one table differ in.
-
-    Attributes
-    ----------
-    method : str
-        Correction method.
-    tuner : TunerSettings or None
-        None for a method that has nothing to tune.
-    optimization_size : int or None
-        Optimization rows; None for all.
-    """
-
-    method: str
-    tuner: TunerSettings | None
-    optimization_size: int | None = None
-
-    @classmethod
-    def of(cls, cell: Cell) -> Variant:
-        """Return that of a cell.
-
-        Parameters
-        ----------
-        cell : Cell
-            The cell.
-
-        Returns
-        -------
-        Variant
-            What it is on its table.
-        """
-        return cls(cell.method, cell.tuner, cell.optimization_size)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Its part of the identity of a cell."""
-        plain: dict[str, Any] = _VARIANT.dump_python(self, mode="json")
-        return plain
-
-
-_CELL = TypeAdapter(Cell)
-_VARIANT = TypeAdapter(Variant)
 
 
 def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
@@ -258,16 +259,17 @@ def variants_of(config: SweepConfig) -> list[Variant]:
         for settings, size in config.variants:
             if name in _UNFITTED or (size is not None and size >= (config.limit or math.inf)):
                 size = None
-            variants[Variant(name, effective_settings(method, settings), size)] = None
+            tuner = effective_settings(method, settings)
+            variants[Variant(method=name, tuner=tuner, optimization_size=size)] = None
     return list(variants)
 
 
-def table_requests(config: TablesConfig) -> list[TableRequest]:
+def table_requests(config: PromptsConfig) -> list[TableRequest]:
     """Return every table that is asked for, in the order of the configuration.
 
     Parameters
     ----------
-    config : TablesConfig
+    config : PromptsConfig
         A sweep, or the part of one that says what is scored.
 
     Returns
@@ -291,12 +293,12 @@ def table_requests(config: TablesConfig) -> list[TableRequest]:
     ]
 
 
-def cells_of(request: TableRequest, config: SweepConfig, digests: Mapping[str, str]) -> list[Cell]:
+def cells_of(source: Source, config: SweepConfig, digests: Mapping[str, str]) -> list[Cell]:
     """Return the cells of a sweep that are tuned on one table.
 
     Parameters
     ----------
-    request : TableRequest
+    source : Source
         How the table came about.
     config : SweepConfig
         The sweep.
@@ -310,10 +312,10 @@ def cells_of(request: TableRequest, config: SweepConfig, digests: Mapping[str, s
     """
     return [
         Cell(
-            model=request.model,
-            task=request.task,
-            shots=request.shots,
-            seed=request.seed,
+            model=source.model,
+            task=source.task,
+            shots=source.shots,
+            seed=source.seed,
             method=variant.method,
             tuner=variant.tuner,
             optimization_digest=digests["optimization"],

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dcs.data.table import ProbabilityTable
 from dcs.io import content_key
 from tracking import Archive, CellRecord
 from workflows.cells import (
     Cell,
+    Source,
     TableRequest,
     Variant,
     cells_of,
@@ -21,7 +23,7 @@ from workflows.cells import (
 )
 from workflows.config.scoring import INDECISIVE
 from workflows.config.sweep import SweepConfig
-from workflows.tables import ProbabilityStore
+from workflows.tables import GivenTable, ProbabilityStore, given_tables
 
 __all__ = [
     "SweepPlan",
@@ -40,13 +42,13 @@ class SweepPlan:
         The sweep.
     output : pathlib.Path
         The folder that everything is written to.
-    requests : dict of str to list of TableRequest
-        By the key of each table, in the order of the configuration, the requests that it answers.
-        Several do where there are no demonstrations, since the seed then changes no prompt: the
-        table is scored once, and each request has cells of its own.
+    sources : dict of str to list of Source
+        By the key of each table, in the order of the configuration: the given table, or the
+        requests that it answers. Those are several where there are no demonstrations, since the
+        seed then changes no prompt: the table is scored once, and each has cells of its own.
     cells : dict of str to list of Cell
-        The cells of those tables that have been scored, by the table's key. Those of the others
-        are not known yet, since a cell is named by its numbers.
+        The cells of those tables that are there, by the table's key. Those of the others are not
+        known yet, since a cell is named by its numbers.
     ended : dict of str to CellRecord
         Cells of earlier runs that are not to be computed again, by key: finished ones, and
         failed ones unless they are to be retried.
@@ -56,7 +58,7 @@ class SweepPlan:
 
     config: SweepConfig
     output: Path
-    requests: dict[str, list[TableRequest]]
+    sources: dict[str, list[Source]]
     cells: dict[str, list[Cell]]
     ended: dict[str, CellRecord]
     texts: dict[str, str] = field(default_factory=dict)
@@ -77,15 +79,14 @@ class SweepPlan:
             Each once.
         """
         return [
-            cell
-            for request in self.requests[key]
-            for cell in cells_of(request, self.config, digests)
+            cell for source in self.sources[key] for cell in cells_of(source, self.config, digests)
         ]
 
     @property
     def missing_tables(self) -> dict[str, TableRequest]:
         """Tables to be scored, by key: the first request of each."""
-        return {key: some[0] for key, some in self.requests.items() if key not in self.cells}
+        firsts = ((key, some[0]) for key, some in self.sources.items() if key not in self.cells)
+        return {key: first for key, first in firsts if isinstance(first, TableRequest)}
 
     @property
     def missing_cells(self) -> dict[str, list[Cell]]:
@@ -95,6 +96,19 @@ class SweepPlan:
             for key, cells in self.cells.items()
         }
         return {key: cells for key, cells in missing.items() if cells}
+
+    def read(self, key: str) -> dict[str, ProbabilityTable]:
+        """Return the optimization and test rows of a table that is there.
+
+        Raises
+        ------
+        TableError
+            A file is missing, damaged or another one than the sweep was planned with.
+        """
+        source = self.sources[key][0]
+        if isinstance(source, GivenTable):
+            return source.read()
+        return ProbabilityStore.under(self.output).read(key)
 
     @property
     def has_work(self) -> bool:
@@ -109,12 +123,12 @@ class SweepPlan:
     @property
     def n_tables(self) -> int:
         """Number of tables in the sweep."""
-        return len(self.requests)
+        return len(self.sources)
 
     @property
     def n_cells(self) -> int:
         """Number of cells in the sweep."""
-        return sum(map(len, self.requests.values())) * len(self.variants)
+        return sum(map(len, self.sources.values())) * len(self.variants)
 
     @property
     def n_failed(self) -> int:
@@ -162,16 +176,21 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
         A model or task is not known, or a file of earlier work is damaged.
     """
     store, archive = ProbabilityStore.under(output), Archive(output)
-    plan = SweepPlan(config=config, output=output, requests={}, cells={}, ended={})
+    plan = SweepPlan(config=config, output=output, sources={}, cells={}, ended={})
+    digests: dict[str, Mapping[str, str] | None] = {}
+    for given in given_tables(config) if config.tables else ():
+        key = content_key({"digests": given.digests})
+        plan.sources.setdefault(key, []).append(given)
+        digests[key] = given.digests
     known: dict[Any, Any] = {}
-    for request in table_requests(config):
+    for request in () if config.tables else table_requests(config):
         key = request_key(request, known=known)
-        plan.requests.setdefault(key, []).append(request)
+        plan.sources.setdefault(key, []).append(request)
         plan.texts[key] = texts_key(request, known=known)
-    for key in plan.requests:
-        digests = store.digests(key)
-        if digests is not None:
-            plan.cells[key] = plan.cells_on(key, digests)
+        digests[key] = store.digests(key)
+    for key, both in digests.items():
+        if both is not None:
+            plan.cells[key] = plan.cells_on(key, both)
             records = archive.load([cell.key for cell in plan.cells[key]]).records
             plan.ended.update(
                 (key, record)

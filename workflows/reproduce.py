@@ -24,7 +24,7 @@ from tracking.environment import DISTRIBUTION
 from workflows.cells import Cell, TableRequest, table_requests
 from workflows.config.sweep import SweepConfig
 from workflows.parallel import one_thread
-from workflows.tables import ProbabilityStore
+from workflows.tables import ProbabilityStore, given_tables
 from workflows.tuning.cell import compute_cell, failed_record
 
 __all__ = [
@@ -128,7 +128,7 @@ def requirements_of(record: CellRecord) -> str:
 
 
 def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
-    """Return the tables of a cell from the scored ones of `runs`, by their recorded hashes.
+    """Return the tables of a cell by their recorded hashes: scored in `runs`, or given to it.
 
     Raises
     ------
@@ -140,6 +140,10 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
     for key in sorted(path.parent.name for path in store.root.glob("*/scoring.json")):
         if store.digests(key) == wanted:
             return store.read(key)
+    for config in _sweeps_of(record, runs):
+        for given in given_tables(config):
+            if given.digests == wanted:
+                return given.read()
     return None
 
 

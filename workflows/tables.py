@@ -1,22 +1,201 @@
-"""The probability tables on disk: scored once, read for ever after."""
+"""Probability tables: those that are given, and the store of those that a sweep scores."""
 
 from __future__ import annotations
 
+import glob
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from filelock import FileLock
 from pydantic import TypeAdapter
 
+from dcs.data.importers import read_tables, table_sources
+from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
-from dcs.errors import TableError
+from dcs.errors import ConfigError, TableError
 from dcs.io import atomic_write_text, read_json
 from dcs.messages import one_line
-from dcs.prompting import SPLITS
+from dcs.prompting import SPLITS, Shots, parse_shots
+from dcs.seeds import derive_seed
+from workflows.config.sweep import SweepConfig, TableChoice
 
-__all__ = ["ProbabilityStore", "Scoring"]
+__all__ = ["GivenTable", "ProbabilityStore", "Scoring", "given_tables", "split_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTable:
+    """A table that somebody has made, and what becomes of its rows.
+
+    Attributes
+    ----------
+    paths : tuple of pathlib.Path
+        A source of tables, or those of the optimization and of the test rows.
+    model, task : str
+        By its provenance, or else the name of the file.
+    shots : int, "N" or None
+        Demonstrations per prompt; None where the table does not say.
+    seed : int
+        Root seed of the cells, and of the rows held out.
+    held_out : float
+        Share of the rows that become test rows where the source does not tell them apart.
+    digests : dict of str to str
+        Content hash of the rows of each split.
+    """
+
+    paths: tuple[Path, ...]
+    model: str
+    task: str
+    shots: Shots | None
+    seed: int
+    held_out: float
+    digests: dict[str, str]
+
+    @property
+    def label(self) -> str:
+        """A short name for people."""
+        return f"{' and '.join(path.name for path in self.paths)} seed {self.seed}"
+
+    def read(self) -> dict[str, ProbabilityTable]:
+        """Return the optimization and the test rows.
+
+        Raises
+        ------
+        TableError
+            The source cannot be read, or is another one than was planned with.
+        """
+        tables = split_rows(self.paths, seed=self.seed, held_out=self.held_out)
+        if {split: table.digest for split, table in tables.items()} != self.digests:
+            raise TableError(
+                f"{self.paths[0]}: changed since the sweep began; run the same command again"
+            )
+        return tables
+
+
+def split_rows(
+    paths: Sequence[Path], *, seed: int, held_out: float
+) -> dict[str, ProbabilityTable]:
+    """Return the rows to tune on and those for the final figures.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        A source of tables, or those of the optimization and of the test rows.
+    seed : int
+        Root seed of the rows held out.
+    held_out : float
+        Their share, where the source does not tell them apart.
+
+    Returns
+    -------
+    dict of str to ProbabilityTable
+        By split: ``optimization`` and ``test``.
+
+    Raises
+    ------
+    TableError
+        A source cannot be read, or two have different classes.
+    """
+    return _held_out(_read(paths), seed=seed, share=held_out)
+
+
+def _read(paths: Sequence[Path]) -> dict[str, ProbabilityTable]:
+    tables = read_tables(paths[0])
+    if len(paths) == 1:
+        return tables
+    table, others = tables["optimization"], read_tables(paths[1])
+    test = others.get("test", others["optimization"])
+    if test.classes != table.classes:
+        raise TableError(
+            f"{paths[1]}: classes are {', '.join(test.classes)}; those of the table to tune are "
+            f"{', '.join(table.classes)}, and both must be the same in the same order"
+        )
+    return {"optimization": table, "test": test}
+
+
+def _held_out(
+    tables: dict[str, ProbabilityTable], *, seed: int, share: float
+) -> dict[str, ProbabilityTable]:
+    """Return tables of both splits, the test rows drawn from the others if there are none."""
+    if "test" in tables:
+        return tables
+    table = tables["optimization"]
+    parts = stratified_split(
+        table.labels,
+        {"optimization": 1.0 - share, "test": share},
+        seed=derive_seed(seed, "held-out"),
+    )
+    return {split: table.subset(rows, split=split) for split, rows in parts.items()}
+
+
+def given_tables(config: SweepConfig) -> list[GivenTable]:
+    """Return every table that a sweep is given, once for each seed.
+
+    A folder with both optimization and test rows that says the seed of its demonstrations is the
+    table of that seed alone; all others are there for each seed of the sweep.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Raises
+    ------
+    ConfigError
+        A pattern matches nothing.
+    TableError
+        A source cannot be read.
+    """
+    found: list[GivenTable] = []
+    for paths in _sources(config.tables):
+        tables = _read(paths)
+        origin, name = tables["optimization"].provenance, _name(paths[0])
+        own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
+        for seed in config.seeds if own is None else (own,):
+            split = _held_out(tables, seed=seed, share=config.held_out)
+            found.append(
+                GivenTable(
+                    paths,
+                    model=origin.model or name,
+                    task=origin.task or name,
+                    shots=None if origin.shots is None else parse_shots(str(origin.shots)),
+                    seed=seed,
+                    held_out=config.held_out,
+                    digests={part: table.digest for part, table in split.items()},
+                )
+            )
+    alike = Counter((given.model, given.task, given.shots, given.seed) for given in found)
+    return [
+        replace(given, task=_name(given.paths[0]))
+        if alike[given.model, given.task, given.shots, given.seed] > 1
+        else given
+        for given in found
+    ]
+
+
+def _name(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem
+
+
+def _sources(choices: Sequence[TableChoice]) -> Iterator[tuple[Path, ...]]:
+    """Yield what patterns and folders stand for; pairs as they are."""
+    seen: set[tuple[Path, ...]] = set()
+    for choice in choices:
+        if not isinstance(choice, str):
+            pair = tuple(Path(each).expanduser() for each in choice)
+            found = [pair]
+        else:
+            path = str(Path(choice).expanduser())
+            matching = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
+            if not matching:
+                raise ConfigError(f"tables: {choice} matches no file or folder")
+            found = [(each,) for one in matching for each in table_sources(one)]
+        for paths in found:
+            if paths not in seen:
+                seen.add(paths)
+                yield paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
 from tests.tracking.paper_cells import paper_cells
 from tracking import Recorder
-from workflows.config.sweep import TunerSettings
-from workflows.tuning.cell import table_cells, tune_cells
+from workflows.cells import Cell
+from workflows.tuning.cell import compute_cell
 
 __all__ = ["prepare"]
 
@@ -104,13 +104,18 @@ def _tuned(path: Path) -> None:
     """Record a scheme for reviews, as `dcs tune` does, by a method that takes no time."""
     probs, labels = _biased()
     table = ProbabilityTable.from_arrays(probs, labels, classes=CLASSES)
-    cells = table_cells(
-        table, table, name="reviews", methods=("logistic",), tuner=TunerSettings(), seed=0
+    cell = Cell(
+        model="reviews",
+        task="reviews",
+        shots=None,
+        seed=0,
+        method="logistic",
+        tuner=None,
+        optimization_digest=table.digest,
+        test_digest=table.digest,
     )
-    records = tune_cells(cells, table, table, sweep="tune", output=path.parent)
     with Recorder(output=path.parent, experiment="tune", sweep_key="s1") as recorder:
-        for record in records:
-            recorder.record(record)
+        recorder.record(compute_cell(cell, table, table, sweep="tune"))
 
 
 _FILES: Final[dict[str, Callable[[Path], None]]] = {

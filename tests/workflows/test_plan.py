@@ -39,7 +39,7 @@ TABLES = {"optimization": biased_table(100), "test": biased_table(60, seed=1)}
 
 def _score(output: Path, plan: SweepPlan, seeds: set[int], seconds: float = 8.0) -> None:
     """Put tables where scoring would."""
-    for key, (request, *_) in plan.requests.items():
+    for key, (request, *_) in plan.sources.items():
         if request.seed in seeds:
             ProbabilityStore.under(output).write(
                 key, TABLES, model=request.model, seconds=seconds, gpus=0.5
@@ -85,7 +85,7 @@ def test_finished_cells_come_in_the_order_of_the_configuration(tmp_path):
     plan = plan_sweep(CONFIG, tmp_path)
     _score(tmp_path, plan, {0, 1})
     expected = []
-    for key, (request, *_) in plan.requests.items():
+    for key, (request, *_) in plan.sources.items():
         digests = ProbabilityStore.under(tmp_path).digests(key)
         expected += [cell.key for cell in cells_of(request, CONFIG, digests)]
     archive = Archive(tmp_path)
@@ -151,4 +151,4 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
 
 def test_a_key_of_a_request_is_that_of_its_plan(tmp_path):
     plan = plan_sweep(CONFIG, tmp_path)
-    assert [request_key(request) for (request,) in plan.requests.values()] == list(plan.requests)
+    assert [request_key(request) for (request,) in plan.sources.values()] == list(plan.sources)

@@ -29,7 +29,7 @@ from tracking.results.frames import (
 )
 from tracking.results.settings import axes_of
 from tracking.store.runs import cell_name
-from workflows.cells import Cell, TableRequest, Variant
+from workflows.cells import Cell, Source, Variant
 from workflows.cli.console import console, duration, new_table
 from workflows.cli.scoring import announce
 from workflows.plan import SweepPlan
@@ -68,24 +68,22 @@ def rest_of(plan: SweepPlan) -> Work:
     """Judge the missing tables by scored ones of their model, missing cells by finished ones."""
     store = ProbabilityStore.under(plan.output)
     scored = [
-        (_of_table(plan.requests[key][0]), scoring)
+        (_of_table(plan.sources[key][0]), scoring)
         for key in plan.cells
         if (scoring := store.scoring(key))
     ]
     computed = [
-        (_of_cell(cell.task, Variant.of(cell)), _cpu_seconds(record))
+        (_of_cell(cell.task, cell.variant), _cpu_seconds(record))
         for record in plan.ended.values()
         if record.finished and (cell := Cell.from_identity(record.identity))
     ]
     tables = [_of_table(request) for request in plan.missing_tables.values()]
     cells = [
-        _of_cell(cell.task, Variant.of(cell))
-        for some in plan.missing_cells.values()
-        for cell in some
+        _of_cell(cell.task, cell.variant) for some in plan.missing_cells.values() for cell in some
     ] + [
         _of_cell(request.task, variant)
         for key in plan.missing_tables
-        for request in plan.requests[key]
+        for request in plan.sources[key]
         for variant in plan.variants
     ]
     return Work(
@@ -107,7 +105,7 @@ def _total(rest: Iterable[Likeness], done: Iterable[tuple[Likeness, float]]) -> 
     return sum(next((means[kind] for kind in each if kind in means), math.nan) for each in rest)
 
 
-def _of_table(request: TableRequest) -> Likeness:
+def _of_table(request: Source) -> Likeness:
     model, task, shots = request.model, request.task, str(request.shots)
     return [(model, task, shots), (model, task), (model,)]
 
@@ -137,7 +135,7 @@ def show_plan(plan: SweepPlan) -> None:
     """Print the cells of a sweep: what is finished, what is missing, how long that may take."""
     variants = plan.variants
     tables: dict[tuple[str, str], Counter[str]] = {}
-    for key, requests in plan.requests.items():
+    for key, requests in plan.sources.items():
         for request in requests:
             count = tables.setdefault((request.model, request.task), Counter())
             count["tables"] += request is requests[0]

@@ -93,14 +93,15 @@ def _tables(
     rescore: bool,
 ) -> Tables:
     """Return the tables: given, stored, or scored again."""
-    from workflows.cli.tables import split_rows
+    from workflows.cli.tables import HELD_OUT
     from workflows.reproduce import request_of, scored_tables, stored_tables
+    from workflows.tables import split_rows
 
     if test is not None if table is None else rescore:
         raise ConfigError("--test needs --table, and --rescore excludes it; see --help")
     if table is not None:
-        parts = split_rows(table, test, seed=record.identity["seed"])
-        return dict(zip(("optimization", "test"), parts, strict=True))
+        paths = [table] if test is None else [table, test]
+        return split_rows(paths, seed=record.identity["seed"], held_out=HELD_OUT)
     stored = stored_tables(record, runs)
     if stored is not None and not rescore:
         console.print("tables: stored, unchanged since they were scored")

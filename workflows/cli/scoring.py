@@ -51,11 +51,11 @@ def generate(
     OPENAI_API_KEY.
     """
     from workflows.cells import request_key, table_requests
-    from workflows.config.sweep import TablesConfig, configured
+    from workflows.config.sweep import PromptsConfig, configured
     from workflows.tables import ProbabilityStore
 
     config = configured(
-        TablesConfig,
+        PromptsConfig,
         {},
         source="command line",
         sets=settings or (),

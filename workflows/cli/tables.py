@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dcs.evaluation.uncertainty import Interval
     from workflows.config.sweep import TunerSettings
 
-__all__ = ["ImportCommand", "apply", "evaluate", "import_", "split_rows", "tune"]
+__all__ = ["ImportCommand", "apply", "evaluate", "import_", "tune"]
 
 #: Share of the rows that is held out for the final figures when no test table is given.
 HELD_OUT = 0.3
@@ -194,10 +194,10 @@ def tune(
     is written to OUTPUT/TABLE-METHOD/scheme.json, all that was tried to MLflow.
     """
     from dcs.io import content_key
-    from tracking.results.figures import cell_figures
     from workflows.cli.overview import results_tables
-    from workflows.config.sweep import TuneConfig, configured
-    from workflows.tuning.cell import table_cells, tune_cells
+    from workflows.cluster.sweep import run_here
+    from workflows.config.sweep import SweepConfig, TuneConfig, configured
+    from workflows.plan import plan_sweep
     from workflows.tuning.study import certify as prove
 
     config = configured(
@@ -211,12 +211,25 @@ def tune(
         tuner__max_cobias=max_cobias,
     )
     tuner = config.tuner
-    optimization, held_out = split_rows(table, test, seed=seed)
-    _check(method, tuner, optimization, table=table, certify=certify)
     name = table.name if table.is_dir() else table.stem
-    cells = table_cells(
-        optimization, held_out, name=name, methods=("icl", method), tuner=tuner, seed=seed
+    _check(method, tuner, certify=certify)
+    sweep = SweepConfig(
+        name="tune",
+        tables=(str(table) if test is None else (str(table), str(test)),),
+        held_out=HELD_OUT,
+        methods=("icl", method),
+        seeds=(seed,),
+        tuner=tuner,
+        tracking=config.tracking,
     )
+    plan = plan_sweep(sweep, output, retry_failed=True)
+    ((key, cells),) = plan.cells.items()
+    rows, held_out = plan.read(key).values()
+    if certify and rows.n_classes > MOST_CERTIFIED:
+        raise ConfigError(
+            f"--certify: {table} has {rows.n_classes} classes, and exhaustive search takes "
+            f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
+        )
     with recording(
         tracking_uri,
         output=output,
@@ -227,12 +240,7 @@ def tune(
         run_name=name,
     ) as recorder:
         with share_bar(f"tuning {method}") as progress:
-            records = tune_cells(
-                cells, optimization, held_out, sweep="tune", output=output, progress=progress
-            )
-        for record in records:
-            drawn = config.tracking.figures == "all"
-            recorder.record(record, cell_figures(record) if drawn else None)
+            records = run_here(plan, recorder, progress)
         with console.status("recording in MLflow"):
             report = recorder.finish()
 
@@ -245,7 +253,7 @@ def tune(
     sentences = scheme.explain()
     if certify:
         with console.status("searching exhaustively"):
-            gap = prove(optimization, dcs.get_method(method), records[-1], settings=tuner)
+            gap = prove(rows, dcs.get_method(method), records[-1], settings=tuner)
         sentences.append(f"Z {found['opt/z']:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
     console.print(
@@ -275,15 +283,8 @@ def tune(
     )
 
 
-def _check(
-    method: str,
-    tuner: TunerSettings,
-    rows: dcs.ProbabilityTable,
-    *,
-    table: Path,
-    certify: bool,
-) -> None:
-    """Refuse before any work what cannot be done with a table."""
+def _check(method: str, tuner: TunerSettings, *, certify: bool) -> None:
+    """Refuse before any work what cannot be done."""
     searches = dcs.get_method(method).searches
     if method in ("icl", "contextual"):
         raise ConfigError(
@@ -294,11 +295,6 @@ def _check(
             "--certify proves the one search of a study with dcs, dnip or furud; "
             "add --set tuner.protocol=study, or leave --certify out"
         )
-    if certify and rows.n_classes > MOST_CERTIFIED:
-        raise ConfigError(
-            f"--certify: {table} has {rows.n_classes} classes, and exhaustive search takes "
-            f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
-        )
 
 
 def _changes(*changes: tuple[float, float]) -> str:
@@ -306,38 +302,6 @@ def _changes(*changes: tuple[float, float]) -> str:
     return ", ".join(
         f"{title} {100 * by:+.1f} points ({sentence_of_chance(p)})"
         for title, (by, p) in zip(("accuracy", "COBias"), changes, strict=True)
-    )
-
-
-def split_rows(
-    table: Path, test: Path | None, *, seed: int
-) -> tuple[dcs.ProbabilityTable, dcs.ProbabilityTable]:
-    """Return the rows to tune on and those for the final figures: given, or held out."""
-    from dcs.data.importers import read_tables
-    from dcs.data.splits import stratified_split
-    from dcs.seeds import derive_seed
-
-    tables = read_tables(table)
-    optimization = tables["optimization"]
-    held_out = tables.get("test")
-    if test is not None:
-        held_out = dcs.ProbabilityTable.read(test)
-        if held_out.classes != optimization.classes:
-            raise TableError(
-                f"{test}: classes are {', '.join(held_out.classes)}; those of the table to tune "
-                f"are {', '.join(optimization.classes)}, and both must be the same in the same "
-                "order"
-            )
-    if held_out is not None:
-        return optimization, held_out
-    parts = stratified_split(
-        optimization.labels,
-        {"optimization": 1.0 - HELD_OUT, "test": HELD_OUT},
-        seed=derive_seed(seed, "held-out"),
-    )
-    return (
-        optimization.subset(parts["optimization"], split="optimization"),
-        optimization.subset(parts["test"], split="test"),
     )
 
 

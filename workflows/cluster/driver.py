@@ -329,7 +329,7 @@ class Driver:
             waiting = self._waiting[0]
             if waiting.tables is None:
                 # Put here and not by the actor, whose node may leave before the cells are done.
-                waiting.tables = ray.put(self._store.read(waiting.key))
+                waiting.tables = ray.put(self._plan.read(waiting.key))
             width = self._width(waiting.cells[0])
             cell = waiting.cells.popleft()
             running = task.remote(

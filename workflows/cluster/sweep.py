@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tracking import CellRecord, Recorder
@@ -11,7 +12,7 @@ from workflows.tables import ProbabilityStore
 if TYPE_CHECKING:
     from workflows.cluster.driver import SweepProgress
 
-__all__ = ["run_sweep"]
+__all__ = ["run_here", "run_sweep"]
 
 
 def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> list[CellRecord]:
@@ -47,10 +48,66 @@ def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> l
         for record, figures in Driver(plan, progress).run():
             recorder.record(record, figures)
             records[record.key] = record
+    return _in_order(records, plan)
+
+
+def run_here(
+    plan: SweepPlan, recorder: Recorder, progress: Callable[[float], None]
+) -> list[CellRecord]:
+    """Do what a plan over given tables says is missing in this process, without Ray.
+
+    Parameters
+    ----------
+    plan : SweepPlan
+        From :func:`plan_sweep`.
+    recorder : Recorder
+        As in :func:`run_sweep`.
+    progress : callable
+        Called with the share done of the cell at work, 0..1.
+
+    Returns
+    -------
+    list of CellRecord
+        All cells, in the order of the configuration.
+
+    Raises
+    ------
+    DCSError
+        A cell cannot be computed.
+    """
+    from tracking.results.figures import cell_figures
+    from workflows.config.storage import StudyStorage
+    from workflows.tuning.cell import compute_cell
+
+    storage = StudyStorage.chosen(plan.config.optuna_storage)
+    if storage is not None:
+        storage.check()
+    records = {**plan.ended}
+    for record in plan.ended.values():
+        recorder.record(record)
+    for key, cells in plan.missing_cells.items():
+        tables = plan.read(key)
+        for cell in cells:
+            record = compute_cell(
+                cell,
+                tables["optimization"],
+                tables["test"],
+                sweep=plan.config.name,
+                progress=progress,
+                storage=storage,
+            )
+            drawn = plan.config.tracking.figures == "all"
+            recorder.record(record, cell_figures(record) if drawn else None)
+            records[record.key] = record
+    return _in_order(records, plan)
+
+
+def _in_order(records: Mapping[str, CellRecord], plan: SweepPlan) -> list[CellRecord]:
+    """Return records as the configuration orders them, whatever order they ended in."""
     store = ProbabilityStore.under(plan.output)
     order = (
         cell.key
-        for key in plan.requests
+        for key in plan.sources
         for cell in plan.cells.get(key) or plan.cells_on(key, store.digests(key) or {})
     )
     return [records[key] for key in dict.fromkeys(order)]

@@ -17,6 +17,7 @@ from workflows.config.tuner import FixedObjective, TunerSettings
 __all__ = [
     "ABLATED",
     "GRID",
+    "TABLE_GRID",
     "AxisValues",
     "SizeChoice",
     "differences",
@@ -28,6 +29,8 @@ __all__ = [
 
 #: The axes that decide which cells there are whatever is ablated, outermost first.
 GRID: Final = ("models", "tasks", "shots", "seeds", "methods")
+#: Those of a sweep over tables, which say the others themselves.
+TABLE_GRID: Final = ("seeds", "methods")
 
 
 def _size(value: Any) -> Any:

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    PlainValidator,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from dcs.errors import ConfigError, InvalidInputError
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
@@ -20,6 +27,7 @@ from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
 from workflows.config.axes import (
     GRID,
+    TABLE_GRID,
     AxisValues,
     SizeChoice,
     differences,
@@ -40,7 +48,7 @@ __all__ = [
     "FixedObjective",
     "ScoringSettings",
     "SweepConfig",
-    "TablesConfig",
+    "PromptsConfig",
     "TrackingSettings",
     "TuneConfig",
     "TunerSettings",
@@ -53,8 +61,23 @@ __all__ = [
 Model = TypeVar("Model", bound=Strict)
 
 
-class TablesConfig(Strict):
-    """Which prompts are scored with which models: all of `dcs generate`, and half of a sweep.
+def _table_choice(value: Any) -> str | tuple[str, str]:
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, (list, tuple)) and [type(each) for each in value] == [str, str]:
+        return value[0], value[1]
+    raise ValueError(
+        f"{show(value)} is neither a path or pattern such as folder/*.parquet, nor a pair "
+        "[OPTIMIZATION, TEST]"
+    )
+
+
+#: A path or pattern of tables, or those of the optimization and the test rows.
+TableChoice = Annotated[str | tuple[str, str], PlainValidator(_table_choice)]
+
+
+class PromptsConfig(Strict):
+    """Which prompts are scored with which models: all of `dcs generate`, and part of a sweep.
 
     Attributes
     ----------
@@ -118,13 +141,20 @@ class TuneConfig(Strict):
     tracking: TrackingSettings = TrackingSettings()
 
 
-class SweepConfig(TablesConfig, TuneConfig):
+class SweepConfig(PromptsConfig, TuneConfig):
     """A grid of models x tasks x shots x seeds x methods x ablations, and how a cell is tuned.
 
     Attributes
     ----------
     name : str
         Name of the sweep and of its MLflow experiment.
+    tables : tuple of str or pair of str
+        Probability tables in the place of prompts: paths, folders, patterns, or pairs of the
+        optimization and the test rows; what :func:`dcs.data.importers.read_tables` takes. Where
+        there are any, no model is loaded: model, task and shots are as the tables say.
+    held_out : float
+        Share of the rows of a table that become its test rows where it does not tell them apart,
+        another draw for each seed.
     methods : tuple of str
         Correction methods; ``icl`` is the uncorrected model.
     objectives : tuple of str or FixedObjective
@@ -143,6 +173,9 @@ class SweepConfig(TablesConfig, TuneConfig):
         password.
     """
 
+    tasks: tuple[str, ...] = ()
+    tables: tuple[TableChoice, ...] = ()
+    held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: tuple[str, ...] = method_names()
     limit: int | None = Field(default=None, ge=20)
@@ -179,6 +212,8 @@ class SweepConfig(TablesConfig, TuneConfig):
 
     @model_validator(mode="after")
     def _values_go_together(self) -> SweepConfig:
+        if not self.tasks and not self.tables:
+            raise ValueError("needs tasks whose prompts are scored, or tables")
         variants = self.variants
         if not variants:
             raise ValueError(
@@ -212,7 +247,7 @@ class SweepConfig(TablesConfig, TuneConfig):
     def axis_values(self) -> dict[str, tuple[Any, ...]]:
         """The values of every axis, outermost first."""
         return {
-            **{name: getattr(self, name) for name in GRID},
+            **{name: getattr(self, name) for name in (TABLE_GRID if self.tables else GRID)},
             "objectives": self.objectives or (self.tuner.objective,),
             **self.axes,
             "optimization_sizes": self.optimization_sizes,

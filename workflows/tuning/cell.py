@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from dcs.data.splits import stratified_choice
@@ -13,21 +12,19 @@ from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
 from dcs.messages import redact
-from dcs.prompting import parse_shots
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.methods import get_method
-from tracking import Archive, CellRecord, collect_provenance, trace_rows
+from tracking import CellRecord, collect_provenance, trace_rows
 from tracking.results.figures.cells import class_histograms
-from workflows.cells import Cell, effective_settings
+from workflows.cells import Cell
 from workflows.config.storage import StudyStorage
-from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process, one_thread
 from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
 from workflows.tuning.trials import Fitted, StoredStudy, Tuning
 
-__all__ = ["compute_cell", "failed_record", "optimization_rows", "table_cells", "tune_cells"]
+__all__ = ["compute_cell", "failed_record", "optimization_rows"]
 
 
 @one_thread()
@@ -213,91 +210,3 @@ def _seeds(cell: Cell) -> dict[str, int]:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def table_cells(
-    optimization: ProbabilityTable,
-    test: ProbabilityTable,
-    *,
-    name: str,
-    methods: Sequence[str],
-    tuner: TunerSettings,
-    seed: int,
-) -> list[Cell]:
-    """Return the cells of a table, one per method.
-
-    Parameters
-    ----------
-    optimization, test : ProbabilityTable
-        Rows to tune on, and rows for the final figures.
-    name : str
-        Stands for model or task where the table's provenance does not say.
-    methods : sequence of str
-        Method names.
-    tuner : TunerSettings
-        How methods that have something to tune are tuned.
-    seed : int
-        Root seed.
-
-    Returns
-    -------
-    list of Cell
-        In the order of `methods`.
-
-    Raises
-    ------
-    ConfigError
-        A method is not known.
-    """
-    origin = optimization.provenance
-    return [
-        Cell(
-            model=origin.model or name,
-            task=origin.task or name,
-            shots=None if origin.shots is None else parse_shots(origin.shots),
-            seed=seed,
-            method=method,
-            tuner=effective_settings(get_method(method), tuner),
-            optimization_digest=optimization.digest,
-            test_digest=test.digest,
-        )
-        for method in methods
-    ]
-
-
-def tune_cells(
-    cells: Sequence[Cell],
-    optimization: ProbabilityTable,
-    test: ProbabilityTable,
-    *,
-    sweep: str,
-    output: Path,
-    progress: Callable[[float], None] | None = None,
-) -> list[CellRecord]:
-    """Compute the cells that are not finished yet, one after the other.
-
-    Parameters
-    ----------
-    cells : sequence of Cell
-        From :func:`table_cells`.
-    optimization, test : ProbabilityTable
-        The tables that the cells were made of.
-    sweep : str
-        The sweep the records are filed under.
-    output : pathlib.Path
-        Folder of earlier work.
-    progress : callable, optional
-        Called with the share done of the cell at work, 0..1.
-
-    Returns
-    -------
-    list of CellRecord
-        One per cell, in their order.
-    """
-    archive = Archive(output)
-    finished = archive.finished([cell.key for cell in cells])
-    return [
-        finished.get(cell.key)
-        or compute_cell(cell, optimization, test, sweep=sweep, progress=progress)
-        for cell in cells
-    ]

@@ -6,11 +6,11 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.workflows.conftest import biased_table
-from workflows.cells import TableRequest
+from workflows.cells import Cell, TableRequest
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import one_thread
-from workflows.tuning.cell import compute_cell, table_cells
+from workflows.tuning.cell import compute_cell
 from workflows.tuning.trials import run_trials
 
 
@@ -46,7 +46,16 @@ def test_it_ends_with_its_block_however_that_ends():
 def test_cells_have_one():
     table = biased_table(60)
     tuner = TunerSettings(protocol="study", trials=1, budget=1000)
-    (cell,) = table_cells(table, table, name="x", methods=["dcs"], tuner=tuner, seed=0)
+    cell = Cell(
+        model="x",
+        task="x",
+        shots=None,
+        seed=0,
+        method="dcs",
+        tuner=tuner,
+        optimization_digest=table.digest,
+        test_digest=table.digest,
+    )
     seen = []
     compute_cell(cell, table, table, sweep="x", progress=lambda share: seen.append(threads()))
     assert seen == [{1}]

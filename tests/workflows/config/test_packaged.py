@@ -21,7 +21,8 @@ def _load(name: str, **overrides: object) -> SweepConfig:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_runs_on_the_small_model(name):
-    config = _load(name, models=["tiny_lm"], limit=60)
+    tables = ["my.parquet"] if name == "results" else None
+    config = _load(name, models=["tiny_lm"], limit=60, tables=tables)
     assert (config.name, config.models) == (name, ("tiny_lm",))
     assert variants_of(config)
 

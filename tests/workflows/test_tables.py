@@ -1,0 +1,138 @@
+"""Sweeps over tables that are given: what becomes of their rows, and of the cells on them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcs.data.table import ProbabilityTable, Provenance
+from dcs.errors import ConfigError, TableError
+from tests.workflows.conftest import biased_table
+from tracking import Archive, Recorder
+from workflows.cluster.driver import Silent
+from workflows.cluster.sweep import run_here, run_sweep
+from workflows.config.sweep import SweepConfig
+from workflows.plan import plan_sweep
+from workflows.tables import GivenTable, given_tables
+
+UNNAMED = Provenance()
+
+
+def config(*tables: object, **settings: object) -> SweepConfig:
+    """Return a sweep over tables whose cells take no time."""
+    values = {"name": "given", "methods": ["icl", "batch"], "tracking": {"figures": "none"}}
+    return SweepConfig.model_validate(values | {"tables": tables} | settings)
+
+
+def write(path: Path, n_rows: int = 120, *, seed: int = 0, **origin: object) -> ProbabilityTable:
+    """Write a biased table with the provenance given."""
+    table = biased_table(n_rows, seed=seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = dataclasses.replace(table, provenance=Provenance(**origin))
+    table.write(path)
+    return table
+
+
+def who(given: GivenTable) -> tuple[object, ...]:
+    return given.model, given.task, given.shots, given.seed
+
+
+def test_rows_are_held_out_for_each_seed(tmp_path):
+    table = write(tmp_path / "my.parquet", task="moods", model="toy", shots="1")
+    first, second = given_tables(config(str(tmp_path / "*.parquet"), seeds=[0, 1], held_out=0.25))
+    assert [who(first), who(second)] == [("toy", "moods", 1, 0), ("toy", "moods", 1, 1)]
+    assert first.digests != second.digests
+    parts = first.read()
+    assert (parts["optimization"].n_rows, parts["test"].n_rows) == (90, 30)
+    assert {*parts["optimization"].ids, *parts["test"].ids} == {*table.ids}
+
+
+def test_every_kind_of_source_is_taken(tmp_path):
+    one = write(tmp_path / "one.parquet")
+    np.savez(tmp_path / "two.npz", probs=one.probs, labels=one.labels)
+    folder = tmp_path / "trec_toy_shot1_seed3"
+    folder.mkdir()
+    for name, rows in (("opt.txt", 12), ("test.txt", 9)):
+        lines = [f"{i} {i % 3} 0 0.5 0.3 0.2" for i in range(rows)]
+        (folder / name).write_text("\n".join(lines), encoding="utf-8")
+    given = given_tables(config(str(tmp_path), seeds=[0, 1]))
+    assert [who(each) for each in given] == [
+        ("one", "one", None, 0),
+        ("one", "one", None, 1),
+        # A pair that says its seed is the table of that seed.
+        ("toy", "trec", 1, 3),
+        ("two", "two", None, 0),
+        ("two", "two", None, 1),
+    ]
+    assert [table.n_rows for table in given[2].read().values()] == [12, 9]
+
+
+def test_a_pair_has_the_seeds_of_the_sweep(tmp_path):
+    paths = [tmp_path / "rows.parquet", tmp_path / "more.parquet"]
+    tables = [write(path, seed=i, demonstration_seed=7) for i, path in enumerate(paths)]
+    given = given_tables(config([str(path) for path in paths], seeds=[0, 1]))
+    assert [each.seed for each in given] == [0, 1]
+    for each in given:
+        read = each.read()
+        assert [read[split].digest for split in ("optimization", "test")] == [
+            table.digest for table in tables
+        ]
+
+
+def test_sources_of_one_name_are_told_apart(tmp_path):
+    for i, name in enumerate("ab"):
+        write(tmp_path / f"{name}.parquet", seed=i, task="moods", model="toy")
+    given = given_tables(config(str(tmp_path), str(tmp_path / "a.parquet")))
+    assert [who(each)[:2] for each in given] == [("toy", "a"), ("toy", "b")]
+
+
+@pytest.mark.parametrize("pattern", ["none*.npz", "none.parquet", "empty"])
+def test_what_is_no_table_is_named(tmp_path, pattern):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((ConfigError, TableError), match=str(tmp_path / pattern[:4])):
+        given_tables(config(str(tmp_path / pattern)))
+
+
+def test_a_sweep_over_tables_needs_neither_prompts_nor_ray(tmp_path):
+    """And computes nothing twice."""
+    write(tmp_path / "my.parquet")
+    sweep = config(str(tmp_path / "my.parquet"), seeds=[1, 0])
+    plan = plan_sweep(sweep, tmp_path)
+    assert (plan.n_tables, plan.n_cells, len(plan.missing_tables)) == (2, 4, 0)
+    shares: list[float] = []
+    with Recorder(output=tmp_path, experiment="given", sweep_key="k") as recorder:
+        records = run_here(plan, recorder, shares.append)
+    assert [(r.identity["seed"], r.identity["method"]) for r in records] == [
+        (1, "icl"),
+        (1, "batch"),
+        (0, "icl"),
+        (0, "batch"),
+    ]
+    again = plan_sweep(sweep, tmp_path)
+    assert not again.has_work
+    assert {*Archive(tmp_path).finished()} == {*again.ended} == {r.key for r in records}
+
+
+def test_a_sweep_over_tables_is_the_same_on_ray(cluster, tmp_path):
+    write(tmp_path / "my.parquet")
+    plan = plan_sweep(config(str(tmp_path / "my.parquet"), seeds=[0, 1]), tmp_path)
+    found = []
+    for number, run in enumerate((run_sweep, run_here)):
+        with Recorder(
+            output=tmp_path / str(number), experiment="given", sweep_key="k"
+        ) as recorder:
+            records = run(plan, recorder, Silent() if run is run_sweep else (lambda share: None))
+        found.append([(record.key, record.scheme, record.metrics) for record in records])
+    assert found[0] == found[1]
+
+
+def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
+    path = tmp_path / "my.parquet"
+    write(path)
+    (given,) = given_tables(config(str(path)))
+    write(path, seed=1)
+    with pytest.raises(TableError, match="changed"):
+        given.read()
