@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -35,8 +35,6 @@ __all__ = [
     "texts_key",
     "variants_of",
 ]
-
-V = TypeVar("V")
 
 #: Methods that take nothing from the optimization rows.
 _UNFITTED = frozenset({"icl"})
@@ -103,7 +101,7 @@ class Source(Protocol):
 
 
 @cache
-def _adapter(kind: type[V]) -> TypeAdapter[V]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
@@ -177,9 +175,10 @@ class Cell(Variant):
             It is not that of a cell, or holds settings that are not known.
         """
         try:
-            return _adapter(cls).validate_python(dict(identity))
+            cell: Cell = _adapter(cls).validate_python(dict(identity))
         except ValidationError as error:
             raise ConfigError(f"cell identity: {first_fault(error)}") from None
+        return cell
 
     @property
     def key(self) -> str:
