@@ -10,8 +10,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -100,11 +99,6 @@ class Source(Protocol):
         """Root seed of the cells."""
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """What the cells of one table differ in.
@@ -128,7 +122,7 @@ class Variant:
     @property
     def identity(self) -> dict[str, Any]:
         """All that decides the result, as plain JSON values."""
-        plain: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")
+        plain: dict[str, Any] = _ADAPTERS[type(self)].dump_python(self, mode="json")
         return plain
 
 
@@ -175,7 +169,7 @@ class Cell(Variant):
             It is not that of a cell, or holds settings that are not known.
         """
         try:
-            cell: Cell = _adapter(cls).validate_python(dict(identity))
+            cell: Cell = _ADAPTERS[cls].validate_python(dict(identity))
         except ValidationError as error:
             raise ConfigError(f"cell identity: {first_fault(error)}") from None
         return cell
@@ -198,6 +192,11 @@ class Cell(Variant):
         shots = "" if self.shots is None else f" {self.shots}-shot"
         rows = "" if self.optimization_size is None else f" {self.optimization_size} rows"
         return f"{self.method} {self.task}{shots} seed {self.seed}{rows} {self.model}"
+
+
+_ADAPTERS: Final[dict[type, TypeAdapter[Any]]] = {
+    kind: TypeAdapter(kind) for kind in (Variant, Cell)
+}
 
 
 def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
