@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dcs.data.checks import Named, checked_labels
 from dcs.errors import InvalidInputError
 
 __all__ = [
@@ -41,27 +42,12 @@ def confusion_matrix(
     Raises
     ------
     InvalidInputError
-        When the lengths differ or an index is out of range.
+        When there are no rows, the lengths differ, or an index is out of range.
     """
-    true, predicted = np.asarray(labels), np.asarray(predictions)
-    for name, values in (("labels", true), ("predictions", predicted)):
-        if values.ndim != 1 or not (np.issubdtype(values.dtype, np.integer) or values.size == 0):
-            raise InvalidInputError(
-                f"{name} has shape {values.shape} and type {values.dtype}; a vector of integer "
-                "class indices is needed"
-            )
-        wrong = np.flatnonzero((values < 0) | (values >= n_classes))
-        if wrong.size:
-            raise InvalidInputError(
-                f"{name}: row {wrong[0]} has class index {values[wrong[0]]}; allowed are "
-                f"0..{n_classes - 1}"
-            )
-    if true.shape != predicted.shape:
-        raise InvalidInputError(
-            f"labels has {true.size} rows but predictions has {predicted.size}; "
-            "both must describe the same rows"
-        )
-    cells = true.astype(np.int64) * n_classes + predicted.astype(np.int64)
+    true = checked_labels(labels, n_classes=n_classes)
+    names = Named("predictions")
+    predicted = checked_labels(predictions, n_rows=true.size, n_classes=n_classes, names=names)
+    cells = true * n_classes + predicted
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -40,6 +39,9 @@ from dcs.selection.front import Fitted, Prefer, Preference, Trial, choose
 __all__ = ["PUBLISHED_GRID", "fit_method", "fit_published"]
 
 _TARGETS: Final = 99
+
+_Probs: TypeAlias = NDArray[np.float64]
+_Labels: TypeAlias = NDArray[np.int64]
 
 #: Error weight, beta, tau and D_W.
 _Combination: TypeAlias = tuple[float, float, float, int]
@@ -78,16 +80,6 @@ _PUBLISHED: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Checked arguments."""
-
-    probs: NDArray[np.float64]
-    labels: NDArray[np.int64]
-    classes: tuple[str, ...]
-    content_free: ArrayLike | None
-
-
 def fit_method(
     name: str,
     probs: ArrayLike,
@@ -113,50 +105,49 @@ def fit_method(
         return Fitted(found.scheme)
     if name not in _CALIBRATIONS:
         raise InvalidInputError(f"method {name!r} has no fitter; give it one")
-    rows = _Rows(*checked_rows(probs, labels, classes), content_free)
-    unchanged = (DONT_CHANGE,) * len(rows.classes)
-    return Fitted(
-        CorrectionScheme(rows.classes, unchanged, {"method": name}, _CALIBRATIONS[name](rows))
-    )
+    values, indices, names = checked_rows(probs, labels, classes)
+    calibration = _CALIBRATIONS[name](values, indices, content_free)
+    unchanged = (DONT_CHANGE,) * len(names)
+    return Fitted(CorrectionScheme(names, unchanged, {"method": name}, calibration))
 
 
-def _contextual(rows: _Rows) -> Calibration:
-    if rows.content_free is None:
+def _contextual(probs: _Probs, labels: _Labels, content_free: ArrayLike | None) -> Calibration:
+    if content_free is None:
         raise InvalidInputError(
             "contextual calibration needs content_free: the class probabilities of inputs "
             'without content such as "N/A"; batch calibration needs none'
         )
-    return contextual_calibration(rows.content_free)
+    return contextual_calibration(content_free)
 
 
-def _regression(rows: _Rows, *, balanced: bool) -> Calibration:
+def _regression(probs: _Probs, labels: _Labels, *, balanced: bool) -> Calibration:
     """Fit scikit-learn's logistic regression, as anybody would, on log-probabilities."""
     from sklearn.linear_model import LogisticRegression
 
-    n_classes, present = len(rows.classes), np.unique(rows.labels)
+    n_classes, present = probs.shape[1], np.unique(labels)
     # What is never seen is never predicted.
     matrix, offset = np.zeros((n_classes, n_classes)), np.full(n_classes, -100.0)
     offset[present] = 0.0
     if present.size > 1:
         model = LogisticRegression(max_iter=5000, class_weight="balanced" if balanced else None)
-        model.fit(np.log(np.maximum(rows.probs, DEFAULT_FLOOR)), rows.labels)
+        model.fit(np.log(np.maximum(probs, DEFAULT_FLOOR)), labels)
         # Of two classes only the logit of the second is fitted.
         fitted = present[-len(model.coef_) :]
         matrix[fitted], offset[fitted] = model.coef_, model.intercept_
     return from_arrays("logistic-balanced" if balanced else "logistic", matrix, offset)
 
 
-def _thresholds(rows: _Rows) -> Calibration:
+def _thresholds(probs: _Probs, labels: _Labels) -> Calibration:
     """One threshold per class, all at the same true positive rate, the most accurate such set."""
     # In the manner of Fairlearn's threshold optimiser: a grid of target rates, for every class the
     # threshold that meets it, and the target that serves accuracy best. A row goes to the class
     # that exceeds its threshold by the largest factor.
     levels = 1.0 - np.arange(1, _TARGETS + 1) / (_TARGETS + 1)
-    cuts = np.ones((_TARGETS, len(rows.classes)))
-    for j in np.unique(rows.labels):
-        cuts[:, j] = np.quantile(rows.probs[rows.labels == j, j], levels)
+    cuts = np.ones((_TARGETS, probs.shape[1]))
+    for j in np.unique(labels):
+        cuts[:, j] = np.quantile(probs[labels == j, j], levels)
     cuts = np.maximum(cuts, DEFAULT_FLOOR)
-    hits = [((rows.probs / cut).argmax(axis=1) == rows.labels).mean() for cut in cuts]
+    hits = [((probs / cut).argmax(axis=1) == labels).mean() for cut in cuts]
     return from_offset("thresholds", -np.log(cuts[np.argmax(hits)]))
 
 
@@ -254,16 +245,18 @@ def fit_published(
     return Fitted(scheme, tuple(trials), best, found)
 
 
-#: What is a calibration and nothing else.
-_CALIBRATIONS: Final[dict[str, Callable[[_Rows], Calibration | None]]] = {
-    "icl": lambda rows: None,
-    "batch": lambda rows: batch_calibration(rows.probs),
+#: What is a calibration and nothing else, of probabilities, labels and content-free inputs.
+_CALIBRATIONS: Final[
+    dict[str, Callable[[_Probs, _Labels, ArrayLike | None], Calibration | None]]
+] = {
+    "icl": lambda probs, labels, free: None,
+    "batch": lambda probs, labels, free: batch_calibration(probs),
     "contextual": _contextual,
-    "prior": lambda rows: prior_reweighting(rows.probs, rows.labels),
-    "temperature": lambda rows: fit_calibration(rows.probs, rows.labels, kind="temperature"),
+    "prior": lambda probs, labels, free: prior_reweighting(probs, labels),
+    "temperature": lambda probs, labels, free: fit_calibration(probs, labels, kind="temperature"),
     # A ridge of one row or so only keeps classes without rows finite.
-    "vector": lambda rows: fit_calibration(rows.probs, rows.labels, kind="vector", ridge=1.0),
-    "logistic": lambda rows: _regression(rows, balanced=False),
-    "logistic-balanced": lambda rows: _regression(rows, balanced=True),
-    "thresholds": _thresholds,
+    "vector": lambda probs, labels, free: fit_calibration(probs, labels, kind="vector", ridge=1.0),
+    "logistic": lambda probs, labels, free: _regression(probs, labels, balanced=False),
+    "logistic-balanced": lambda probs, labels, free: _regression(probs, labels, balanced=True),
+    "thresholds": lambda probs, labels, free: _thresholds(probs, labels),
 }

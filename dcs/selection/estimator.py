@@ -141,7 +141,11 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         targets = column_or_1d(y, warn=True)
         self.classes_ = np.unique(targets) if self.labels is None else np.asarray(self.labels)
-        indices = self._indices(targets)
+        if self.classes_.size < 2:
+            raise InvalidInputError(
+                f"y has only one class, {self.classes_[0]!r}; at least two are needed"
+            )
+        indices = self._places(targets.tolist(), "y")
         if self.estimator is None:
             probs = self._normalised(X)
         else:
@@ -223,22 +227,16 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _indices(self, targets: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the places of the targets among the classes."""
-        if self.classes_.size < 2:
-            raise InvalidInputError(
-                f"y has only one class, {self.classes_[0]!r}; at least two are needed"
-            )
-        order = self._order()
-        unknown = [label for label in np.unique(targets).tolist() if label not in order]
+    def _places(self, labels: list[Any], owner: str) -> NDArray[np.int64]:
+        """Return where labels are among the classes."""
+        order = {label: j for j, label in enumerate(self.classes_.tolist())}
+        unknown = [label for label in labels if label not in order]
         if unknown:
             raise InvalidInputError(
-                f"y has the class {unknown[0]!r}, which is not in labels; name every class there"
+                f"{owner} has the class {unknown[0]!r}, which is not in labels; name every class "
+                "there"
             )
-        return np.array([order[label] for label in targets.tolist()], dtype=np.int64)
-
-    def _order(self) -> dict[Any, int]:
-        return {label: j for j, label in enumerate(self.classes_.tolist())}
+        return np.array([order[label] for label in labels], dtype=np.int64)
 
     def _normalised(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
         check_non_negative(probs, type(self).__name__)
@@ -275,12 +273,6 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Return ``predict_proba`` with one column for each of our classes."""
         found = np.asarray(model.predict_proba(X), dtype=np.float64)
-        order = self._order()
         probs = np.zeros((found.shape[0], self.classes_.size))
-        for column, label in enumerate(model.classes_.tolist()):
-            if label not in order:
-                raise InvalidInputError(
-                    f"the classifier knows the class {label!r}, which is not in labels or y"
-                )
-            probs[:, order[label]] = found[:, column]
+        probs[:, self._places(model.classes_.tolist(), "the classifier")] = found
         return probs

@@ -194,62 +194,18 @@ METHODS: Final = (
 
 #: What else people use, for comparison.
 BASELINES: Final = (
-    Method(
-        "batch",
-        "Batch calibration",
-        "Divides by the mean probability of every class; needs no labels.",
-    ),
-    Method(
-        "contextual",
-        "Contextual calibration",
-        "Divides by the probabilities that inputs without content get.",
-    ),
-    Method(
-        "prior",
-        "Prior reweighting",
-        "Moves the mean prediction of every class to its share of the labels.",
-    ),
-    Method(
-        "temperature",
-        "Temperature scaling",
-        "One temperature for all classes; predictions stay as they are.",
-    ),
-    Method(
-        "vector",
-        "Vector scaling",
-        "A scale and an offset of every log-probability, by maximum likelihood.",
-    ),
+    Method("batch", "Batch calibration", "Divides by the mean probability of every class."),
+    Method("contextual", "Contextual calibration", "Divides by what inputs without content get."),
+    Method("prior", "Prior reweighting", "Moves mean predictions to the shares of the labels."),
+    Method("temperature", "Temperature scaling", "One temperature; predictions stay as they are."),
+    Method("vector", "Vector scaling", "A scale and an offset of every log-probability."),
     Method("logistic", "Logistic regression", "Logistic regression on log-probabilities."),
-    Method(
-        "logistic-balanced",
-        "Balanced logistic regression",
-        "The same with every class weighing alike.",
-    ),
-    Method(
-        "thresholds",
-        "Thresholds",
-        "A threshold per class such that all classes have one true positive rate.",
-    ),
-    Method(
-        "published",
-        "Published DCS",
-        "Schedule, grid, split and selection, by accuracy, of the paper's public code.",
-    ),
-    Method(
-        "published-balanced",
-        "Published DCS, balanced",
-        "The same, selected by accuracy minus COBias.",
-    ),
-    Method(
-        "published-long",
-        "Published DCS, long",
-        "As published, with temperatures of up to 300 moves instead of 6.",
-    ),
-    Method(
-        "published-balanced-long",
-        "Published DCS, balanced and long",
-        "The long searches, selected by accuracy minus COBias.",
-    ),
+    Method("logistic-balanced", "Balanced logistic regression", "The same, classes count alike."),
+    Method("thresholds", "Thresholds", "Thresholds at which all true positive rates are alike."),
+    Method("published", "Published DCS", "Schedule, grid and selection of the paper's code."),
+    Method("published-balanced", "Published DCS, balanced", "The same by accuracy minus COBias."),
+    Method("published-long", "Published DCS, long", "As published, with 50 times the moves."),
+    Method("published-balanced-long", "Published DCS, long, balanced", "Both of these."),
 )
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
@@ -79,18 +79,19 @@ def test_order_and_size_of_the_three_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    "abc",
-    [(0, 0, 0), (0.2, 0.2, 1), (0, 0.5, 0.5), (-0.1, 0, 1), (0, 1, 2), (math.nan, 0, 1)],
+    "build",
+    [
+        *(
+            partial(Membership, *abc)
+            for abc in [(0, 0, 0), (0.2, 0.2, 1), (0, 0.5, 0.5), (-0.1, 0, 1), (0, 1, 2)]
+        ),
+        partial(Membership, math.nan, 0, 1),
+        *(partial(Weight, value) for value in [0, -1, 2e6, math.inf, math.nan, True, "0.5"]),
+    ],
 )
-def test_bad_membership_is_refused(abc: tuple[float, float, float]) -> None:
+def test_bad_corrections_are_refused(build: Callable[[], Correction]) -> None:
     with pytest.raises(InvalidInputError):
-        Membership(*abc)
-
-
-@pytest.mark.parametrize("value", [0, -1, 2e6, math.inf, math.nan, True, "0.5"])
-def test_bad_weight_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        Weight(value)
+        build()
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
-"""What cross-validation says of COBias, against tables whose truth is known."""
+"""What cross-validation says of a setting, and what it chooses."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, cobias, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
@@ -20,6 +25,7 @@ from dcs.selection.cross_validation import (
     cobias_noise,
     cross_validate,
     fit_scheme,
+    stratified_folds,
 )
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
@@ -31,6 +37,9 @@ _EQUALISER = Hyperparameters(
 )
 
 _TWO_POINTS = SelectionSettings(betas=(0.3, 1.0))
+
+_VECTOR = Hyperparameters(calibration="vector", averages=4)
+_QUICK = SelectionSettings(candidates=(_VECTOR,), betas=(0.0, 0.3, 1.0), folds=3)
 
 
 def _split_table(
@@ -176,7 +185,7 @@ def test_many_nearly_fair_classes_are_not_made_worse() -> None:
     logits = rng.normal(0.0, 1.0, (9000, 20)) + rng.normal(0.0, 0.2, 20)
     logits[np.arange(9000), labels] += 4.5
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    settings = replace(_TWO_POINTS, candidates=(Hyperparameters(calibration="none"),))
+    settings = replace(_TWO_POINTS, candidates=(Hyperparameters(calibration="none"),), folds=3)
     fitted = fit_scheme(probs[:4200], labels[:4200], settings=settings)
     assert sum(gain(fitted.scheme, probs[4200:], labels[4200:])) > -0.005
 
@@ -209,14 +218,106 @@ def test_with_few_rows_what_a_search_cancels_is_added_again() -> None:
     assert np.mean(corrected) == pytest.approx(np.mean(true), rel=0.3)
 
 
-@pytest.mark.parametrize(
-    ("setting", "share"),
-    [
-        (Hyperparameters(corrections="none"), 0.0),
-        (_EQUALISER, 1.0),
-        (Hyperparameters(prior_rows=100.0), 0.25),
-        (Hyperparameters(prior_rows=100.0, corrections="memberships"), 0.5),
-    ],
-)
-def test_how_far_a_search_follows_the_labels(setting: Hyperparameters, share: float) -> None:
-    assert setting.follows(100) == pytest.approx(share)
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=4, max_size=60), st.integers(2, 4), st.integers(0, 9))
+def test_folds_are_even_in_every_class(labels: list[int], folds: int, seed: int) -> None:
+    place = stratified_folds(labels, folds, seed=seed)
+    for rows in [np.full(len(labels), True), *(np.array(labels) == j for j in range(4))]:
+        counts = np.bincount(place[rows], minlength=folds)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_cross_validation_judges_every_row_by_a_scheme_without_it() -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1.0] * 4, 40)
+    labels = rng.integers(0, 4, 40)
+    # Nothing can be learned here, so anything well above chance would be leakage.
+    judged = cross_validate(probs, labels, Hyperparameters(averages=2), folds=4)
+    assert judged.n_rows == 40
+    assert judged.accuracy < 0.5
+
+
+def test_fit_scheme_finds_a_front_and_repeats_itself() -> None:
+    probs, labels = biased_table(500, 3)
+    names = ("a", "b", "c")
+    seen: list[float] = []
+    found = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1.0)
+    assert len(found.points) == 4
+    assert all(point in found.points for point in found.front)
+    plain = found.points[-1]
+    assert plain.setting is None
+    assert found.chosen.accuracy - found.chosen.cobias > plain.accuracy - plain.cobias
+    assert found.scheme.classes == names
+    assert json.loads(found.scheme.to_json())["provenance"]["setting"]["calibration"] == "vector"
+    again = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names)
+    assert again.scheme == found.scheme
+    assert again.points == found.points
+
+
+def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
+    probs, labels = biased_table(200, 3)
+    useless = Hyperparameters(calibration="temperature", corrections="none")
+    found = fit_scheme(probs, labels, settings=replace(_QUICK, candidates=(useless,)))
+    assert found.chosen.setting is None
+    assert found.scheme.calibration is None
+    always = replace(_QUICK, candidates=(useless,), keep_uncorrected=False)
+    assert fit_scheme(probs, labels, settings=always).chosen.setting is not None
+
+
+def test_fixed_settings_compete_with_the_beta_they_have() -> None:
+    probs, labels = biased_table(700, 3)
+    useless = Hyperparameters(calibration="temperature", corrections="none")
+    good = replace(_VECTOR, beta=0.6)
+    settings = replace(_QUICK, candidates=(useless,), fixed=(good,))
+    found = fit_scheme(probs, labels, settings=settings)
+    assert found.chosen.setting == good
+    assert {point.setting for point in found.points} == {good, None}
+    assert [point.beta for point in found.points[:-1]] == [0.0, 0.3, 1.0]
+
+
+def test_where_folds_are_fitted_changes_nothing() -> None:
+    probs, labels = biased_table(500, 3)
+    asked: list[object] = []
+
+    def reversed_map(function: Any, items: Any, /) -> Any:
+        asked.extend(items)
+        return iter([function(item) for item in asked[::-1]][::-1])
+
+    elsewhere = fit_scheme(probs, labels, settings=_QUICK, mapper=reversed_map)
+    assert len(asked) == 3
+    assert elsewhere.points == fit_scheme(probs, labels, settings=_QUICK).points
+
+
+@pytest.mark.parametrize("n_rows", [10, 50])
+def test_few_rows_do_no_harm(n_rows: int) -> None:
+    gains = []
+    for seed in range(4):
+        probs, labels = biased_table(2000, 4, seed=seed, bias=0.7)
+        fitted = fit_scheme(probs[:n_rows], labels[:n_rows], settings=_QUICK, seed=seed)
+        accuracy, cobias = gain(fitted.scheme, probs[n_rows:], labels[n_rows:])
+        gains.append(accuracy + cobias)
+    assert min(gains) > -0.05
+    assert np.mean(gains) >= 0.0
+
+
+def test_missing_class_warns_and_default_fits_two_rows() -> None:
+    probs, labels = biased_table(60, 3)
+    keep = labels < 2
+    with pytest.warns(UserWarning, match="class_2"):
+        fit_scheme(probs[keep], labels[keep], settings=_QUICK)
+    with pytest.warns(UserWarning):
+        found = fit_scheme(probs[:2], labels[:2])
+    assert found.chosen.setting is None or np.isfinite(found.scheme.apply(probs)).all()
+
+
+def test_bad_selections_are_named() -> None:
+    with pytest.raises(InvalidInputError, match="folds"):
+        SelectionSettings(folds=1)
+    with pytest.raises(InvalidInputError, match="betas"):
+        SelectionSettings(betas=())
+    with pytest.raises(InvalidInputError):
+        fit_scheme([[0.5, 0.5]], [0])
+    with pytest.raises(InvalidInputError, match="folds"):
+        cross_validate([[0.5, 0.5]] * 4, [0, 1, 0, 1], Hyperparameters(), folds=1)

@@ -1,0 +1,93 @@
+"""One setting, fitted on all rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
+from dcs.evaluation.objective import Objective
+from dcs.schemes.corrections import CorrectionSet
+from dcs.search.annealing import Schedule
+from dcs.search.exact import exact_search
+from dcs.selection.settings import Hyperparameters
+from tests.dcs.biased import biased_table, fit_setting
+
+#: Drawn back by nothing.
+_FREE = Hyperparameters(calibration="none", prior_rows=0.0, averages=0)
+
+
+def test_weights_do_what_beta_asks() -> None:
+    probs, labels = biased_table(1200, 3)
+    # With rare classes, being accurate and being fair are different things.
+    keep = np.sort(np.concatenate([np.flatnonzero(labels == j)[: 400 // 4**j] for j in range(3)]))
+    probs, labels = probs[keep], labels[keep]
+
+    def judged(beta: float) -> ClassificationMetrics:
+        scheme = fit_setting(
+            probs, labels, Hyperparameters(calibration="vector", averages=4, beta=beta)
+        )
+        return ClassificationMetrics.from_predictions(labels, scheme.predict(probs), 3)
+
+    accurate, fair = judged(0.0), judged(1.0)
+    assert fair.cobias < accurate.cobias
+    assert fair.accuracy < accurate.accuracy
+
+
+def test_without_guards_it_is_the_plain_search() -> None:
+    probs, labels = biased_table(300, 2)
+    setting = replace(
+        _FREE,
+        corrections="both",
+        spacing="linear",
+        weight_scale=20,
+        beta=0.5,
+        tau=0.1,
+        schedule=Schedule(),
+    )
+    corrections, objective = CorrectionSet.dcs(weight_scale=20), Objective(beta=0.5, tau=0.1)
+    best = exact_search(probs, labels, corrections=corrections, objective=objective)
+    found = fit_setting(probs, labels, setting).predict(probs)
+    assert objective.value(confusion_matrix(labels, found, 2)) == pytest.approx(best.z, abs=1e-12)
+
+
+@pytest.mark.parametrize("corrections", ["none", "weights", "memberships", "both"])
+@pytest.mark.parametrize("calibration", ["none", "batch", "logistic", "balanced"])
+def test_every_setting_fits_on_very_few_rows(calibration: Any, corrections: Any) -> None:
+    probs, labels = biased_table(9, 3)
+    setting = Hyperparameters(calibration=calibration, corrections=corrections, averages=2)
+    scheme = fit_setting(probs, labels, setting)
+    assert np.isfinite(scheme.apply(probs)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("calibration", "platt"),
+        ("corrections", "all"),
+        ("ridge", -1),
+        ("weight_scale", 1),
+        ("beta", -0.1),
+        ("averages", -1),
+    ],
+)
+def test_bad_settings_are_named(name: str, value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=name):
+        Hyperparameters(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("setting", "share"),
+    [
+        (Hyperparameters(corrections="none"), 0.0),
+        (_FREE, 1.0),
+        (Hyperparameters(prior_rows=100.0), 0.25),
+        (Hyperparameters(prior_rows=100.0, corrections="memberships"), 0.5),
+    ],
+)
+def test_how_far_a_search_follows_the_labels(setting: Hyperparameters, share: float) -> None:
+    assert setting.follows(100) == pytest.approx(share)
