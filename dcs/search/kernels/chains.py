@@ -91,6 +91,7 @@ def metropolis_chain(
     best = z
     best_choice[:] = state.choice
     judged = 1
+    judged_z = np.full((n_classes, n_functions), math.inf)
     for i in range(temperatures.size):
         accepted, taken, generated = 0, 0, 0
         while accepted < limits[0] and generated < limits[1]:
@@ -98,10 +99,18 @@ def metropolis_chain(
             k = below(stream, n_functions - 1)
             if k >= state.choice[j]:
                 k += 1
-            new = judge_move(table, state, room, j, k)
+            new, known = judged_z[j, k], judged_z[j, k] < math.inf
+            if not known:
+                new = judge_move(table, state, room, j, k)
+                judged_z[j, k] = new
             generated += 1
             if new < z or uniform(stream) < math.exp((z - new) / temperatures[i]):
-                apply_move(table, state, room, j, k)
+                if known:
+                    judge_move(table, state, room, j, k)
+                own = judged_z[j].copy()
+                if apply_move(table, state, room, j, k):
+                    judged_z[:] = math.inf
+                    judged_z[j] = own
                 taken += 1
                 accepted += count_worse or new <= z
                 z = new

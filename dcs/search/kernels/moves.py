@@ -1,7 +1,8 @@
 """One changed class: judged in one streaming pass, then taken or left.
 
-Rows keep their best and runner-up corrected value. A value of 0 is kept with the row's uncorrected
-prediction as its class, because a row that corrects to all zeros keeps that prediction.
+Rows keep their best and runner-up corrected value, and what no other exceeds. A value of 0 is kept
+with the row's uncorrected prediction as its class, because a row that corrects to all zeros keeps
+that prediction.
 """
 
 from __future__ import annotations
@@ -17,13 +18,6 @@ __all__ = ["State", "apply_move", "judge_move", "make_state", "set_choice"]
 
 
 _ONE = np.uint64(1)
-_TWO = np.uint64(2)
-_THREE = np.uint64(3)
-
-# Where the parts of a row's keys begin, and how wide a key is.
-_SECOND_KEY = np.uint64(20)
-_LABEL = np.uint64(40)
-_KEY_BITS = np.uint64(2**20 - 1)
 
 # What a row's flag says, and the second of these in all eight bytes of a word.
 _NOTHING, _CHANGES, _TIES = np.int64(0), np.int64(1), np.int64(2)
@@ -36,17 +30,17 @@ class State(NamedTuple):
     choice: NDArray[np.int64]  # [N] correction of every class
     first: NDArray[np.float64]  # [M] best corrected value
     second: NDArray[np.float64]  # [M] runner-up
+    third: NDArray[np.float64]  # [M] what no other value exceeds
     first_class: NDArray[np.int16]  # [M]
     second_class: NDArray[np.int16]  # [M]
-    keys: NDArray[np.uint64]  # [M] key of the best, key of the runner-up, label: see _set_keys
     correct: NDArray[np.int64]  # [N] correct predictions
     predicted: NDArray[np.int64]  # [N] all predictions
     flags: NDArray[np.uint8]  # [8 * words] rows that may change
     flag_words: NDArray[np.uint64]  # the same bytes, eight at a time
     touched: NDArray[np.int32]  # [8 * words + 1] their indices
     net: NDArray[np.int64]  # [3 N] rows won less rows lost, per rival and label
-    current: NDArray[np.float64]  # [4, N] coefficients of the chosen corrections
-    rows: NDArray[np.float64]  # [M, N] probabilities, row by row
+    ranked: NDArray[np.float64]  # [3, M] values, best and second best of rows to be ranked
+    ranked_class: NDArray[np.int16]  # [2, M] the class to leave out, the class of the best
 
 
 def make_state(table: Table) -> State:
@@ -57,68 +51,71 @@ def make_state(table: Table) -> State:
         choice=np.zeros(n_classes, np.int64),
         first=np.zeros(n_rows),
         second=np.zeros(n_rows),
+        third=np.zeros(n_rows),
         first_class=np.zeros(n_rows, np.int16),
         second_class=np.zeros(n_rows, np.int16),
-        keys=np.zeros(n_rows, np.uint64),
         correct=np.zeros(n_classes, np.int64),
         predicted=np.zeros(n_classes, np.int64),
         flags=words.view(np.uint8),
         flag_words=words,
         touched=np.zeros(words.size * 8 + 1, np.int32),
         net=np.zeros(3 * n_classes, np.int64),
-        current=np.zeros((4, n_classes)),
-        rows=np.ascontiguousarray(table.columns.T),
+        ranked=np.zeros((3, n_rows)),
+        ranked_class=np.zeros((2, n_rows), np.int16),
     )
-
-
-@compiled
-def _set_keys(table: Table, state: State, m: int) -> None:
-    """Bring the keys of row m up to date with its classes.
-
-    A key is 3 * class, plus 1 where the class is the label. Both keys and the label share one
-    word, so that counting a row costs one load.
-    """
-    i, j = np.uint64(state.first_class[m]), np.uint64(state.second_class[m])
-    label = np.uint64(table.labels[m])
-    first = _THREE * i + np.uint64(i == label)
-    second = _THREE * j + np.uint64(j == label)
-    state.keys[m] = first | (second << _SECOND_KEY) | (label << _LABEL)
-
-
-@compiled
-def _rank_row(table: Table, state: State, m: int) -> None:
-    """Find best and runner-up of row m from scratch."""
-    row, current = state.rows[m], state.current
-    first, second = 0.0, 0.0
-    first_class = second_class = table.fallback[m]
-    for j in range(row.size):
-        v = corrected(row[j], current[0, j], current[1, j], current[2, j], current[3, j])
-        if v > second:
-            if v > first:
-                second, second_class = first, first_class
-                first, first_class = v, np.int16(j)
-            else:
-                second, second_class = v, np.int16(j)
-    state.first[m] = first
-    state.second[m] = second
-    state.first_class[m] = first_class
-    state.second_class[m] = second_class
-    _set_keys(table, state, m)
 
 
 @compiled
 def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
     """Fill the state for a choice of corrections."""
     state.choice[:] = choice
-    for j in range(choice.size):
-        state.current[:, j] = table.functions[choice[j]]
+    n_rows = table.labels.size
+    for m in range(n_rows):
+        state.touched[m] = m
+    state.first_class[:] = -1
+    _rank(table, state, n_rows)
+    state.first[:] = state.second
+    state.first_class[:] = state.second_class
+    _rank(table, state, n_rows)
     state.correct[:] = 0
     state.predicted[:] = 0
-    for m in range(table.labels.size):
-        _rank_row(table, state, m)
+    for m in range(n_rows):
         j = state.first_class[m]
         state.predicted[j] += 1
         state.correct[j] += j == table.labels[m]
+
+
+@compiled
+def _rank(table: Table, state: State, n: int) -> None:
+    """Find the best value besides `first_class` of the first `n` rows listed, and the next."""
+    rows = state.touched
+    values, best, rest = state.ranked[0, :n], state.ranked[1, :n], state.ranked[2, :n]
+    besides, holder = state.ranked_class[0, :n], state.ranked_class[1, :n]
+    for t in range(n):
+        besides[t] = state.first_class[rows[t]]
+        holder[t] = table.fallback[rows[t]]
+    best[:] = 0.0
+    rest[:] = 0.0
+    for j in range(state.choice.size):
+        column, jj = table.columns[j], np.int16(j)
+        left, rise, right, fall = table.functions[state.choice[j]]
+        # Short loops: those that write to more arrays at once are not vectorised.
+        for t in range(n):
+            values[t] = column[np.uint32(rows[t])]
+        for t in range(n):
+            v = corrected(values[t], left, rise, right, fall)
+            values[t] = 0.0 if besides[t] == jj else v
+        for t in range(n):
+            v = values[t] if values[t] < best[t] else best[t]
+            rest[t] = v if v > rest[t] else rest[t]
+        for t in range(n):
+            wins = values[t] > best[t]
+            best[t] = values[t] if wins else best[t]
+            holder[t] = jj if wins else holder[t]
+    for t in range(n):
+        m = rows[t]
+        state.second[m], state.third[m] = best[t], rest[t]
+        state.second_class[m] = holder[t]
 
 
 @compiled
@@ -162,18 +159,16 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
         _settle_ties(table, state, j, k)
         n_touched, _ = _list_flagged(state)
     net[:] = 0
-    keys, touched = state.keys, state.touched
-    # Its own keys are these two. A row that falls back to j itself, having all zeros, has the
-    # second one, which is not counted.
-    own_keys = _THREE * np.uint64(j)
-    own_label = np.uint64(j)
+    touched, labels, second_class = state.touched, table.labels, state.second_class
     for t in range(n_touched):
-        word = keys[np.uint32(touched[t])]
-        key = word & _KEY_BITS
-        own = key - own_keys < _TWO
-        key = (word >> _SECOND_KEY) & _KEY_BITS if own else key
-        key += _TWO * np.uint64((word >> _LABEL == own_label) & (key != own_keys + _ONE))
-        net[key] += 1 - 2 * np.int64(own)
+        m = np.uint32(touched[t])
+        label = labels[m]
+        own = first_class[m] == jj
+        rival = second_class[m] if own else first_class[m]
+        # A row that falls back to j itself, having all zeros, is not counted.
+        mine = (label == jj) & (rival != jj)
+        key = 3 * np.int64(rival) + np.int64(label == rival) + 2 * np.int64(mine)
+        net[np.uint64(key)] += 1 - 2 * np.int64(own)
     correct, predicted = room.correct, room.predicted
     gained, hits = 0, 0
     for i in range(correct.size):
@@ -202,40 +197,50 @@ def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
 
 
 @compiled
-def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> None:
-    """Make the move that `judge_move` has just judged."""
-    for i in range(state.correct.size):
-        state.correct[i] = room.correct[i]
-        state.predicted[i] = room.predicted[i]
+def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
+    """Make the move that `judge_move` has just judged; returns whether any row's values change."""
+    state.correct[:] = room.correct
+    state.predicted[:] = room.predicted
     state.choice[j] = k
-    state.current[:, j] = table.functions[k]
-    column = table.columns[j]
-    first, second = state.first, state.second
+    column, flags = table.columns[j], state.flags
+    first, second, third = state.first, state.second, state.third
     first_class, second_class = state.first_class, state.second_class
-    flags = state.flags
     left, rise, right, fall = table.functions[k]
     jj = np.int16(j)
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
-        flags[m] = (first_class[m] == jj) | (second_class[m] == jj) | (v >= second[m])
-    n_touched, _ = _list_flagged(state)
-    for t in range(n_touched):
-        m = state.touched[t]
+        v = v if v > 0.0 else 0.0
+        own_first = first_class[m] == jj
+        own = own_first | (second_class[m] == jj)
+        best, runner_up = first[m], second[m]
+        old = best if own_first else runner_up
+        changes = (v != old) if own else (v >= runner_up) & (v > 0.0)
+        flags[m] = _CHANGES if changes else _NOTHING
+    for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
-        if first_class[m] == jj:
-            if v > second[m] or (v == second[m] and jj < second_class[m] and v > 0.0):
-                first[m] = v
-            else:
-                _rank_row(table, state, m)
-        elif v > first[m] or (v == first[m] and jj < first_class[m] and v > 0.0):
-            second[m], second_class[m] = first[m], first_class[m]
-            first[m], first_class[m] = v, jj
-            _set_keys(table, state, m)
-        elif second_class[m] == jj:
-            if v >= second[m] and v > 0.0:
-                second[m] = v
-            elif second[m] > 0.0:
-                _rank_row(table, state, m)
-        elif v > second[m] or (v == second[m] and jj < second_class[m] and v > 0.0):
-            second[m], second_class[m] = v, jj
-            _set_keys(table, state, m)
+        own = (first_class[m] == jj) | (second_class[m] == jj)
+        v = v if v < second[m] else second[m]
+        third[m] = third[m] if own | (v <= third[m]) else v
+    n_touched, _ = _list_flagged(state)
+    touched, n_lost = state.touched, 0
+    for t in range(n_touched):
+        m = touched[t]
+        v = corrected(column[m], left, rise, right, fall)
+        v = v if v > 0.0 else 0.0
+        own_first = first_class[m] == jj
+        own = own_first | (second_class[m] == jj)
+        best, best_class = first[m], first_class[m]
+        runner_up, runner_up_class = second[m], second_class[m]
+        rival = runner_up if own_first else best
+        rival_class = runner_up_class if own_first else best_class
+        wins = (v > rival) | ((v == rival) & (jj < rival_class) & (v > 0.0))
+        first[m] = v if wins else rival
+        first_class[m] = jj if wins else rival_class
+        second[m] = rival if wins else v
+        stays = (not own) & (v == runner_up) & (runner_up_class < jj)
+        second_class[m] = rival_class if wins else (runner_up_class if stays else jj)
+        # Some other class may be the runner-up now.
+        touched[n_lost] = m
+        n_lost += own & (not wins) & (v <= third[m])
+    _rank(table, state, n_lost)
+    return n_touched > 0
