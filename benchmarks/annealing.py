@@ -118,7 +118,7 @@ class Bench:
     def stream_time(self, n: int = 300) -> float:
         """Return seconds to read once what a move reads."""
         state = self.state
-        arrays = (self.table.columns, state.first, state.second, state.first_class)
+        arrays = (self.table.columns, state.first, state.second, state.first_key)
         return best_time(lambda: _stream(*arrays, n), 3) / n
 
 
@@ -128,7 +128,7 @@ def _judge_many(table, state, room, n):
     for _ in range(n):
         j = _search.below(stream, table.columns.shape[0])
         k = _search.below(stream, table.functions.shape[0])
-        _moves.judge_move(table, state, room, j, k)
+        _moves.judge_move(table, state, room, j, k, np.inf)
 
 
 @njit(nogil=True)

@@ -91,7 +91,8 @@ def metropolis_chain(
     best = z
     best_choice[:] = state.choice
     judged = 1
-    judged_z = np.full((n_classes, n_functions), math.inf)
+    # No correction of a class has Z below this while the rows' values stay as they are.
+    bounds = np.full((n_classes, n_functions), -math.inf)
     for i in range(temperatures.size):
         accepted, taken, generated = 0, 0, 0
         while accepted < limits[0] and generated < limits[1]:
@@ -99,18 +100,17 @@ def metropolis_chain(
             k = below(stream, n_functions - 1)
             if k >= state.choice[j]:
                 k += 1
-            new, known = judged_z[j, k], judged_z[j, k] < math.inf
-            if not known:
-                new = judge_move(table, state, room, j, k)
-                judged_z[j, k] = new
+            # The number drawn says what Z is taken: what is known to lie above need not be judged.
+            ceiling = z - temperatures[i] * math.log(uniform(stream))
+            if bounds[j, k] < ceiling:
+                bounds[j, k] = judge_move(table, state, room, j, k, ceiling)
+            new = bounds[j, k]
             generated += 1
-            if new < z or uniform(stream) < math.exp((z - new) / temperatures[i]):
-                if known:
-                    judge_move(table, state, room, j, k)
-                own = judged_z[j].copy()
+            if new < ceiling:
+                own = bounds[j].copy()
                 if apply_move(table, state, room, j, k):
-                    judged_z[:] = math.inf
-                    judged_z[j] = own
+                    bounds[:] = -math.inf
+                    bounds[j] = own
                 taken += 1
                 accepted += count_worse or new <= z
                 z = new

@@ -18,6 +18,7 @@ __all__ = ["State", "apply_move", "judge_move", "make_state", "set_choice"]
 
 
 _ONE = np.uint64(1)
+_HIT = np.int16(1)
 
 # What a row's flag says, and the second of these in all eight bytes of a word.
 _NOTHING, _CHANGES, _TIES = np.int64(0), np.int64(1), np.int64(2)
@@ -31,14 +32,14 @@ class State(NamedTuple):
     first: NDArray[np.float64]  # [M] best corrected value
     second: NDArray[np.float64]  # [M] runner-up
     third: NDArray[np.float64]  # [M] what no other value exceeds
-    first_class: NDArray[np.int16]  # [M]
-    second_class: NDArray[np.int16]  # [M]
+    first_key: NDArray[np.int16]  # [M] 2 * class, plus 1 where that is the label
+    second_key: NDArray[np.int16]  # [M]
     correct: NDArray[np.int64]  # [N] correct predictions
     predicted: NDArray[np.int64]  # [N] all predictions
     flags: NDArray[np.uint8]  # [8 * words] rows that may change
     flag_words: NDArray[np.uint64]  # the same bytes, eight at a time
     touched: NDArray[np.int32]  # [8 * words + 1] their indices
-    net: NDArray[np.int64]  # [3 N] rows won less rows lost, per rival and label
+    net: NDArray[np.int64]  # [2 N] rows won less rows lost, per key of the rival
     ranked: NDArray[np.float64]  # [3, M] values, best and second best of rows to be ranked
     ranked_class: NDArray[np.int16]  # [2, M] the class to leave out, the class of the best
 
@@ -52,14 +53,14 @@ def make_state(table: Table) -> State:
         first=np.zeros(n_rows),
         second=np.zeros(n_rows),
         third=np.zeros(n_rows),
-        first_class=np.zeros(n_rows, np.int16),
-        second_class=np.zeros(n_rows, np.int16),
+        first_key=np.zeros(n_rows, np.int16),
+        second_key=np.zeros(n_rows, np.int16),
         correct=np.zeros(n_classes, np.int64),
         predicted=np.zeros(n_classes, np.int64),
         flags=words.view(np.uint8),
         flag_words=words,
         touched=np.zeros(words.size * 8 + 1, np.int32),
-        net=np.zeros(3 * n_classes, np.int64),
+        net=np.zeros(2 * n_classes, np.int64),
         ranked=np.zeros((3, n_rows)),
         ranked_class=np.zeros((2, n_rows), np.int16),
     )
@@ -72,27 +73,27 @@ def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
     n_rows = table.labels.size
     for m in range(n_rows):
         state.touched[m] = m
-    state.first_class[:] = -1
+    state.first_key[:] = -1
     _rank(table, state, n_rows)
     state.first[:] = state.second
-    state.first_class[:] = state.second_class
+    state.first_key[:] = state.second_key
     _rank(table, state, n_rows)
     state.correct[:] = 0
     state.predicted[:] = 0
     for m in range(n_rows):
-        j = state.first_class[m]
-        state.predicted[j] += 1
-        state.correct[j] += j == table.labels[m]
+        key = state.first_key[m]
+        state.predicted[key >> 1] += 1
+        state.correct[key >> 1] += key & 1
 
 
 @compiled
 def _rank(table: Table, state: State, n: int) -> None:
-    """Find the best value besides `first_class` of the first `n` rows listed, and the next."""
+    """Find the best value besides that of `first_key` in the first `n` rows listed, and the next."""
     rows = state.touched
     values, best, rest = state.ranked[0, :n], state.ranked[1, :n], state.ranked[2, :n]
     besides, holder = state.ranked_class[0, :n], state.ranked_class[1, :n]
     for t in range(n):
-        besides[t] = state.first_class[rows[t]]
+        besides[t] = state.first_key[rows[t]] >> 1
         holder[t] = table.fallback[rows[t]]
     best[:] = 0.0
     rest[:] = 0.0
@@ -115,7 +116,7 @@ def _rank(table: Table, state: State, n: int) -> None:
     for t in range(n):
         m = rows[t]
         state.second[m], state.third[m] = best[t], rest[t]
-        state.second_class[m] = holder[t]
+        state.second_key[m] = 2 * holder[t] + (holder[t] == table.labels[m])
 
 
 @compiled
@@ -135,21 +136,24 @@ def _list_flagged(state: State) -> tuple[int, bool]:
 
 
 @compiled
-def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
+def judge_move(
+    table: Table, state: State, room: Room, j: int, k: int, ceiling: float
+) -> float:
     """Return Z when class j takes correction k, without changing the state.
 
-    The new counts stay in `room.correct` and `room.predicted`.
+    The new counts stay in `room.correct` and `room.predicted`. Where Z is not below `ceiling` and
+    that shows early, a lower bound of Z is returned and nothing left.
     """
     column = table.columns[j]
-    first, second, first_class = state.first, state.second, state.first_class
+    first, second, first_key = state.first, state.second, state.first_key
     flags, net = state.flags, state.net
     left, rise, right, fall = table.functions[k]
-    jj = np.int16(j)
+    jj, own_key = np.int16(j), np.int16(2 * j + 1)
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
         # Both are read whatever the row: a load that depends on a comparison is not vectorised.
         best, runner_up = first[m], second[m]
-        own = first_class[m] == jj
+        own = (first_key[m] | _HIT) == own_key
         rival = runner_up if own else best
         changes = own != (v > rival)
         ties = (v == rival) & (v > 0.0)
@@ -158,26 +162,32 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
     if any_ties:
         _settle_ties(table, state, j, k)
         n_touched, _ = _list_flagged(state)
+    # Rows that j would win wrongly, at least. With all others right, and neither bias nor a class
+    # predicted where it is not, Z cannot be lower than this.
+    wrong = n_touched - state.predicted[j] - table.class_rows[j]
+    lowest = table.factors[3] - table.factors[0] * (column.size - wrong)
+    if lowest >= ceiling:
+        return float(lowest)
     net[:] = 0
-    touched, labels, second_class = state.touched, table.labels, state.second_class
+    second_key = state.second_key
+    touched, labels = state.touched, table.labels
+    hits, gained = 0, 0
     for t in range(n_touched):
         m = np.uint32(touched[t])
-        label = labels[m]
-        own = first_class[m] == jj
-        rival = second_class[m] if own else first_class[m]
-        # A row that falls back to j itself, having all zeros, is not counted.
-        mine = (label == jj) & (rival != jj)
-        key = 3 * np.int64(rival) + np.int64(label == rival) + 2 * np.int64(mine)
-        net[np.uint64(key)] += 1 - 2 * np.int64(own)
+        key = first_key[m]
+        own = (key | _HIT) == own_key
+        key = second_key[m] if own else key
+        rows = 1 - 2 * np.int64(own)
+        net[np.uint64(key)] += rows
+        hits += rows * np.int64(labels[m] == jj)
+        gained += rows
+    # Rows that fall back to j itself, having all zeros, stay with it.
+    gained -= net[2 * j] + net[2 * j + 1]
+    hits -= net[2 * j + 1]
     correct, predicted = room.correct, room.predicted
-    gained, hits = 0, 0
     for i in range(correct.size):
-        if i != j:
-            rows = net[3 * i] + net[3 * i + 1] + net[3 * i + 2]
-            correct[i] = state.correct[i] - net[3 * i + 1]
-            predicted[i] = state.predicted[i] - rows
-            gained += rows
-            hits += net[3 * i + 2]
+        correct[i] = state.correct[i] - net[2 * i + 1]
+        predicted[i] = state.predicted[i] - net[2 * i] - net[2 * i + 1]
     correct[j] = state.correct[j] + hits
     predicted[j] = state.predicted[j] + gained
     return z_of(table, room, correct, predicted)
@@ -187,13 +197,12 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int) -> float:
 def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
     """Flag the rows with a tie of positive values as the lower class index demands."""
     left, rise, right, fall = table.functions[k]
-    jj = np.int16(j)
     for m in range(table.labels.size):
         v = corrected(table.columns[j, m], left, rise, right, fall)
-        own = state.first_class[m] == jj
+        own = state.first_key[m] >> 1 == j
         if v > 0.0 and v == (state.second[m] if own else state.first[m]):
-            rival_class = state.second_class[m] if own else state.first_class[m]
-            state.flags[m] = own != (jj < rival_class)
+            rival = (state.second_key[m] if own else state.first_key[m]) >> 1
+            state.flags[m] = own != (j < rival)
 
 
 @compiled
@@ -204,21 +213,21 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
     state.choice[j] = k
     column, flags = table.columns[j], state.flags
     first, second, third = state.first, state.second, state.third
-    first_class, second_class = state.first_class, state.second_class
+    first_key, second_key = state.first_key, state.second_key
     left, rise, right, fall = table.functions[k]
-    jj = np.int16(j)
+    own_key = np.int16(2 * j + 1)
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
         v = v if v > 0.0 else 0.0
-        own_first = first_class[m] == jj
-        own = own_first | (second_class[m] == jj)
+        own_first = (first_key[m] | _HIT) == own_key
+        own = own_first | ((second_key[m] | _HIT) == own_key)
         best, runner_up = first[m], second[m]
         old = best if own_first else runner_up
         changes = (v != old) if own else (v >= runner_up) & (v > 0.0)
         flags[m] = _CHANGES if changes else _NOTHING
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
-        own = (first_class[m] == jj) | (second_class[m] == jj)
+        own = ((first_key[m] | _HIT) == own_key) | ((second_key[m] | _HIT) == own_key)
         v = v if v < second[m] else second[m]
         third[m] = third[m] if own | (v <= third[m]) else v
     n_touched, _ = _list_flagged(state)
@@ -227,18 +236,19 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
         m = touched[t]
         v = corrected(column[m], left, rise, right, fall)
         v = v if v > 0.0 else 0.0
-        own_first = first_class[m] == jj
-        own = own_first | (second_class[m] == jj)
-        best, best_class = first[m], first_class[m]
-        runner_up, runner_up_class = second[m], second_class[m]
+        own_first = (first_key[m] | _HIT) == own_key
+        own = own_first | ((second_key[m] | _HIT) == own_key)
+        best, best_key = first[m], first_key[m]
+        runner_up, runner_up_key = second[m], second_key[m]
         rival = runner_up if own_first else best
-        rival_class = runner_up_class if own_first else best_class
-        wins = (v > rival) | ((v == rival) & (jj < rival_class) & (v > 0.0))
+        rival_key = runner_up_key if own_first else best_key
+        key = own_key - np.int16(table.labels[m] != j)
+        wins = (v > rival) | ((v == rival) & (own_key < rival_key) & (v > 0.0))
         first[m] = v if wins else rival
-        first_class[m] = jj if wins else rival_class
+        first_key[m] = key if wins else rival_key
         second[m] = rival if wins else v
-        stays = (not own) & (v == runner_up) & (runner_up_class < jj)
-        second_class[m] = rival_class if wins else (runner_up_class if stays else jj)
+        stays = (not own) & (v == runner_up) & (runner_up_key < own_key)
+        second_key[m] = rival_key if wins else (runner_up_key if stays else key)
         # Some other class may be the runner-up now.
         touched[n_lost] = m
         n_lost += own & (not wins) & (v <= third[m])

@@ -48,8 +48,8 @@ BLOCK = 2040
 #: Corrections judged side by side: their results are the bits of one byte.
 LANES = 8
 
-#: Class indices are kept in 16 bits.
-MOST_CLASSES = 2**15 - 1
+#: Class indices are kept in 16 bits, with one bit beside.
+MOST_CLASSES = 2**14 - 1
 
 _BINS = 4096
 

@@ -92,7 +92,7 @@ def _plain_annealing(
                     k = stream.below(len(corrections) - 1)
                     k += k >= choice[j]
                     new = value([*choice[:j], k, *choice[j + 1 :]])
-                    moved = new < z or stream.uniform() < math.exp((z - new) / t)
+                    moved = new < z - t * math.log(stream.uniform())
                 else:
                     if generated % n == 0:
                         for i in range(n - 1, 0, -1):
@@ -170,7 +170,7 @@ def _published_annealing(
             changed = [*choice[:j], k, *choice[j + 1 :]]
             new = value(changed)
             generated += 1
-            if new < z or stream.uniform() < math.exp((z - new) / temperature):
+            if new < z - temperature * math.log(stream.uniform()):
                 counted += new <= z
                 taken += 1
                 choice, z = changed, new

@@ -58,7 +58,7 @@ def test_kernels_agree_with_numpy_move_by_move(
         changed = state.choice.copy()
         changed[j] = k
         expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
-        assert judge_move(table, state, room, j, k) == pytest.approx(expected, rel=0, abs=1e-12)
+        assert judge_move(table, state, room, j, k, np.inf) == pytest.approx(expected, rel=0, abs=1e-12)
         _judge_class(table, room, state.choice, j)
         values = room.values.copy()
         if step % 10 == 0:
@@ -66,11 +66,11 @@ def test_kernels_agree_with_numpy_move_by_move(
                 changed[j] = other
                 expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
                 assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
-        assert values[k] == pytest.approx(judge_move(table, state, room, j, k), rel=0, abs=1e-12)
+        assert values[k] == pytest.approx(judge_move(table, state, room, j, k, np.inf), rel=0, abs=1e-12)
         apply_move(table, state, room, j, k)
         afresh = make_state(table)
         set_choice(table, afresh, state.choice)
-        for name in ("choice", "first", "second", "first_class", "second_class"):
+        for name in ("choice", "first", "second", "first_key", "second_key"):
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
         assert np.array_equal(state.correct, afresh.correct)
         assert np.array_equal(state.predicted, afresh.predicted)
@@ -95,7 +95,7 @@ def test_published_objective_values() -> None:
         table = make_table(case.probs, case.labels, corrections, case.objective)
         state, room = make_state(table), make_room(table)
         set_choice(table, state, case.choice)
-        assert np.array_equal(state.first_class, case.predictions)
+        assert np.array_equal(state.first_key >> 1, case.predictions)
         z = z_of(table, room, state.correct, state.predicted)
         assert z == pytest.approx(case.z, rel=0, abs=1e-9)
 
