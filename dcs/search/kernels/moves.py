@@ -88,13 +88,14 @@ def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
 
 @compiled
 def _rank(table: Table, state: State, n: int) -> None:
-    """Find the best value besides that of `first_key` in the first `n` rows listed, and the next."""
+    """Find the best value besides that of `first_key`, and the next, in `n` rows listed."""
     rows = state.touched
     values, best, rest = state.ranked[0, :n], state.ranked[1, :n], state.ranked[2, :n]
     besides, holder = state.ranked_class[0, :n], state.ranked_class[1, :n]
     for t in range(n):
-        besides[t] = state.first_key[rows[t]] >> 1
-        holder[t] = table.fallback[rows[t]]
+        m = np.uint32(rows[t])
+        besides[t] = state.first_key[m] >> 1
+        holder[t] = table.fallback[m]
     best[:] = 0.0
     rest[:] = 0.0
     for j in range(state.choice.size):
@@ -114,7 +115,7 @@ def _rank(table: Table, state: State, n: int) -> None:
             best[t] = values[t] if wins else best[t]
             holder[t] = jj if wins else holder[t]
     for t in range(n):
-        m = rows[t]
+        m = np.uint32(rows[t])
         state.second[m], state.third[m] = best[t], rest[t]
         state.second_key[m] = 2 * holder[t] + (holder[t] == table.labels[m])
 
@@ -136,9 +137,7 @@ def _list_flagged(state: State) -> tuple[int, bool]:
 
 
 @compiled
-def judge_move(
-    table: Table, state: State, room: Room, j: int, k: int, ceiling: float
-) -> float:
+def judge_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: float) -> float:
     """Return Z when class j takes correction k, without changing the state.
 
     The new counts stay in `room.correct` and `room.predicted`. Where Z is not below `ceiling` and
@@ -171,15 +170,15 @@ def judge_move(
     net[:] = 0
     second_key = state.second_key
     touched, labels = state.touched, table.labels
-    hits, gained = 0, 0
+    hits, gained = np.int64(0), np.int64(0)
     for t in range(n_touched):
-        m = np.uint32(touched[t])
-        key = first_key[m]
-        own = (key | _HIT) == own_key
-        key = second_key[m] if own else key
+        row = np.uint32(touched[t])
+        best_key, runner_up_key = first_key[row], second_key[row]
+        own = (best_key | _HIT) == own_key
+        key = runner_up_key if own else best_key
         rows = 1 - 2 * np.int64(own)
         net[np.uint64(key)] += rows
-        hits += rows * np.int64(labels[m] == jj)
+        hits += rows * np.int64(labels[row] == jj)
         gained += rows
     # Rows that fall back to j itself, having all zeros, stay with it.
     gained -= net[2 * j] + net[2 * j + 1]
@@ -231,26 +230,29 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
         v = v if v < second[m] else second[m]
         third[m] = third[m] if own | (v <= third[m]) else v
     n_touched, _ = _list_flagged(state)
-    touched, n_lost = state.touched, 0
+    touched, labels, n_lost = state.touched, table.labels, 0
     for t in range(n_touched):
-        m = touched[t]
-        v = corrected(column[m], left, rise, right, fall)
+        row = np.uint32(touched[t])
+        v = corrected(column[row], left, rise, right, fall)
         v = v if v > 0.0 else 0.0
-        own_first = (first_key[m] | _HIT) == own_key
-        own = own_first | ((second_key[m] | _HIT) == own_key)
-        best, best_key = first[m], first_key[m]
-        runner_up, runner_up_key = second[m], second_key[m]
+        own_first = (first_key[row] | _HIT) == own_key
+        own = own_first | ((second_key[row] | _HIT) == own_key)
+        best, best_key = first[row], first_key[row]
+        runner_up, runner_up_key = second[row], second_key[row]
         rival = runner_up if own_first else best
         rival_key = runner_up_key if own_first else best_key
-        key = own_key - np.int16(table.labels[m] != j)
         wins = (v > rival) | ((v == rival) & (own_key < rival_key) & (v > 0.0))
-        first[m] = v if wins else rival
-        first_key[m] = key if wins else rival_key
-        second[m] = rival if wins else v
         stays = (not own) & (v == runner_up) & (runner_up_key < own_key)
-        second_key[m] = rival_key if wins else (runner_up_key if stays else key)
+        # Arithmetic in place of branches that no processor can predict.
+        key = own_key - np.int16(labels[row] != j)
+        loser_key = runner_up_key if stays else key
+        swap = (key ^ rival_key) & -np.int16(wins)
+        first[row] = v if v > rival else rival
+        second[row] = rival if v > rival else v
+        first_key[row] = rival_key ^ swap
+        second_key[row] = loser_key ^ ((loser_key ^ rival_key) & -np.int16(wins))
         # Some other class may be the runner-up now.
-        touched[n_lost] = m
-        n_lost += own & (not wins) & (v <= third[m])
+        touched[n_lost] = row
+        n_lost += own & (not wins) & (v <= third[row])
     _rank(table, state, n_lost)
     return n_touched > 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -7,7 +9,7 @@ from numpy.typing import NDArray
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet, Membership, Weight
 from dcs.search.kernels.candidates import add_class, clear, join, judge_class
-from dcs.search.kernels.chains import below, descend, uniform
+from dcs.search.kernels.chains import below, descend, metropolis_chain, uniform
 from dcs.search.kernels.moves import apply_move, judge_move, make_state, set_choice
 from dcs.search.kernels.table import BLOCK, Room, Table, make_room, make_table, z_of
 from dcs.search.problem import Problem
@@ -58,7 +60,9 @@ def test_kernels_agree_with_numpy_move_by_move(
         changed = state.choice.copy()
         changed[j] = k
         expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
-        assert judge_move(table, state, room, j, k, np.inf) == pytest.approx(expected, rel=0, abs=1e-12)
+        assert judge_move(table, state, room, j, k, np.inf) == pytest.approx(
+            expected, rel=0, abs=1e-12
+        )
         _judge_class(table, room, state.choice, j)
         values = room.values.copy()
         if step % 10 == 0:
@@ -66,7 +70,9 @@ def test_kernels_agree_with_numpy_move_by_move(
                 changed[j] = other
                 expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
                 assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
-        assert values[k] == pytest.approx(judge_move(table, state, room, j, k, np.inf), rel=0, abs=1e-12)
+        assert values[k] == pytest.approx(
+            judge_move(table, state, room, j, k, np.inf), rel=0, abs=1e-12
+        )
         apply_move(table, state, room, j, k)
         afresh = make_state(table)
         set_choice(table, afresh, state.choice)
@@ -74,6 +80,46 @@ def test_kernels_agree_with_numpy_move_by_move(
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
         assert np.array_equal(state.correct, afresh.correct)
         assert np.array_equal(state.predicted, afresh.predicted)
+
+
+def test_metropolis_chain_has_the_boltzmann_distribution() -> None:
+    probs, labels = coarse_problem(60, 2, seed=1)
+    corrections = CorrectionSet((Membership(0, 1, 1), Membership(0, 0, 1), Weight(0.3), Weight(1)))
+    temperature, n_runs = 0.4, 4000
+    choices = list(itertools.product(range(4), repeat=2))
+    z = np.array([judge(probs, labels, corrections, _OBJECTIVE, choice) for choice in choices])
+    expected = np.exp((z.min() - z) / temperature)
+    expected *= n_runs / expected.sum()
+    assert expected.min() > 5.0
+    table = make_table(probs, labels, corrections, _OBJECTIVE)
+    state, room = make_state(table), make_room(table)
+    counts = np.zeros(len(choices))
+    stream, choice, found = np.array([5], np.uint64), np.zeros(2, np.int64), np.zeros(2, np.int64)
+    temperatures, limits, trace = np.array([temperature]), np.array([10**6, 60]), np.zeros((1, 3))
+    for _ in range(n_runs):
+        metropolis_chain(
+            table, room, state, stream, temperatures, limits, True, choice, found, trace
+        )
+        choice[:] = state.choice
+        counts[4 * choice[0] + choice[1]] += 1
+    # The 99.9 % point of chi-square with 15 degrees of freedom.
+    assert ((counts - expected) ** 2 / expected).sum() < 37.7
+
+
+def test_what_is_known_to_be_too_high_is_not_judged_but_bounded() -> None:
+    probs, labels = coarse_problem(300, 8, decimals=2)
+    corrections = SETS["dcs"]
+    table = make_table(probs, labels, corrections, Objective(beta=0.1, tau=0.0))
+    state, room = make_state(table), make_room(table)
+    set_choice(table, state, np.full(8, corrections.identity))
+    bounded = 0
+    for j, k in itertools.product(range(8), range(len(corrections))):
+        exact = judge_move(table, state, room, j, k, np.inf)
+        for ceiling in (exact - 0.4, exact, exact + 0.01):
+            bound = judge_move(table, state, room, j, k, ceiling)
+            assert bound == exact or ceiling <= bound < exact
+            bounded += bound != exact
+    assert bounded > 0
 
 
 def test_blocks_join_without_a_seam() -> None:
