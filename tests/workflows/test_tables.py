@@ -136,3 +136,13 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
     write(path, seed=1)
     with pytest.raises(TableError, match="changed"):
         given.read()
+
+
+def test_tables_take_the_place_of_the_prompts_of_a_file(dcs, tmp_path):
+    write(tmp_path / "moods.parquet", model="toy", task="moods")
+    given = ("--tables", tmp_path / "*.parquet", "--only", "methods=icl")
+    outcome = dcs("sweep", "results", *given, "--dry-run", "-o", tmp_path / "runs")
+    assert outcome.code == 0, outcome.err
+    assert "results: 10 tables, 10 cells" in outcome.out
+    nothing = dcs("sweep", "results", "--tables", tmp_path / "*.npz", "--dry-run")
+    assert nothing.code == 2 and str(tmp_path) in nothing.err

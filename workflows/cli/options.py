@@ -26,6 +26,7 @@ __all__ = [
     "Runs",
     "Seed",
     "Settings",
+    "Tables",
     "TrackingUri",
     "Yes",
     "recorded_cell",
@@ -50,6 +51,16 @@ Models = Annotated[
         metavar="MODEL",
         help="tiny_lm, a model folder, a hub id, or a served model; repeatable. It takes the "
         "place of the models of a file.",
+    ),
+]
+
+Tables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tables",
+        metavar="PATH",
+        help="Probability tables in the place of prompts: a file, a folder or a pattern; "
+        "repeatable.",
     ),
 ]
 

@@ -26,6 +26,7 @@ from workflows.cli.options import (
     RetryFailed,
     Runs,
     Settings,
+    Tables,
     TrackingUri,
     Yes,
     recording,
@@ -58,6 +59,7 @@ def quickstart(
 
 def sweep(
     config: Config,
+    tables: Tables = None,
     model: Models = None,
     data: Data = None,
     only: Only = None,
@@ -91,6 +93,7 @@ def sweep(
     whole = load_config(
         sweep_file(config),
         sets=settings or (),
+        tables=tables,
         models=model,
         limit=limit,
         data=None if data is None else str(data.absolute()),
@@ -168,6 +171,7 @@ def submit(
     ] = "http://127.0.0.1:8265",
     output: Output = Path("/mnt/dcs/runs"),
     tracking_uri: TrackingUri = None,
+    tables: Tables = None,
     model: Models = None,
     only: Only = None,
     settings: Settings = None,
@@ -202,9 +206,10 @@ def submit(
             )
     # Errors in the configuration show here and not on the cluster.
     file = sweep_file(config)
-    narrowed(load_config(file, sets=settings or (), models=model), only or [])
+    narrowed(load_config(file, sets=settings or (), tables=tables, models=model), only or [])
     given: dict[str, Sequence[object]] = {"--tracking-uri": [tracking_uri], "--data": [data]}
-    given |= {"--model": model or [], "--only": only or [], "--set": settings or []}
+    given |= {"--tables": tables or [], "--model": model or []}
+    given |= {"--only": only or [], "--set": settings or []}
     options = ["--output", str(output), *(["--retry-failed"] if retry_failed else [])]
     for name, values in given.items():
         options += [part for value in values if value is not None for part in (name, str(value))]
