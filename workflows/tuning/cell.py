@@ -22,7 +22,7 @@ from workflows.config.storage import StudyStorage
 from workflows.parallel import Mapper, in_process, one_thread
 from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
-from workflows.tuning.trials import Fitted, StoredStudy, Tuning
+from workflows.tuning.trials import Fitted, StoredStudy, Tuning, fitted_at_once
 
 __all__ = ["compute_cell", "failed_record", "optimization_rows"]
 
@@ -113,8 +113,7 @@ def _fit(
 ) -> Fitted:
     method = get_method(cell.method)
     if cell.tuner is None:
-        scheme = method.fit(table.probs, table.labels, classes=table.classes, seed=cell.seed)
-        return Fitted(scheme)
+        return fitted_at_once(table, method, cell.seed)
     tuning = Tuning(
         table=table,
         method=method,

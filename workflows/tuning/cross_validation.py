@@ -27,6 +27,7 @@ from workflows.tuning.trials import (
     StudyTrial,
     Tuning,
     development_metrics,
+    fitted_at_once,
     importances,
     run_trials,
     sampler_of,
@@ -65,8 +66,7 @@ def cross_validated_scheme(tuning: Tuning) -> Fitted:
     table, method, settings = tuning.table, tuning.method, tuning.settings
     if method.fitter is not None:
         # A package's own method: only it knows how it is fitted.
-        scheme = method.fit(table.probs, table.labels, classes=table.classes, seed=tuning.seed)
-        return Fitted(scheme)
+        return fitted_at_once(table, method, tuning.seed)
     standard = _standard(method, settings)
     n_trials = settings.n_trials(method)
     # Each trial costs about as much as one of the standard settings at one beta.

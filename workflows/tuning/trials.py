@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -20,7 +20,6 @@ from optuna.samplers import BaseSampler, GPSampler, GridSampler, RandomSampler, 
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
-from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import AnnealingResult
 from dcs.seeds import derive_seed
@@ -38,6 +37,7 @@ __all__ = [
     "StudyTrial",
     "Tuning",
     "development_metrics",
+    "fitted_at_once",
     "importances",
     "run_trials",
     "sampler_of",
@@ -201,7 +201,50 @@ class StudyTrial(Generic[W, P]):
         return replace(record, **changes)
 
 
-def development_metrics(estimate: ClassificationMetrics) -> dict[str, float]:
+class _Judged(Protocol):
+    """What has figures on rows that it was not fitted on, shares."""
+
+    @property
+    def accuracy(self) -> float: ...
+    @property
+    def cobias(self) -> float: ...
+
+
+def fitted_at_once(table: ProbabilityTable, method: Method, seed: int) -> Fitted:
+    """Fit a method that makes its own choices, and return what it tried.
+
+    Parameters
+    ----------
+    table : ProbabilityTable
+        The optimization rows.
+    method : Method
+        E.g. ``published``, whose grid becomes the trials.
+    seed : int
+        Root seed.
+    """
+    started_ms = time.time_ns() // 1_000_000
+    found = method.fitted(table.probs, table.labels, classes=table.classes, seed=seed)
+    aim = "dev/score" if "balanced" in method.name else "dev/accuracy"
+    records = []
+    for trial in found.trials:
+        metrics = development_metrics(trial)
+        records.append(
+            TrialRecord(
+                number=trial.number,
+                params=dict(trial.params),
+                metrics=metrics,
+                state="COMPLETE",
+                seconds=trial.seconds,
+                started_ms=started_ms,
+                value=metrics[aim],
+            )
+        )
+        started_ms += round(1000 * trial.seconds)
+    best = None if found.best is None else records[found.trials.index(found.best)]
+    return Fitted(found.scheme, tuple(records), best, found.annealing)
+
+
+def development_metrics(estimate: _Judged) -> dict[str, float]:
     """Return what a trial is chosen for: accuracy, COBias, and the score, their difference.
 
     The annealing objective cannot serve here, since trials differ in beta and tau.

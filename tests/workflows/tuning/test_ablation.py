@@ -130,6 +130,15 @@ def test_the_rule_of_a_study_picks_among_its_trials(rule, best):
     assert fitted.annealing.z == fitted.best.metrics["opt/z"]
 
 
+def test_the_grid_of_the_published_baseline_is_recorded():
+    record = _computed(_cell("published"))
+    assert [trial.number for trial in record.trials] == [*range(len(record.trials))]
+    best = record.trials[record.params["best_trial"]]
+    assert best.value == max(trial.value for trial in record.trials)
+    assert record.params.items() >= best.params.items()
+    assert record.trace and record.metrics["opt/seconds"] > 0
+
+
 @pytest.mark.parametrize("method", ["batch", "logistic-balanced", "dcs"])
 def test_a_cell_on_fewer_rows_uses_no_others(method):
     cell = _cell(method, size=30)
