@@ -15,6 +15,7 @@ from tests.workflows.conftest import biased_table
 from tracking import CellRecord
 from workflows.cells import Cell
 from workflows.config.sweep import TunerSettings
+from workflows.config.tuner import SCHEDULE_PARAMETERS
 from workflows.tuning.cell import compute_cell, optimization_rows
 from workflows.tuning.study import certify, study_scheme
 from workflows.tuning.trials import Fitted, Tuning
@@ -128,6 +129,17 @@ def test_the_rule_of_a_study_picks_among_its_trials(rule, best):
     # The scheme is that of the chosen trial, also where it was found again for that.
     assert fitted.annealing is not None
     assert fitted.annealing.z == fitted.best.metrics["opt/z"]
+
+
+@pytest.mark.parametrize(
+    ("search", "drawn"),
+    [("heat-bath", set()), ("metropolis", {*SCHEDULE_PARAMETERS}), ("published", set())],
+)
+def test_a_study_tunes_what_its_search_heeds(search, drawn):
+    fitted = _studied(search=search, pseudo_count=None, bounds={"lambda2": [1.0, 3.0]})
+    terms = {"weight_scale", "beta", "tau", "error_weight", "pseudo_count"}
+    assert {*fitted.trials[0].params} == terms | drawn
+    assert all(1.0 <= trial.params.get("lambda2", 1.0) <= 3.0 for trial in fitted.trials)
 
 
 def test_the_grid_of_the_published_baseline_is_recorded():
