@@ -15,9 +15,10 @@ from typing import Any, Final, Protocol
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dcs.errors import ConfigError
-from dcs.io import content_key, first_fault
+from dcs.io import content_key
 from dcs.prompting import SPLITS, Shots, get_task, prompt_hash, select_demonstrations
 from dcs.selection.methods import Method, get_method
+from dcs.validation import first_fault
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import PromptsConfig, SweepConfig
 from workflows.config.tuner import Bounds, TunerSettings

@@ -25,8 +25,9 @@ from dcs.data.checks import (
     normalised_rows,
 )
 from dcs.errors import TableError
-from dcs.io import atomic_path, existing_file, parse_json, validated
+from dcs.io import atomic_path, existing_file, parse_json
 from dcs.messages import escaped, listing, reason, show
+from dcs.validation import validated
 
 __all__ = ["PREFIX", "SUM_TOLERANCE", "ProbabilityTable", "Provenance", "open_parquet"]
 

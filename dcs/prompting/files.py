@@ -25,10 +25,11 @@ from pydantic import (
 )
 
 from dcs.errors import ConfigError
-from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
+from dcs.io import existing_file, parse_json, read_yaml
 from dcs.messages import check_choice, escaped, hub_advice, named, reason, show
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
+from dcs.validation import Strict, validated
 
 __all__ = ["DESCRIBED", "Prompt", "TaskFile", "described_task", "read_examples", "read_task_file"]
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, create_model
 
 from dcs.errors import ConfigError
-from dcs.io import Strict
 from dcs.messages import suggest
+from dcs.validation import Strict
 from tracking.results.settings import objective_name
 from workflows.config.tuner import FixedObjective, TunerSettings
 

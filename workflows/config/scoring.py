@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from dcs.io import Strict, as_value_error
 from dcs.scoring import (
     LabelRule,
     Scorer,
@@ -19,6 +18,7 @@ from dcs.scoring import (
     resolve_model,
 )
 from dcs.scoring.base import SCORING_VERSION
+from dcs.validation import Strict, as_value_error
 
 __all__ = ["INDECISIVE", "ScoringSettings"]
 

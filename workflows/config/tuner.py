@@ -15,11 +15,11 @@ from pydantic import (
     model_validator,
 )
 
-from dcs.io import Strict, as_value_error
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Preference
 from dcs.selection.methods import Method
+from dcs.validation import Strict, as_value_error
 from tracking.archive import parse_trials
 
 __all__ = [

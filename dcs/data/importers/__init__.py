@@ -15,9 +15,9 @@ from typing import Any
 from dcs.data.importers.common import ImportOptions
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
-from dcs.io import validated
 from dcs.messages import check_choice, escaped, listing, unknown
 from dcs.plugins import find_plugin, plugin_names
+from dcs.validation import validated
 
 __all__ = [
     "IMPORTERS",

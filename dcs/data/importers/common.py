@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import Named, checked_classes, checked_ids, checked_shape, softmax
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
-from dcs.io import Strict, read_text
+from dcs.io import read_text
 from dcs.messages import listing
+from dcs.validation import Strict
 
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
 

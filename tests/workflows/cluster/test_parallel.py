@@ -13,11 +13,11 @@ import pytest
 from ray.exceptions import NodeDiedError
 
 from tests.workflows.conftest import biased_table
+from workflows.cells import Cell
 from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import in_process, ray_mapper
-from workflows.tuning.cell import table_cells
 
 
 def _square(number: int) -> int:
@@ -140,6 +140,7 @@ def _lost(*arguments: object, **options: object) -> Iterator[Any]:
 def test_what_the_cluster_loses_is_no_failure_of_the_cell():
     table = biased_table(60)
     tuner = TunerSettings(protocol="study", trials=2, budget=1000)
-    (cell,) = table_cells(table, table, name="x", methods=["dcs"], tuner=tuner, seed=0)
+    digests = {"optimization_digest": table.digest, "test_digest": table.digest}
+    cell = Cell(model="toy", task="moods", shots=1, seed=0, method="dcs", tuner=tuner, **digests)
     with pytest.raises(NodeDiedError):
         run_cell(cell, {"optimization": table, "test": table}, "x", _lost, None, False)

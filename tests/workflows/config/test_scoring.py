@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.io import validated
+from dcs.validation import validated
 from workflows.cells import TableRequest, request_key
 from workflows.config.scoring import (
     INDECISIVE,
