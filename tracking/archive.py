@@ -12,6 +12,7 @@ Under the output folder::
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -128,6 +129,11 @@ class Archive:
         self.output = Path(output).absolute()
         self.cells = self.output / "cells"
         self._sweeps = self.output / "sweeps"
+
+    @property
+    def owner(self) -> str:
+        """What tells the writers of one sweep apart: a hash of the machine and the folder."""
+        return text_digest(f"{platform.node()}:{self.output}")[:16]
 
     def path(self, key: str) -> Path:
         """Return the file of a cell, whether or not it is there."""

@@ -18,6 +18,7 @@ SWEEP: Final = "dcs.sweep"
 SWEEP_KEY: Final = "dcs.sweep_key"
 CELL_KEY: Final = "dcs.cell_key"
 RECORD_DIGEST: Final = "dcs.record_digest"
+CLAIM: Final = "dcs.claim"
 DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")
 TRIAL_NUMBER: Final = "dcs.trial"
 TRIAL_STATE: Final = "dcs.trial_state"

@@ -299,7 +299,9 @@ class Recorder:
                 self.tracking_uri, self.archive.output, self._sweep.experiment
             )
             with quietly():
-                self._runs = SweepRuns(client, self._sweep, location=place)
+                self._runs = SweepRuns(
+                    client, self._sweep, location=place, owner=self.archive.owner
+                )
             self._trouble = None
         return self._runs
 

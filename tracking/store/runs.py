@@ -36,6 +36,9 @@ _TRACE_POINTS = 25
 
 _COMPLETE = ("FINISHED", "FAILED")
 
+#: Seconds after which a driver that has not finished writing a cell is taken for dead.
+_LEASE = 600.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -47,6 +50,7 @@ class _Found:
     digest: str | None
     parent: str | None
     deleted: bool
+    claim: str
 
     @classmethod
     def of(cls, run: Run) -> _Found:
@@ -58,7 +62,14 @@ class _Found:
             digest=tags.get(schema.RECORD_DIGEST),
             parent=tags.get(schema.PARENT),
             deleted=run.info.lifecycle_stage == "deleted",
+            claim=tags.get(schema.CLAIM, ""),
         )
+
+    def written_by_another(self, owner: str) -> bool:
+        """Whether a driver with another output folder is at work on it."""
+        name, _, since = self.claim.partition(" ")
+        alive = bool(since) and time.time() - float(since) < _LEASE
+        return self.status == "RUNNING" and alive and name != owner
 
 
 class SweepRuns:
@@ -72,6 +83,8 @@ class SweepRuns:
         The sweep.
     location : str or None
         Where a new experiment keeps its artifacts; None leaves it to the server.
+    owner : str
+        Tells the drivers of one sweep apart: one for each output folder.
 
     Raises
     ------
@@ -79,9 +92,12 @@ class SweepRuns:
         The experiment was deleted in the store.
     """
 
-    def __init__(self, client: MlflowClient, sweep: Sweep, *, location: str | None) -> None:
+    def __init__(
+        self, client: MlflowClient, sweep: Sweep, *, location: str | None, owner: str
+    ) -> None:
         self._client = client
         self._sweep = sweep
+        self._owner = owner
         self.experiment_id = self._experiment(location)
         self.parent_id, self.status = self._parent()
         # One listing instead of a search per cell, which gets slower with every run.
@@ -93,8 +109,8 @@ class SweepRuns:
     def keep(self, key: str, digest: str) -> str | None:
         """Return the complete run of a record, and delete whatever else has the cell's key.
 
-        That is what a crash left half-written, or an older record. A run that somebody deleted
-        from this sweep counts as there.
+        That is what a crash left half-written, or an older record, but not what another driver
+        is writing. A run that somebody deleted from this sweep counts as there.
         """
         kept: _Found | None = None
         for run in self._cells.get(key, []):
@@ -106,7 +122,7 @@ class SweepRuns:
                 kept = run
                 if run.parent != self.parent_id:
                     self._client.set_tag(run.id, schema.PARENT, self.parent_id)
-            else:
+            elif not run.written_by_another(self._owner):
                 self._delete(run)
         self._cells[key] = [kept] if kept else []
         return kept.id if kept else None
@@ -127,6 +143,7 @@ class SweepRuns:
                 {
                     schema.PARENT: self.parent_id,
                     schema.RECORD_DIGEST: digest,
+                    schema.CLAIM: f"{self._owner} {time.time():.0f}",
                     **_cell_tags(record),
                 },
                 start=record.started_ms,
@@ -167,9 +184,10 @@ class SweepRuns:
                 continue
             if other.status in ("FINISHED", record.status):
                 return other
-            if other.status == "RUNNING" and other.id < claim:
-                return other
-            if other.status == "FAILED":
+            if other.written_by_another(self._owner):
+                if other.id < claim:
+                    return other
+            else:
                 self._delete(other)
         return None
 
@@ -256,8 +274,9 @@ class SweepRuns:
             self._discard(run_id)
 
     def _discard(self, run_id: str) -> None:
-        # Tells it from what somebody else deletes, and a deleted run can be restored: it should
-        # not then look as if it still ran.
+        # Tells it from what somebody else deletes, also where its driver ends it at this moment.
+        self._client.set_tag(run_id, schema.RECORD_DIGEST, "")
+        # A deleted run can be restored: it should not then look as if it still ran.
         self._client.set_terminated(run_id, "KILLED")
         self._client.delete_run(run_id)
 

@@ -30,10 +30,12 @@ _TABLES = (
 )
 
 
-def _sweep(client: MlflowClient, uri: str, info: Sweep = SWEEP) -> SweepRuns:
+def _sweep(
+    client: MlflowClient, uri: str, info: Sweep = SWEEP, *, owner: str = "here"
+) -> SweepRuns:
     # As the sender does: without a location MLflow would use the working directory.
     location = artifact_location(uri, Path(), info.experiment)
-    return SweepRuns(client, info, location=location)
+    return SweepRuns(client, info, location=location, owner=owner)
 
 
 class Crash(BaseException):
@@ -87,6 +89,45 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> 
         assert crashes > 12, "every call was to be tried"
         deleted = client.search_runs([again.experiment_id], run_view_type=2)
         assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
+
+
+class _EndedMeanwhile:
+    """A client at whose deletions of runs their own driver has ended them just before."""
+
+    def __init__(self, client: MlflowClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def delete_run(self, run_id: str) -> None:
+        self._client.set_terminated(run_id, "FINISHED")
+        self._client.delete_run(run_id)
+
+
+def test_a_run_that_another_driver_replaced_does_not_count_as_deleted_on_purpose(uri: str) -> None:
+    client, record = open_client(uri), make_cell(1)
+    _sweep(client, uri).write_cell(record, {})
+    later = make_cell(1, finished_ms=record.finished_ms + 1000)
+    ended: Any = _EndedMeanwhile(client)
+    _sweep(ended, uri, owner="there").write_cell(later, {})
+    _sweep(client, uri).write_cell(record, {})
+    assert content()[1] == {record.key: "FINISHED"}
+
+
+def test_what_another_driver_is_writing_is_left_to_it(uri: str) -> None:
+    client, record = open_client(uri), make_cell(1)
+    with pytest.raises(Crash):
+        _sweep(FailingClient(client, after=4, done=True), uri, owner="there").write_cell(
+            record, {}
+        )
+    (theirs,) = runs(kind="cell")["run_id"]
+    later = make_cell(1, finished_ms=record.finished_ms + 1000)
+    _sweep(client, uri).write_cell(later, {})
+    assert theirs in set(runs(kind="cell")["run_id"])
+    # The dead driver's own folder is free to write it again.
+    _sweep(client, uri, owner="there").write_cell(record, {})
+    assert content()[1] == {record.key: "FINISHED"}
 
 
 def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(uri: str) -> None:
