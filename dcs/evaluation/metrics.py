@@ -1,9 +1,9 @@
-"""Accuracy, class accuracies and COBias, all from one confusion matrix."""
+"""Accuracy, class accuracies, COBias and macro-F1, all from one confusion matrix."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,14 +12,19 @@ from dcs.data.checks import Named, checked_labels
 from dcs.errors import InvalidInputError
 
 __all__ = [
+    "FIGURES",
     "ClassificationMetrics",
     "accuracy",
     "class_accuracies",
     "cobias",
     "confusion_matrix",
+    "macro_f1",
     "mean_distance",
     "rates",
 ]
+
+FIGURES: Final = ("accuracy", "cobias", "balanced_accuracy", "macro_f1", "weakest_class")
+"""Names of the figures that say in one number what predictions are worth."""
 
 
 def confusion_matrix(
@@ -69,7 +74,7 @@ def class_accuracies(confusion: NDArray[Any]) -> NDArray[np.float64]:
     return rates(counts.diagonal(), counts.sum(axis=1))
 
 
-def rates(right: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def rates(right: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
     """Return the share of rows that are right, NaN where there are none."""
     values = np.full(rows.shape, np.nan)
     np.divide(right, rows, out=values, where=rows > 0)
@@ -83,6 +88,17 @@ def cobias(confusion: NDArray[Any]) -> float:
     Source: Z_COBias in the appendix on the objective function.
     """
     return float(mean_distance(class_accuracies(confusion)))
+
+
+def macro_f1(confusion: NDArray[Any]) -> float:
+    """Return the mean F1 score of the classes that have rows or are predicted, 0..1.
+
+    The F1 score of a class is the harmonic mean of its precision and its recall, 0 where both
+    are 0, as in scikit-learn's ``f1_score(average="macro")``.
+    """
+    counts = _square(confusion)
+    scores = rates(2 * counts.diagonal(), counts.sum(axis=0) + counts.sum(axis=1))
+    return float(np.nanmean(scores))
 
 
 def mean_distance(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -107,8 +123,8 @@ class ClassificationMetrics:
 
     Attributes
     ----------
-    accuracy, cobias : float
-        Overall accuracy and COBias, both 0..1.
+    accuracy, cobias, macro_f1 : float
+        Overall accuracy, COBias and the mean F1 score of the classes, all 0..1.
     class_accuracies : tuple of float
         One accuracy per class; NaN for a class with no rows.
     n_rows : int
@@ -117,8 +133,19 @@ class ClassificationMetrics:
 
     accuracy: float
     cobias: float
+    macro_f1: float
     class_accuracies: tuple[float, ...]
     n_rows: int
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean accuracy of the classes that have rows, 0..1."""
+        return float(np.nanmean(self.class_accuracies))
+
+    @property
+    def weakest_class(self) -> float:
+        """The lowest accuracy of a class that has rows, 0..1."""
+        return float(np.nanmin(self.class_accuracies))
 
     @classmethod
     def from_confusion(cls, confusion: NDArray[Any]) -> ClassificationMetrics:
@@ -137,6 +164,7 @@ class ClassificationMetrics:
         return cls(
             accuracy=accuracy(confusion),
             cobias=cobias(confusion),
+            macro_f1=macro_f1(confusion),
             class_accuracies=tuple(float(v) for v in class_accuracies(confusion)),
             n_rows=int(np.asarray(confusion).sum()),
         )

@@ -65,6 +65,9 @@ class MetricIntervals:
     ----------
     accuracy, cobias, score : Interval
         Accuracy, COBias, and accuracy minus COBias; shares, not points.
+    balanced_accuracy, macro_f1, weakest_class : Interval
+        As in :class:`ClassificationMetrics`; that of the weakest class is its own, whichever
+        class is the weakest in other rows.
     class_accuracies : tuple of Interval
         One per class.
     """
@@ -72,6 +75,9 @@ class MetricIntervals:
     accuracy: Interval
     cobias: Interval
     score: Interval
+    balanced_accuracy: Interval
+    macro_f1: Interval
+    weakest_class: Interval
     class_accuracies: tuple[Interval, ...]
 
 
@@ -127,14 +133,18 @@ def bootstrap_intervals(
     cells = np.stack([right, counts.sum(axis=1) - right])
     drawn = _resample(cells, resamples, seed)
     shares, accuracy, bias = _figures(drawn[:, 0], drawn.sum(axis=1))
+    by_class = tuple(
+        _interval(value, shares[:, j]) for j, value in enumerate(estimate.class_accuracies)
+    )
     low, high = _cobias_ends(right, cells.sum(axis=0), estimate.cobias, resamples, seed)
     return MetricIntervals(
         accuracy=_interval(estimate.accuracy, accuracy),
         cobias=Interval(estimate.cobias, low, high, float(bias.std())),
         score=_interval(estimate.accuracy - estimate.cobias, accuracy - bias),
-        class_accuracies=tuple(
-            _interval(value, shares[:, j]) for j, value in enumerate(estimate.class_accuracies)
-        ),
+        balanced_accuracy=_interval(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
+        macro_f1=_interval(estimate.macro_f1, _macro_f1_drawn(counts, resamples, seed)),
+        weakest_class=min(by_class, key=lambda each: (math.isnan(each.estimate), each.estimate)),
+        class_accuracies=by_class,
     )
 
 
@@ -208,6 +218,17 @@ def _resample(cells: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(total, cells.ravel() / total, size=resamples)
     return drawn.reshape(resamples, *cells.shape)
+
+
+def _macro_f1_drawn(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.float64]:
+    """Return macro-F1 [R] of R tables drawn in the proportions of a confusion matrix [N, N]."""
+    # Cells without rows stay so: with many classes that is most of them.
+    true, predicted = np.nonzero(counts)
+    drawn = _resample(counts[true, predicted], resamples, seed)
+    members = np.eye(len(counts))
+    right = (drawn * (true == predicted)) @ members[true]
+    scores = rates(2 * right, drawn @ (members[true] + members[predicted]))
+    return np.asarray(np.nanmean(scores, axis=1), dtype=np.float64)
 
 
 def _figures(

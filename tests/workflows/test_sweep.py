@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dcs.errors import ScoringError, TableError
+from dcs.evaluation.metrics import FIGURES
 from tests.faults.sweeps import sweep
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
@@ -88,7 +89,8 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
 def test_uncorrected_figures_are_those_of_the_uncorrected_cell(finished):
     _, records, _ = finished
     for icl, dcs in zip(records[::2], records[1::2], strict=True):
-        for name in ("accuracy", "cobias"):
+        for name in FIGURES:
+            assert dcs.metrics[f"test/{name}_low"] <= dcs.metrics[f"test/{name}"]
             assert icl.metrics[f"test/{name}"] == dcs.metrics[f"uncorrected/test/{name}"]
         assert len(dcs.trials) == 2
 

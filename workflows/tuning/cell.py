@@ -9,7 +9,7 @@ from typing import Any
 
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
-from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
+from dcs.evaluation.metrics import FIGURES, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
 from dcs.messages import redact
 from dcs.schemes.scheme import CorrectionScheme
@@ -168,27 +168,22 @@ def _judged(
     """Return the test figures with 95 % intervals and p-values, and those of the classes."""
     first = CorrectionScheme.identity(test.classes).predict(test.probs)
     second = scheme.predict(test.probs)
-    before, after = (
-        ClassificationMetrics.from_predictions(test.labels, predictions, test.n_classes)
-        for predictions in (first, second)
-    )
+    before = ClassificationMetrics.from_predictions(test.labels, first, test.n_classes)
     figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
     change = compare_predictions(test.labels, first, second, test.n_classes)
-    return {
-        "test/accuracy": after.accuracy,
-        "test/cobias": after.cobias,
-        "uncorrected/test/accuracy": before.accuracy,
-        "uncorrected/test/cobias": before.cobias,
-        "test/accuracy_low": figures.accuracy.low,
-        "test/accuracy_high": figures.accuracy.high,
-        "test/accuracy_p": change.accuracy_p,
-        "test/cobias_low": figures.cobias.low,
-        "test/cobias_high": figures.cobias.high,
-        "test/cobias_p": change.cobias_p,
-    }, {
+    metrics = {"test/accuracy_p": change.accuracy_p, "test/cobias_p": change.cobias_p}
+    for name in FIGURES:
+        interval = getattr(figures, name)
+        metrics |= {
+            f"test/{name}": interval.estimate,
+            f"test/{name}_low": interval.low,
+            f"test/{name}_high": interval.high,
+            f"uncorrected/test/{name}": getattr(before, name),
+        }
+    return metrics, {
         "class": list(test.classes),
         "before": list(before.class_accuracies),
-        "after": list(after.class_accuracies),
+        "after": [each.estimate for each in figures.class_accuracies],
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
     }

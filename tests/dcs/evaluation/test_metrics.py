@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import (
@@ -39,6 +40,19 @@ def test_metrics_equal_their_definitions(cells: list[int]) -> None:
     assert accuracy(confusion) == pytest.approx(np.trace(confusion) / confusion.sum(), abs=1e-15)
     assert cobias(confusion) == pytest.approx(np.mean(gaps) if gaps else 0.0, abs=1e-14)
     assert np.array_equal(np.isnan(class_accuracies(confusion)), rows == 0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:sklearn")
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))
+def test_metrics_of_classes_are_those_of_scikit_learn(rows: list[tuple[int, int]]) -> None:
+    labels, predictions = np.array(rows).T
+    metrics = ClassificationMetrics.from_predictions(labels, predictions, 5)
+    assert metrics.macro_f1 == pytest.approx(f1_score(labels, predictions, average="macro"))
+    balanced = balanced_accuracy_score(labels, predictions)
+    assert metrics.balanced_accuracy == pytest.approx(balanced)
+    shares = [np.mean(predictions[labels == label] == label) for label in set(labels)]
+    assert metrics.weakest_class == pytest.approx(min(shares))
 
 
 def test_class_without_rows_is_nan_and_left_out_of_cobias() -> None:

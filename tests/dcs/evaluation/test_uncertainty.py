@@ -25,12 +25,11 @@ def test_agrees_with_resampling_the_rows() -> None:
     for _ in range(800):
         rows = rng.integers(0, labels.size, labels.size)
         m = ClassificationMetrics.from_predictions(labels[rows], predictions[rows], 3)
-        drawn.append((m.accuracy, m.cobias, *m.class_accuracies))
+        drawn.append((m.accuracy, m.cobias, m.balanced_accuracy, m.macro_f1, *m.class_accuracies))
     spread = np.std(drawn, axis=0)
     found = bootstrap_intervals(_CONFUSION)
-    errors = [
-        item.standard_error for item in (found.accuracy, found.cobias, *found.class_accuracies)
-    ]
+    whole = (found.accuracy, found.cobias, found.balanced_accuracy, found.macro_f1)
+    errors = [item.standard_error for item in (*whole, *found.class_accuracies)]
     np.testing.assert_allclose(errors, spread, rtol=0.12)
 
 
@@ -73,6 +72,7 @@ def test_what_chance_explains_reaches_down_to_no_bias() -> None:
 def test_class_without_rows_has_no_interval() -> None:
     found = bootstrap_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
     assert math.isnan(found.class_accuracies[1].low)
+    assert found.weakest_class == found.class_accuracies[2]
     assert not math.isnan(found.cobias.high)
 
 

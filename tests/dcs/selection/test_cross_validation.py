@@ -90,12 +90,12 @@ def test_noise_is_what_equal_classes_show() -> None:
     for _ in range(3000):
         drawn = rng.binomial(counts, rates) / counts
         shown.append(np.abs(drawn[:, None] - drawn)[np.triu_indices(4, 1)].mean())
-    metrics = ClassificationMetrics(rates, 0.0, (rates,) * 4, int(counts.sum()))
+    metrics = ClassificationMetrics(rates, 0.0, rates, (rates,) * 4, int(counts.sum()))
     assert cobias_noise(metrics, counts) == pytest.approx(np.mean(shown), rel=0.05)
 
 
 def test_noise_of_perfect_or_absent_classes_is_finite() -> None:
-    metrics = ClassificationMetrics(1.0, 0.0, (1.0, 1.0, math.nan), 8)
+    metrics = ClassificationMetrics(1.0, 0.0, 1.0, (1.0, 1.0, math.nan), 8)
     assert 0.0 < cobias_noise(metrics, [4, 4, 0]) < 0.5
     assert cobias_noise(metrics, [4, 0, 0]) == 0.0
 
