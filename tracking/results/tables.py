@@ -15,6 +15,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, settings
+from tracking.results.comparison import method_tables
 from tracking.results.formats import KINDS, ResultTable, RowKind, to_markdown, to_mlflow_json
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped, is_missing
 from tracking.results.paper import (
@@ -599,6 +600,7 @@ TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = 
     "timing": lambda records: [timing_table(records)],
     "classes": class_accuracies_by_seed,
     "ablation": ablation_tables,
+    "methods": method_tables,
 }
 """The tables of the paper by short name, in its order."""
 

@@ -102,7 +102,7 @@ def report(
 def table(
     experiment: Experiment,
     which: Annotated[
-        Literal["main", "ablation", "schemes", "classes", "timing"],
+        Literal["main", "ablation", "schemes", "classes", "timing", "methods"],
         typer.Argument(help="Which table."),
     ] = "main",
     form: Annotated[
