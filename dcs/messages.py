@@ -18,6 +18,7 @@ __all__ = [
     "listing",
     "named",
     "one_line",
+    "plain_address",
     "reason",
     "redact",
     "show",
@@ -32,12 +33,17 @@ _LONGEST = 300
 _SECRETS = (
     # scheme://user:password@host; a password may hold slashes, but a port and a path are none.
     r"(?i)(\b[a-z][a-z0-9+.-]*://[^/?#\s:@'\"]*:(?!\d{1,5}[/?#]))[^?#\s'\"]+(?=@)",
-    # https://TOKEN@host: names of people are shorter.
-    r"(?i)([a-z][a-z0-9+.-]*://)[^/?#\s:@'\"]{20,}(?=@)",
+    # https://TOKEN@host, and of a database, where names of people are shorter.
+    r"(?i)(https?://|[a-z][a-z0-9+.-]*://(?=[^/?#\s:@]{20}))[^/?#\s:@'\"]+(?=@)",
     r"(?i)(\b(?:password|passwd|pwd|passfile|sslpassword|token|access_token|api_key|apikey|"
     r"secret|sig|signature|aws_secret_access_key)=)[^&\s'\",;)]+",
     r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}",
     r"(\b(?:sk-|hf_|ghp_|xox[bp]-|AKIA))[A-Za-z0-9_-]{16,}",
+)
+_WEB_ADDRESS = r"(?i)https?://[^\s'\"]+"
+#: Part of its path, query or fragment that may be a token: long, with digits, and no hash.
+_TOKEN = (
+    r"(?i)([/?#=&]|%[0-9a-f]{2})(?![0-9a-f-]+(?![\w.~+-]))(?=(?:[a-z_.~+-]*\d){4})[\w.~+-]{20,}"
 )
 _SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
 _SHORTEST_SECRET = 8
@@ -62,7 +68,26 @@ def redact(text: str, *, environment: bool = True) -> str:
             text = text.replace(value, _HIDDEN)
     for pattern in _SECRETS:
         text = re.sub(pattern, rf"\1{_HIDDEN}", text)
-    return text
+    return re.sub(_WEB_ADDRESS, lambda found: re.sub(_TOKEN, rf"\1{_HIDDEN}", found[0]), text)
+
+
+def plain_address(address: str) -> str:
+    """Return the address of a server, without a slash at its end, fit to be written down.
+
+    Raises
+    ------
+    ConfigError
+        If it is no address of the web, or holds what could be a secret; which is not repeated.
+    """
+    allowed = "allowed are http:// and https:// addresses without user, query and fragment"
+    if any(mark in address for mark in "@?#") or redact(address) != address:
+        raise ConfigError(
+            f"base_url: its value may hold a key and is not shown here; {allowed}; the key goes "
+            "into the environment variable that key_variable names"
+        )
+    if not re.match(r"https?://[^/\s]+", address):
+        raise ConfigError(f"base_url {show(address)}: {allowed}")
+    return address.rstrip("/")
 
 
 def show(value: Any, limit: int = 80) -> str:

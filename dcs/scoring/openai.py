@@ -9,21 +9,24 @@ often it happened is counted for each class.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import httpx2
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import softmax
-from dcs.errors import ConfigError, ScoringError
-from dcs.messages import check_choice, named
+from dcs.data.checks import softmax, whole_number
+from dcs.errors import ScoringError
+from dcs.messages import check_choice, named, plain_address, show
 from dcs.scoring.base import Engine, Progress
 from dcs.scoring.label_words import LabelRule
 from dcs.scoring.models import load_tokenizer
@@ -39,7 +42,15 @@ MissingRule = Literal["error", "bound", "zero"]
 """What to do about a label that the server does not show: stop; take the probability of the
 least probable token it does show, which the label's cannot exceed; or take 0."""
 
+_log = logging.getLogger(__name__)
+
 _CHARACTERS_PER_TOKEN = 4
+
+_ANSWER_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
+
+_LONGEST_WAIT = 120.0  # seconds for which the openai package heeds a server's Retry-After
+
+_SAID_EVERY = 10.0  # seconds between two lines about a busy server
 
 #: What answers of another form, too deep or with numbers too large raise when they are read.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
@@ -85,7 +96,8 @@ class OpenAIScorer(Engine):
         Requests at a time.
     retries : int
         How often a request is repeated after a failure that may pass: with growing waits, or
-        after as long as the server says (``Retry-After``).
+        after as long as the server says (``Retry-After``), up to two minutes each. A log line
+        says what is waited for.
     timeout : float
         Seconds until a request counts as failed.
     key_variable : str
@@ -99,7 +111,7 @@ class OpenAIScorer(Engine):
 
     Raises
     ------
-    ConfigError
+    InvalidInputError
         If an option is not allowed.
     """
 
@@ -126,16 +138,10 @@ class OpenAIScorer(Engine):
         check_choice("api", api, get_args(Api))
         check_choice("missing", missing, get_args(MissingRule))
         check_choice("label_rule", label_rule, ("auto", "first"))
-        for option, number in (("top_logprobs", top_logprobs), ("concurrency", concurrency)):
-            if number < 1:
-                raise ConfigError(f"{option} {number}: allowed are 1 or more")
-        if not base_url.startswith(("http://", "https://")) or "@" in base_url:
-            raise ConfigError(
-                f"base_url {base_url.rpartition('@')[2]!r}: allowed are http:// and https:// "
-                "addresses without a password"
-            )
+        whole_number(top_logprobs, "top_logprobs", least=1)
+        whole_number(concurrency, "concurrency", least=1)
         self.model = model
-        self.base_url = base_url.rstrip("/")
+        self.base_url = plain_address(base_url)
         self.revision = revision or self.base_url
         self.settings: Mapping[str, str] = {
             "api": api,
@@ -147,8 +153,13 @@ class OpenAIScorer(Engine):
         """How often each label word was missing from the tokens shown."""
         self.answered = 0
         """Prompts answered so far."""
+        self.refused = 0
+        """Requests that the server put off so far."""
+        self._said = -math.inf
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
         self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
+        # Of a server whose answers do not even begin to end.
+        self._longest = (retries + 1) * (timeout + _LONGEST_WAIT)
         self._key_variable, self._tokenizer = key_variable, tokenizer
 
     def estimate(self, prompts: Sequence[str]) -> CostEstimate:
@@ -166,13 +177,16 @@ class OpenAIScorer(Engine):
         return CostEstimate(len(prompts), tokens, basis)
 
     def report(self) -> list[str]:
-        """Return a line for each label word that was missing from answers."""
+        """Return a line for each label word that was missing, and for a server that was busy."""
         rule = {"bound": "took the least probability shown", "zero": "took 0"}
-        return [
+        lines = [
             f"label word {word!r} was missing from {count} of {self.answered} answers; "
             f"{rule.get(self._missing_rule, 'stopped')}"
             for word, count in self.missing.most_common()
         ]
+        if self.refused:
+            lines.append(f"{self.base_url} put {self.refused} requests off")
+        return lines
 
     def _score(
         self, prompts: list[str], label_words: Sequence[str], progress: Progress
@@ -200,15 +214,20 @@ class OpenAIScorer(Engine):
             api_key=key or "none",
             timeout=self._timeout,
             max_retries=self._retries,
-            # A redirect would take the prompts, and perhaps the key, to another server.
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+            http_client=openai.DefaultAsyncHttpxClient(
+                # A redirect would take the prompts, and perhaps the key, to another server.
+                follow_redirects=False,
+                headers={"Accept-Encoding": "identity"},
+                event_hooks={"response": [self._bound]},
+            ),
         ) as client:
 
             async def work() -> None:
                 for row in rows:
                     try:
-                        shown = await self._next_tokens(client, prompts[row])
-                    except openai.APIError as error:
+                        async with asyncio.timeout(self._longest):
+                            shown = await self._next_tokens(client, prompts[row])
+                    except (openai.APIError, TimeoutError) as error:
                         raise self._failure(row, error, key) from None
                     except _UNREADABLE:
                         raise ScoringError(
@@ -241,6 +260,28 @@ class OpenAIScorer(Engine):
         )
         shown = chat.choices[0].logprobs.content[0].top_logprobs  # type: ignore[union-attr, index]
         return {entry.token: float(entry.logprob) for entry in shown}
+
+    async def _bound(self, response: httpx2.Response) -> None:
+        """Bound what is read of an answer, and say when the server puts a request off."""
+        # A little that is packed may become much.
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            raise ScoringError(
+                f"{self.base_url} packs its answers ({show(encoding, 20)}), which it was not "
+                "asked to; use a server that heeds Accept-Encoding"
+            )
+        response.stream = _Bounded(response.stream, self.base_url, self._timeout)
+        if response.status_code in (408, 409, 429) or response.status_code >= 500:
+            self.refused += 1
+            if time.monotonic() - self._said > _SAID_EVERY:
+                self._said = time.monotonic()
+                asked = response.headers.get("retry-after")
+                _log.warning(
+                    "%s answers with status %d%s; asking again, at most %d times a prompt",
+                    self.base_url,
+                    response.status_code,
+                    f" (Retry-After: {show(asked, 40)})" if asked else "",
+                    self._retries,
+                )
 
     def _failure(self, row: int, error: Exception, key: str) -> ScoringError:
         status = getattr(error, "status_code", None)
@@ -281,6 +322,30 @@ class OpenAIScorer(Engine):
         if not np.isfinite([value for value in found if value is not None]).all():
             raise ScoringError(f"query {row}: {self.base_url} gives a log-probability of {logs}")
         return np.asarray(softmax(logs[None])[0], dtype=np.float64)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of an answer, read only as far and as long as answers are."""
+
+    def __init__(self, body: Any, address: str, seconds: float) -> None:
+        self._body, self._address = body, address
+        self._until = time.monotonic() + seconds
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._body:
+            size += len(part)
+            if size > _ANSWER_BYTES:
+                raise ScoringError(
+                    f"{self._address} answers one prompt with more than {_ANSWER_BYTES >> 20} "
+                    "MiB; is it a model server?"
+                )
+            if time.monotonic() > self._until:
+                raise httpx2.ReadTimeout("the answer does not end")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 def best_token(

@@ -16,7 +16,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, ScoringError
+from dcs.data.checks import whole_number
+from dcs.errors import ScoringError
 from dcs.messages import check_choice, named
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.label_words import LabelRule
@@ -47,7 +48,7 @@ class VLLMScorer(TokenEngine):
 
     Raises
     ------
-    ConfigError
+    InvalidInputError
         If an option is not allowed.
     ScoringError
         If the model cannot be found or loaded.
@@ -69,8 +70,7 @@ class VLLMScorer(TokenEngine):
         max_length: int | None = None,
     ) -> None:
         check_choice("label_rule", label_rule, get_args(LabelRule))
-        if tensor_parallel < 1:
-            raise ConfigError(f"tensor_parallel {tensor_parallel}: allowed are 1 or more")
+        whole_number(tensor_parallel, "tensor_parallel", least=1)
         reference = resolve_model(model)
         self._vllm = require("vllm", "'dcs-debias[vllm]'")
         torch = importlib.import_module("torch")

@@ -30,9 +30,10 @@ SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "plantedaws/0123456789abcdef",
     "PGPASSWORD": "plantedpg-0123456789abcdef",
 }
+PATH, FRAGMENT, USER = "plantedpath-0123456789ab", "plantedpart-0123456789ab", "planteduser01"
 FORMS = {
     form.encode()
-    for secret in (PASSWORD, f"me:{PASSWORD}", *SECRETS.values())
+    for secret in (PASSWORD, f"me:{PASSWORD}", PATH, FRAGMENT, USER, *SECRETS.values())
     for form in (secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode())
 }
 
@@ -91,7 +92,7 @@ def test_a_run_that_succeeds(moods: Path, output: Path, tmp_path: Path) -> None:
 
 
 def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
-    uri = ("--tracking-uri", f"http://{echo}")
+    uri = ("--tracking-uri", f"http://{echo}/{PATH}#{FRAGMENT}")
     for words in (
         ("tune", moods, "--method", "batch", *UNDRAWN, "-o", tmp_path, *uri),
         ("sync", "-o", tmp_path, *uri),
@@ -100,6 +101,7 @@ def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
         ("submit", "quickstart", *uri),
         ("submit", "quickstart", "--set", f"optuna_storage=postgresql://{echo}/x"),
         ("ui", "-o", tmp_path, *uri),
+        ("doctor", "--quick", "--tracking-uri", f"http://{USER}@{echo.partition('@')[2]}"),
     ):
         search(run_dcs(*words), tmp_path)
     assert Archive(tmp_path).finished()
@@ -113,13 +115,19 @@ def test_a_database_that_does_not_answer(password: str, tmp_path: Path) -> None:
     search(outcome, tmp_path)
 
 
-def test_a_model_server_that_repeats_the_key(tmp_path: Path, echo: str) -> None:
-    outcome = run_dcs(
-        *("generate", "--model", "m", "--engine", "openai", "--task", "reviews"),
-        *("--limit", "3", "--yes", "-o", tmp_path, "--set", f"scoring.base_url=http://{echo}/v1"),
-    )
-    assert outcome.code == 2, outcome
-    search(outcome, tmp_path)
+def test_a_model_server(tmp_path: Path, echo: str) -> None:
+    """Which repeats the key it was sent; and addresses that hold one, which are refused."""
+    host = echo.partition("@")[2]
+    scoring = (f"http://{host}/v1", f"http://{echo}/v1", f"http://{host}/v1?api_key={PASSWORD}")
+    asked = ("generate", "--model", "m", "--engine", "openai", "--task", "reviews", "--limit", "3")
+    for address in (*scoring, f"http://{host}/v1#{FRAGMENT}", f"http://{USER}@{host}/v1"):
+        said = ("--yes", "-o", tmp_path, "--set", f"scoring.base_url={address}")
+        outcome = run_dcs(*asked, *said)
+        assert outcome.code == 2, outcome
+        search(outcome, tmp_path)
+        plan = run_dcs("sweep", "quickstart", "--dry-run", "--engine", "openai", *said[1:])
+        assert (plan.code == 2) is (address != scoring[0]), plan
+        search(plan, tmp_path)
 
 
 def test_the_record_of_a_cell_that_failed(tmp_path: Path) -> None:

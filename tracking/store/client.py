@@ -10,7 +10,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -133,14 +133,14 @@ def stored_uri(uri: str, output: Path | str) -> str | None:
 
 
 def redact(uri: str) -> str:
-    """Return `uri` without a password, fit for files and messages."""
+    """Return `uri` without passwords and tokens, fit for files and messages."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
-    try:
-        shown = make_url(uri).render_as_string(hide_password=True)
-    except (ArgumentError, ValueError):
-        shown = uri
+    shown = uri
+    if not uri.startswith(("http://", "https://")):
+        with suppress(ArgumentError, ValueError):
+            shown = make_url(uri).render_as_string(hide_password=True)
     return redact_text(shown, environment=False)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from dcs.messages import plain_address
 from dcs.scoring import (
     LabelRule,
     Scorer,
@@ -79,6 +80,14 @@ class ScoringSettings(Strict):
     key_variable: str | None = None
     price: float | None = Field(default=None, ge=0.0)
     store: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _holds_no_secret(cls, address: str | None) -> str | None:
+        # Checked here too, before a plan or a record can repeat it.
+        if address is not None:
+            as_value_error(plain_address, address)
+        return address
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> ScoringSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,7 +14,10 @@ from dcs.scoring import resolve_model
 
 
 class ModelServer:
-    """Serves tiny_lm; `faults` are what it answers first: (status, headers, body)."""
+    """Serves tiny_lm; `faults` are what it answers first: (status, headers, body).
+
+    A body of parts is sent as it comes, without its length; a status below 0 sends it alone.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -32,7 +35,8 @@ class ModelServer:
         self.reset()
 
     def reset(self) -> None:
-        self.faults: list[tuple[int, dict[str, str], str]] = []
+        self.faults: list[tuple[int, dict[str, str], str | Iterable[bytes]]] = []
+        self.sent = 0
         self.requests: list[tuple[str, dict[str, str], dict[str, Any], float]] = []
         self.key = ""
         self.pause = 0.0
@@ -53,7 +57,7 @@ class ModelServer:
 
     def answer(
         self, path: str, headers: dict[str, str], body: dict[str, Any]
-    ) -> tuple[int, dict[str, str], str]:
+    ) -> tuple[int, dict[str, str], str | Iterable[bytes]]:
         self.requests.append((path, headers, body, time.monotonic()))
         if self.faults:
             return self.faults.pop(0)
@@ -93,15 +97,23 @@ class ModelServer:
                 if status == 0:  # hang up without an answer
                     self.close_connection = True
                     return
-                content = text.encode()
-                headers = {"Content-Type": "application/json", **headers}
+                parts: Iterable[bytes] = text
+                if isinstance(text, str):
+                    parts = [text.encode()]
+                    headers = {"Content-Length": str(len(parts[0])), **headers}
+                else:
+                    self.close_connection = True
                 # A client that has given up does not wait for the rest.
                 with suppress(ConnectionError):
-                    self.send_response(status)
-                    for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                        self.send_header(name, value)
-                    self.end_headers()
-                    self.wfile.write(content)
+                    if status > 0:
+                        self.send_response(status)
+                        headers = {"Content-Type": "application/json", **headers}
+                        for name, value in headers.items():
+                            self.send_header(name, value)
+                        self.end_headers()
+                    for part in parts:
+                        self.wfile.write(part)
+                        outer.sent += len(part)
 
             def log_message(self, *args: Any) -> None:
                 pass

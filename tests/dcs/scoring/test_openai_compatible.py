@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import itertools
 import json
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dcs.errors import ConfigError, ScoringError
+from dcs.errors import ConfigError, InvalidInputError, ScoringError
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
 from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer, best_token
@@ -166,6 +169,72 @@ class TestFaults:
             make(url, api=api, retries=0).score("", QUERIES[:1], TASK.label_words)
 
 
+def slowly(part: bytes) -> Iterator[bytes]:
+    while True:
+        time.sleep(0.02)
+        yield part
+
+
+class TestBounds:
+    """What a server can make the client wait for, read and unpack."""
+
+    def ask(self, url: str, **options: Any) -> Any:
+        return make(url, **({"retries": 0} | options)).score("", QUERIES[:1], TASK.label_words)
+
+    @pytest.mark.parametrize("status", [200, 400, 503])
+    def test_an_answer_without_end(self, server: ModelServer, url: str, status: int) -> None:
+        server.faults = [(status, {}, itertools.repeat(b" " * 2**20))]
+        with pytest.raises(ScoringError):
+            self.ask(url)
+        assert server.sent < 2**26
+
+    @pytest.mark.parametrize("part", [b" ", b"x: y\r\n"])
+    def test_an_answer_that_drips(
+        self, server: ModelServer, url: str, part: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("dcs.scoring.openai._LONGEST_WAIT", 0.2)
+        start = [b"HTTP/1.1 200 OK\r\n"] if b":" in part else []
+        server.faults = [(-1 if start else 200, {}, itertools.chain(start, slowly(part)))]
+        with pytest.raises(ScoringError, match="query 0"):
+            self.ask(url, timeout=0.3)
+
+    def test_a_packed_answer(self, server: ModelServer, url: str) -> None:
+        bomb = gzip.compress(bytes(2**25))
+        server.faults = [(200, {"Content-Encoding": "gzip"}, [bomb])]
+        with pytest.raises(ScoringError, match="gzip"):
+            self.ask(url)
+        assert server.requests[0][1]["accept-encoding"] == "identity"
+
+    def test_limits_told_with_an_answer_are_not_waited_for(
+        self, server: ModelServer, url: str
+    ) -> None:
+        headers = {"Retry-After": "3600", "x-ratelimit-remaining-requests": "0"}
+        headers["x-ratelimit-reset-requests"] = "1h"
+        server.pause = 0.0
+        expected = self.ask(url)
+        _, _, answer = server.answer(*server.requests[0][:3])
+        server.faults = [(200, headers, answer)]
+        np.testing.assert_array_equal(self.ask(url), expected)
+
+    def test_what_is_waited_for_is_said(
+        self, server: ModelServer, url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server.faults = [(429, SOON | {"Retry-After": "7"}, "")] * 3
+        scorer = make(url, retries=4)
+        scorer.score("", QUERIES[:1], TASK.label_words)
+        (said,) = [r.getMessage() for r in caplog.records if r.name == "dcs.scoring.openai"]
+        assert "429" in said and "7" in said
+        assert any("3 requests" in line for line in scorer.report())
+
+    @pytest.mark.parametrize(
+        "given", ["me:{}@h/v1", "{}@h/v1", "h/v1?api_key={}", "h/v1?{}", "h/v1#{}", "h/hf_{}/v1"]
+    )
+    def test_an_address_holds_no_secret(self, given: str) -> None:
+        with pytest.raises(ConfigError, match="base_url") as caught:
+            make(f"https://{given.format('planted0123456789')}")
+        assert "planted" not in str(caught.value)
+
+
 class TestKey:
     def test_is_never_told(
         self,
@@ -243,13 +312,11 @@ class TestMissing:
         ({"label_rule": "joint"}, "'joint'"),
         ({"concurrency": 0}, "concurrency 0"),
         ({"base_url": "localhost:8000"}, "'localhost:8000'"),
-        ({"base_url": "http://me:hidden@host/v1"}, "base_url"),
     ],
 )
 def test_options(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named) as caught:
+    with pytest.raises(InvalidInputError, match=named):
         OpenAIScorer("x", **options)
-    assert "hidden" not in str(caught.value)
 
 
 def test_closed(url: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.errors import ConfigError, MissingDependencyError, ScoringError
+from dcs.errors import InvalidInputError, MissingDependencyError, ScoringError
 from dcs.prompting import get_task, render_prefix, render_query, select_demonstrations
 from dcs.scoring import Scorer, load_scorer, resolve_model
 from dcs.scoring.openai import OpenAIScorer
@@ -34,7 +34,7 @@ def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_options(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(InvalidInputError, match=named):
         load_scorer("tiny_lm", engine="vllm", **options)
 
 
