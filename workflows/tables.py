@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock
 from pydantic import TypeAdapter
 
@@ -118,16 +119,24 @@ def _read(paths: Sequence[Path]) -> dict[str, ProbabilityTable]:
 def _held_out(
     tables: dict[str, ProbabilityTable], *, seed: int, share: float
 ) -> dict[str, ProbabilityTable]:
-    """Return tables of both splits, the test rows drawn from the others if there are none."""
+    """Return tables of both splits, the test rows drawn from the labelled ones if there are none.
+
+    Where no row has a label none can be held out: all rows are in both, and nothing is judged.
+    """
     if "test" in tables:
         return tables
     table = tables["optimization"]
+    labelled, others = np.flatnonzero(table.labelled), np.flatnonzero(~table.labelled)
+    if labelled.size == 0:
+        return {split: table.subset(others, split=split) for split in ("optimization", "test")}
     parts = stratified_split(
-        table.labels,
+        table.labels[labelled],
         {"optimization": 1.0 - share, "test": share},
         seed=derive_seed(seed, "held-out"),
     )
-    return {split: table.subset(rows, split=split) for split, rows in parts.items()}
+    rows = {split: labelled[part] for split, part in parts.items()}
+    rows["optimization"] = np.sort(np.concatenate([rows["optimization"], others]))
+    return {split: table.subset(part, split=split) for split, part in rows.items()}
 
 
 def given_tables(config: SweepConfig) -> list[GivenTable]:

@@ -128,9 +128,15 @@ class Named:
 
 
 def checked_rows(
-    probs: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None
+    probs: ArrayLike,
+    labels: ArrayLike,
+    classes: Sequence[str] | None = None,
+    *,
+    missing: bool = False,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
-    """Return labelled probabilities [M, N], their labels [M] and N class names, all checked.
+    """Return probabilities [M, N], their labels [M] and N class names, all checked.
+
+    Labels may be missing as in :func:`checked_labels`.
 
     Raises
     ------
@@ -139,7 +145,7 @@ def checked_rows(
     """
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
-    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes)
+    indices = checked_labels(labels, n_rows=n_rows, n_classes=n_classes, missing=missing)
     return values, indices, checked_classes(classes, n_classes=n_classes)
 
 
@@ -248,8 +254,11 @@ def checked_labels(
     n_rows: int | None = None,
     n_classes: int | None = None,
     names: Named = Named("labels"),
+    missing: bool = False,
 ) -> NDArray[np.int64]:
     """Return `labels` as a new int64 array [M] of class numbers ``0 .. n_classes - 1``.
+
+    With `missing`, rows may be unlabelled: -1, None or NaN, all of which become -1.
 
     Raises
     ------
@@ -257,6 +266,8 @@ def checked_labels(
         If they are not one integer per row, or out of range.
     """
     values = _as_array(labels, names.source)
+    if missing and values.ndim == 1 and values.dtype.kind in "fO":
+        values = _gaps_filled(values, names.source)
     if values.ndim != 1 or not values.size or n_rows not in (None, values.size):
         raise TableError(
             f"{names.source}: labels have shape {values.shape}; "
@@ -267,9 +278,21 @@ def checked_labels(
             f"{names.source}: labels have type {values.dtype}; one integer for each row is needed"
         )
     if n_classes is not None:
-        wrong = (values < 0) | (values >= n_classes)
-        names.refuse(wrong, values, f"allowed are 0..{n_classes - 1}", what="label")
+        wrong = (values < (-1 if missing else 0)) | (values >= n_classes)
+        rule = f"allowed are 0..{n_classes - 1}"
+        if missing:
+            rule += ", or -1 (null, an empty field) where there is none"
+        names.refuse(wrong, values, rule, what="label")
     return values.astype(np.int64)
+
+
+def _gaps_filled(labels: NDArray[Any], source: str) -> NDArray[Any]:
+    """Return labels with -1 for None and NaN; integers that these made floats are whole again."""
+    gaps = [label is None or label != label for label in labels.tolist()]
+    given = zip(labels.tolist(), gaps, strict=True)
+    filled = _as_array([-1 if gap else label for label, gap in given], source)
+    whole = any(gaps) and filled.dtype.kind == "f" and bool((filled % 1 == 0).all())
+    return filled.astype(np.int64) if whole else filled
 
 
 def checked_classes(

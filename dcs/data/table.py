@@ -83,7 +83,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbabilityTable:
-    """Class probabilities of labelled rows. Checked when made; its arrays are read-only copies.
+    """Class probabilities and labels of rows. Checked when made; its arrays are read-only copies.
 
     Tables compare by identity; equal content has equal :attr:`digest`.
 
@@ -93,7 +93,7 @@ class ProbabilityTable:
         Row i holds the probabilities of the N >= 2 classes for row i. Finite, non-negative; a
         row's sum must be 1 within `SUM_TOLERANCE` (single precision passes) and is made exact.
     labels : int64 array [M]
-        True classes, ``0 .. N-1``.
+        True classes, ``0 .. N-1``; -1 for an unlabelled row.
     classes : tuple of str
         N different, non-empty names.
     ids : tuple of str
@@ -125,7 +125,9 @@ class ProbabilityTable:
         classes = checked_classes(self.classes, n_classes=n_classes, source=source)
         ids = checked_ids(self.ids, n_rows=n_rows, source=source)
         names = Named(source, classes, ids)
-        labels = checked_labels(self.labels, n_rows=n_rows, n_classes=n_classes, names=names)
+        labels = checked_labels(
+            self.labels, n_rows=n_rows, n_classes=n_classes, names=names, missing=True
+        )
         probs = normalised_rows(values, names, normalise=normalise)
         for array in (probs, labels):
             array.flags.writeable = False
@@ -137,7 +139,7 @@ class ProbabilityTable:
     def from_arrays(
         cls,
         probs: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None,
         *,
         classes: Iterable[str] | None = None,
         ids: Iterable[str | int] | None = None,
@@ -151,8 +153,9 @@ class ProbabilityTable:
         ----------
         probs : array-like [M, N]
             Class probabilities, or non-negative scores with `normalise`.
-        labels : array-like of int [M]
-            True classes, ``0 .. N-1``.
+        labels : array-like of int [M], or None
+            True classes, ``0 .. N-1``; -1, None or NaN for an unlabelled row, None for all
+            rows unlabelled.
         classes : iterable of str, optional
             Class names; ``class_0, class_1, ...`` when not given.
         ids : iterable of str or int, optional
@@ -169,6 +172,8 @@ class ProbabilityTable:
         TableError
             If the content is not a table; names source, row, class and value.
         """
+        if labels is None:
+            labels = np.full(len(np.atleast_1d(np.asarray(probs, dtype=object))), -1)
         given: dict[str, Any] = {"probs": probs, "labels": labels, "classes": classes, "ids": ids}
         return cls(
             **given,
@@ -182,8 +187,8 @@ class ProbabilityTable:
         """Read a table from a Parquet file.
 
         Columns ``id``, ``label`` and one ``p:<class>`` per class are needed, in any order; others
-        are ignored. A file that :meth:`write` made also holds provenance and the class order;
-        without that the classes come in the order of their columns.
+        are ignored; a label may be null. A file that :meth:`write` made also holds provenance and
+        the class order; without that the classes come in the order of their columns.
 
         Parameters
         ----------
@@ -257,6 +262,8 @@ class ProbabilityTable:
             "provenance": self.provenance.to_dict(),
         }
         columns = {"id": pa.array(self.ids, pa.string()), "label": pa.array(self.labels)}
+        if not self.labelled.all():
+            columns["label"] = pa.array(self.labels, mask=~self.labelled)
         for name, column in zip(self.classes, self.probs.T, strict=True):
             columns[PREFIX + name] = pa.array(np.ascontiguousarray(column))
         table = pa.table(columns).replace_schema_metadata(
@@ -315,6 +322,23 @@ class ProbabilityTable:
             provenance=provenance,
         )
 
+    def only_labelled(self) -> ProbabilityTable:
+        """Return the table of the rows that have labels, itself if all do.
+
+        Raises
+        ------
+        TableError
+            If no row has a label.
+        """
+        if self.labelled.all():
+            return self
+        if not self.labelled.any():
+            raise TableError(
+                f"none of {self.n_rows} rows has a label; what judges or learns from labels needs "
+                "some"
+            )
+        return self.subset(self.labelled)
+
     def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
         """Return the table with other probabilities for the same rows and classes.
 
@@ -344,6 +368,11 @@ class ProbabilityTable:
     def n_classes(self) -> int:
         """Number of classes, N."""
         return int(self.probs.shape[1])
+
+    @property
+    def labelled(self) -> NDArray[np.bool_]:
+        """Whether each row has a label, [M]."""
+        return self.labels >= 0
 
     @property
     def digest(self) -> str:

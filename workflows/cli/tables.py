@@ -118,13 +118,18 @@ def import_(
     options = {k: v for k, v in context.params.items() if k not in ("format", "path", "output")}
     table = import_file(format, path, **options)
     table.write(output)
-    metrics = dcs.ClassificationMetrics.from_predictions(
-        table.labels, table.probs.argmax(axis=1), table.n_classes
-    )
+    found = "none has a label"
+    if table.labelled.any():
+        labelled = table.only_labelled()
+        metrics = dcs.ClassificationMetrics.from_predictions(
+            labelled.labels, labelled.probs.argmax(axis=1), table.n_classes
+        )
+        found = f"accuracy {100 * metrics.accuracy:.1f} %, COBias {100 * metrics.cobias:.1f}"
+        if labelled.n_rows < table.n_rows:
+            found += f" of the {labelled.n_rows} labelled rows"
     console.print(
         f"{output}: {table.n_rows} rows, {table.n_classes} classes "
-        f"({', '.join(table.classes)}); accuracy {100 * metrics.accuracy:.1f} %, "
-        f"COBias {100 * metrics.cobias:.1f}"
+        f"({', '.join(table.classes)}); {found}"
     )
     console.print(f"next: dcs tune {output}", style="bold")
 
@@ -423,7 +428,7 @@ def evaluate(
     from dcs.evaluation.metrics import confusion_matrix
     from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
 
-    rows = dcs.ProbabilityTable.read(table)
+    rows = dcs.ProbabilityTable.read(table).only_labelled()
     schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes)}
     if scheme is not None:
         found = dcs.CorrectionScheme.load(scheme)

@@ -165,7 +165,13 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
 def _judged(
     test: ProbabilityTable, scheme: CorrectionScheme
 ) -> tuple[dict[str, float], dict[str, list[Any]]]:
-    """Return the test figures with 95 % intervals and p-values, and those of the classes."""
+    """Return the test figures with 95 % intervals and p-values, and those of the classes.
+
+    Only labelled rows are judged; where there are none, so are the figures.
+    """
+    if not test.labelled.any():
+        return {}, {}
+    test = test.only_labelled()
     first = CorrectionScheme.identity(test.classes).predict(test.probs)
     second = scheme.predict(test.probs)
     before = ClassificationMetrics.from_predictions(test.labels, first, test.n_classes)

@@ -61,19 +61,19 @@ _COLUMNS = _VALUES | {"id_column", "label_column", "class_columns"}
 IMPORTERS: tuple[Importer, ...] = (
     Importer(
         "npz",
-        "NumPy archive with probs (or logits) [M, N] and labels [M]; optionally classes and ids",
+        "NumPy archive with probs (or logits) [M, N]; optionally labels [M], classes and ids",
         "dcs.data.importers.numbers:read_npz",
         _VALUES,
     ),
     Importer(
         "csv",
-        "text columns under a header line: label, one p:<class> per class, optionally id",
+        "text columns under a header line: one p:<class> per class, optionally label and id",
         "dcs.data.importers.numbers:read_csv",
         _COLUMNS,
     ),
     Importer(
         "parquet",
-        "Parquet columns of any names: label, one p:<class> per class, optionally id",
+        "Parquet columns of any names: one p:<class> per class, optionally label and id",
         "dcs.data.importers.numbers:read_parquet",
         _COLUMNS,
     ),

@@ -34,7 +34,7 @@ class ImportOptions(Strict):
     classes : tuple of str, optional
         Class names in the order of the columns; they replace those the file gives.
     id_column, label_column : str, optional
-        Column by name, or by number from 0. ``id`` (if there) and ``label`` when not given.
+        Column by name, or by number from 0; ``id`` and ``label``, if there, when not given.
     class_columns : tuple of str, optional
         Columns of the classes by name or number, in class order; ``p:<class>`` when not given.
     filter : str, optional
@@ -69,7 +69,7 @@ def build_table(
     source: str,
     logits: bool = False,
 ) -> ProbabilityTable:
-    """Make a table from what a file holds: labels may be names, values may be logits."""
+    """Make a table from what a file holds: labels may be names or missing, values logits."""
     array = checked_shape(values, source=source)
     n_rows, n_classes = array.shape
     given = options.classes or classes
@@ -93,13 +93,17 @@ def _label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Seque
     """Return labels that are texts as class numbers; leave others as they are.
 
     If every text is a class name, the texts are names. If not, every text must be an integer
-    ``0 .. N-1``.
+    ``0 .. N-1``. What is empty or -1 is no label.
     """
+    labels = ["" if label is None or label != label else label for label in labels]
     if len(labels) != len(names.ids) or not all(isinstance(text, str) for text in labels):
-        return labels
+        return [None if label == "" else label for label in labels]
     stripped = [text.strip() for text in labels]
-    numbers = {str(k): k for k in range(len(names.classes))}
-    known = {name.strip(): k for k, name in enumerate(names.classes)} if named else numbers
+    none = {"": -1, "-1": -1}
+    numbers = none | {str(k): k for k in range(len(names.classes))}
+    known = numbers
+    if named:
+        known = none | {name.strip(): k for k, name in enumerate(names.classes)}
     for reading in (known, numbers):
         if all(text in reading for text in stripped):
             return [reading[text] for text in stripped]

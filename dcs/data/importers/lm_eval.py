@@ -9,6 +9,7 @@ them, else the positions.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,10 +97,14 @@ def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     names = samples[0].choices
     if names is None or len(set(names)) < n_choices or any(s.choices != names for s in samples):
         names = [f"choice_{k}" for k in range(n_choices)]
+    # Test splits without answers have -1 on the hub.
+    labelled = [sample.target not in (None, "", -1, "-1") for sample in samples]
+    known = [*itertools.compress(samples, labelled)]
+    numbers = iter(_targets(known, options.classes or names, options.targets, source))
     match = _NAME.fullmatch(path.stem)
     table = build_table(
         np.array([sample.scores for sample in samples]),
-        _targets(samples, options.classes or names, options.targets, source),
+        [next(numbers) if known else -1 for known in labelled],
         classes=names,
         ids=[sample.doc_id for sample in samples],
         provenance=Provenance(

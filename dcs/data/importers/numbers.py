@@ -53,8 +53,10 @@ def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
 
 
 def _chosen(names: Sequence[str], options: ImportOptions, source: str) -> list[int]:
-    """Return the numbers of the columns that are needed: labels, ids if any, classes."""
-    found = [_find(names, options.label_column or "label", "label_column", source)]
+    """Return the numbers of the columns that are needed: labels and ids if any, classes."""
+    found = []
+    if _has_labels(names, options):
+        found.append(_find(names, options.label_column or "label", "label_column", source))
     if _has_ids(names, options):
         found.append(_find(names, options.id_column or "id", "id_column", source))
     given = options.class_columns or [name for name in names if name.startswith(PREFIX)]
@@ -68,6 +70,14 @@ def _chosen(names: Sequence[str], options: ImportOptions, source: str) -> list[i
 
 def _has_ids(names: Sequence[str], options: ImportOptions) -> bool:
     return options.id_column is not None or "id" in names
+
+
+def _has_labels(names: Sequence[str], options: ImportOptions) -> bool:
+    # A name that is nearly that of the labels is refused, not taken for a table without any.
+    others = {*names} - {*(options.class_columns or ())}
+    return options.label_column is not None or bool(
+        suggest("label", (name for name in others if not name.startswith(PREFIX)))
+    )
 
 
 def _find(names: Sequence[str], wanted: str, option: str, source: str) -> int:
@@ -89,13 +99,17 @@ def _columns_table(
 ) -> dict[str, ProbabilityTable]:
     """Make the table of the columns that :func:`_chosen` names."""
     source, columns = escaped(path), [frame.iloc[:, k].tolist() for k in range(len(names))]
-    first = 2 if _has_ids(names, options) else 1
-    labels, ids = columns[0], columns[1] if first == 2 else None
-    rows = Named(source, ids=checked_ids(ids, n_rows=len(labels), source=source))
+    n_rows = len(frame)
+    labels = columns.pop(0) if _has_labels(names, options) else [None] * n_rows
+    ids = columns.pop(0) if _has_ids(names, options) else None
+    rows, given = (
+        Named(source, ids=checked_ids(ids, n_rows=n_rows, source=source)),
+        names[-len(columns) :],
+    )
     table = build_table(
-        _numbers(columns[first:], names[first:], rows),
+        _numbers(columns, given, rows),
         labels,
-        classes=[name.removeprefix(PREFIX) for name in names[first:]],
+        classes=[name.removeprefix(PREFIX) for name in given],
         ids=ids,
         provenance=Provenance(source=path.name),
         options=options,
@@ -192,7 +206,7 @@ _KEYS = ("probs", "logits", "labels", "classes", "ids")
 
 
 def read_npz(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
-    """Read a NumPy archive: ``probs`` or ``logits``, ``labels``, perhaps ``classes`` and ``ids``.
+    """Read a NumPy archive: ``probs`` or ``logits``, perhaps ``labels``, ``classes`` and ``ids``.
 
     An ``index.json`` beside the file, a list of entries with a key ``file``, gives class names,
     model and task for the files it lists. No pickle is ever loaded.
@@ -208,16 +222,17 @@ def read_npz(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
             f"{source}: not an npz archive of plain arrays, or damaged: {reason(error)}; save "
             "probs and labels with numpy.savez"
         ) from error
-    if ("probs" in arrays) == ("logits" in arrays) or "labels" not in arrays:
+    nearly = "" if "labels" in arrays else suggest("labels", names)
+    if ("probs" in arrays) == ("logits" in arrays) or nearly:
         raise TableError(
-            f"{source}: arrays are {listing(names)}{suggest('labels', names)}; 'labels' and "
-            "either 'probs' or 'logits' are needed"
+            f"{source}: arrays are {listing(names)}{nearly}; either 'probs' or 'logits' and, "
+            "where there are any, 'labels' are needed"
         )
     found = "probs" if "probs" in arrays else "logits"
     entry = _index_entry(path)
     table = build_table(
         arrays[found],
-        arrays["labels"].tolist(),
+        arrays["labels"].tolist() if "labels" in arrays else [None] * len(arrays[found]),
         classes=arrays["classes"].tolist() if "classes" in arrays else entry.get("classes"),
         ids=arrays["ids"].tolist() if "ids" in arrays else None,
         provenance=Provenance(model=entry.get("model"), task=entry.get("task"), source=path.name),

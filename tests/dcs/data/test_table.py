@@ -94,6 +94,23 @@ class TestRoundTrip:
         assert ProbabilityTable.read(tmp_path / "t.parquet").digest == table.digest
         assert ProbabilityTable.from_arrays(table.probs, table.labels).digest == table.digest
 
+    @quick
+    @given(labels=st.lists(st.integers(-1, 2), min_size=1, max_size=9))
+    def test_labels_may_be_missing(self, labels: list[int], tmp_path: Path) -> None:
+        probs = np.full((len(labels), 3), 1 / 3)
+        table = ProbabilityTable.from_arrays(probs, labels)
+        table.write(tmp_path / "t.parquet")
+        nulls = pq.read_table(tmp_path / "t.parquet")["label"]
+        gaps = [label if label >= 0 else None for label in labels]
+        assert nulls.to_pylist() == gaps
+        others = [gaps, np.array(gaps, dtype=float), nulls.to_pandas()] if None in gaps else []
+        for same in (
+            ProbabilityTable.read(tmp_path / "t.parquet"),
+            *(ProbabilityTable.from_arrays(probs, other) for other in others),
+        ):
+            assert same.digest == table.digest
+        assert table.labelled.tolist() == [label >= 0 for label in labels]
+
     def test_single_precision_is_accepted(self) -> None:
         probs = np.random.default_rng(0).dirichlet(np.ones(20), 200).astype(np.float32)
         table = ProbabilityTable.from_arrays(probs, np.zeros(200, np.int16))
@@ -137,6 +154,7 @@ class TestValue:
         assert table.classes == ("class_0", "class_1", "class_2")
         assert table.ids == ("0", "1", "2", "3", "4", "5")
         assert table.provenance == Provenance()
+        assert ProbabilityTable.from_arrays(table.probs, None).labels.tolist() == [-1] * 6
         assert (table.n_rows, table.n_classes) == (6, 3)
         assert len(repr(make(5000, 50, provenance=PROVENANCE))) < 500
 
@@ -169,9 +187,11 @@ CORRUPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"probs": [[1, 0], [1]]}, []),
     ({"probs": [["a", "b"]] * 2}, []),
     ({"labels": [0, 2]}, ["row 1 (id 'j')", "2", "0..1"]),
-    ({"labels": [-1, 0]}, ["row 0 (id 'i')", "-1", "0..1"]),
+    ({"labels": [-2, 0]}, ["row 0 (id 'i')", "-2", "0..1"]),
     ({"labels": [0.0, 1.0]}, ["float64"]),
-    ({"labels": [None, 1]}, ["labels"]),
+    ({"labels": [None, 0.5]}, ["labels"]),
+    ({"labels": [None, "a"]}, ["labels"]),
+    ({"labels": [[None], 1]}, []),
     ({"labels": [0]}, ["(1,)"]),
     ({"classes": ["a", "a"]}, ["classes 0 and 1", "'a'"]),
     ({"classes": ["a", " "]}, ["class 1", "' '"]),
@@ -229,7 +249,7 @@ class TestHandMadeFiles:
             ({"id": None}, "'id'"),
             ({"label": None}, "'label'"),
             ({"p:no": None, "p:yes": None}, "(3, 0)"),
-            ({"label": pa.array([0, None, 1])}, "labels"),
+            ({"label": pa.array([0, None, 0.5])}, "labels"),
             ({"label": [0, 1, 7]}, "row 2 (id 'c')"),
             ({"id": ["a", "b", "a"]}, "rows 0 and 2"),
             ({"p:no": ["a", "b", "c"]}, "'p:no'"),

@@ -156,7 +156,13 @@ class TestTargets:
         lines = [sample(0, "1", QUARTERS, **ratings), sample(1, "0", QUARTERS, **ratings)]
         assert self.labels(tmp_path, *lines) == [1, 0]
 
-    @pytest.mark.parametrize("target", [2, -1, "yes", "maybe", "", None, True, [0, 1]])
+    @pytest.mark.parametrize("target", [-1, "-1", "", None])
+    def test_may_be_missing(self, target: Any, tmp_path: Path) -> None:
+        lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(3)]
+        lines[1]["target"] = target
+        assert import_file("lm-eval", log(tmp_path, *lines)).labels.tolist() == [1, -1, 1]
+
+    @pytest.mark.parametrize("target", [2, -2, "yes", "maybe", True, [0, 1]])
     def test_must_fit_as_the_others_do(self, target: Any, tmp_path: Path) -> None:
         lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(2)]
         lines[1]["target"] = target

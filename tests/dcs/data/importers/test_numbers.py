@@ -74,6 +74,15 @@ class TestColumns:
         assert import_file(form, path, classes=classes).labels.tolist() == [0, 1, 1]
 
     @pytest.mark.parametrize(
+        "labels", [["no", "", "yes"], [" 0", "-1", "1"], ["0", None, "1"], [None] * 3, None]
+    )
+    def test_labels_may_be_missing(self, form: str, labels: Any, tmp_path: Path) -> None:
+        expected = [-1] * 3 if labels in (None, [None] * 3) else [0, -1, 1]
+        table = import_file(form, save(form, tmp_path, label=labels))
+        assert table.labels.tolist() == expected
+        assert table.probs[:, 0].tolist() == GOOD["p:no"]
+
+    @pytest.mark.parametrize(
         ("changes", "word"),
         [
             ({"label": ["no", "yes", "maybe"]}, "row 2 (id 'c')"),
@@ -133,7 +142,6 @@ def test_types_of_parquet_columns(tmp_path: Path) -> None:
     path = save("parquet", tmp_path, label=labels, **{"p:no": single})
     assert import_file("parquet", path).labels.tolist() == [0, 1, 1]
     for changes in (
-        {"label": ["no", None, "yes"]},
         {"p:no": [0.75, None, 0.5]},
         {"label": [0.0, 1.0, 1.0]},
         {"p:no": [[1], [1], [1]]},
