@@ -6,7 +6,8 @@ Every calibration here has one form, ::
 
 Batch and contextual calibration and class-prior reweighting choose the offset, temperature and
 vector scaling the diagonal, logistic regression the whole matrix. A correction scheme may hold one
-and apply its corrections on top.
+and apply its corrections on top. Of K tables of the same rows the logarithms stand side by side,
+and a wider matrix makes one table of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import (
+    checked_labels,
     checked_probabilities,
     checked_rows,
     finite_number,
@@ -35,9 +37,12 @@ __all__ = [
     "batch_calibration",
     "contextual_calibration",
     "fit_calibration",
+    "fit_stack",
     "from_arrays",
     "from_offset",
+    "mean_combination",
     "prior_reweighting",
+    "side_by_side",
 ]
 
 Array: TypeAlias = NDArray[np.float64]
@@ -63,7 +68,8 @@ class Calibration:
     name : str
         How it came about, e.g. ``"vector"``.
     matrix : tuple of tuple of float
-        N x N; row j gives the calibrated logit of class j.
+        N x N, or N x (K * N) where K tables of the same rows are combined, side by side; row j
+        gives the calibrated logit of class j.
     offset : tuple of float
         N numbers added to the logits.
     floor : float, optional
@@ -92,10 +98,11 @@ class Calibration:
             offset = np.array(self.offset, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"{subject}: matrix and offset must be numbers") from error
-        if offset.ndim != 1 or matrix.shape != (offset.size, offset.size):
+        square = offset.ndim == 1 and matrix.ndim == 2 and len(matrix) == offset.size > 0
+        if not square or matrix.shape[1] % offset.size or not matrix.size:
             raise InvalidInputError(
                 f"{subject}: matrix has shape {matrix.shape} and offset {offset.shape}; "
-                "[N, N] and [N] are needed"
+                "[N, N] (or [N, K * N] for K tables) and [N] are needed"
             )
         if not (np.abs(np.append(matrix, offset)) <= _LARGEST).all():
             raise InvalidInputError(
@@ -110,15 +117,28 @@ class Calibration:
         """The number of classes N."""
         return len(self.offset)
 
+    @property
+    def n_tables(self) -> int:
+        """The number of tables K."""
+        return len(self.matrix[0]) // len(self.offset)
+
     def apply(self, probs: ArrayLike) -> Array:
         """Return calibrated probabilities, shape [M, N], every row with sum 1.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities; of K tables, K such arrays of the same rows.
 
         Raises
         ------
         InvalidInputError
-            When a value is not a probability or the number of classes differs.
+            When a value is not a probability or the number of classes or tables differs.
         """
-        values = checked_probabilities(probs, n_classes=self.n_classes)
+        if self.n_tables == 1:
+            values = checked_probabilities(probs, n_classes=self.n_classes)
+        else:
+            values = side_by_side(probs, n_tables=self.n_tables, n_classes=self.n_classes)
         logs = np.log(np.maximum(values, self.floor))
         return softmax(_product(logs, np.array(self.matrix).T) + self.offset)
 
@@ -133,7 +153,9 @@ class Calibration:
 
     def permuted(self, order: list[int]) -> Calibration:
         """Return the calibration with class ``order[j]`` in place j."""
-        matrix = tuple(tuple(self.matrix[i][j] for j in order) for i in order)
+        n = self.n_classes
+        columns = [k * n + j for k in range(self.n_tables) for j in order]
+        matrix = tuple(tuple(self.matrix[i][j] for j in columns) for i in order)
         return replace(self, matrix=matrix, offset=tuple(self.offset[i] for i in order))
 
 
@@ -143,8 +165,60 @@ def from_offset(name: str, offset: Array) -> Calibration:
 
 
 def from_arrays(name: str, matrix: Array, offset: Array) -> Calibration:
-    """Return the calibration of a matrix [N, N] and an offset [N]."""
+    """Return the calibration of a matrix [N, N] or [N, K * N] and an offset [N]."""
     return Calibration(name, tuple(map(tuple, matrix.tolist())), tuple(offset.tolist()))
+
+
+def side_by_side(
+    probs: ArrayLike, *, n_tables: int | None = None, n_classes: int | None = None
+) -> Array:
+    """Return class probabilities of K tables of the same rows, K arrays [M, N], as [M, K * N].
+
+    Raises
+    ------
+    InvalidInputError
+        When a value is not a probability, or rows, classes or the number of tables differ.
+    """
+    tables = [checked_probabilities(each, n_classes=n_classes) for each in probs]  # type: ignore[union-attr]
+    if len({each.shape for each in tables}) != 1 or n_tables not in (None, len(tables)):
+        raise InvalidInputError(
+            f"probs: shapes are {[each.shape for each in tables]}; {n_tables or 'K'} arrays "
+            "[rows, classes], one for each table, all of the same rows, are needed"
+        )
+    return np.hstack(tables)
+
+
+def mean_combination(n_tables: int, n_classes: int) -> Calibration:
+    """Return the calibration that takes the mean of the log-probabilities of K tables."""
+    matrix = np.tile(np.eye(n_classes) / n_tables, n_tables)
+    return from_arrays("mean", matrix, np.zeros(n_classes))
+
+
+def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Calibration:
+    """Fit the linear stack that makes one table of K tables of the same rows.
+
+    By maximum likelihood, every class weighing alike, as ``"balanced"`` of
+    :func:`fit_calibration`, with the penalty towards the mean of the log-probabilities.
+
+    Parameters
+    ----------
+    probs : K arrays of float, shape [M, N]
+        Class probabilities of each table.
+    labels : array of int, shape [M]
+        True class indices.
+    ridge : float, optional
+        Strength of the penalty, 0 or more.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed.
+    """
+    values = side_by_side(probs)
+    indices = checked_labels(labels, n_rows=len(values))
+    n_tables, _, n_classes = np.shape(probs)
+    mean: Array = np.array(mean_combination(n_tables, n_classes).matrix)
+    return _fitted("balanced", values, indices, mean, ridge, name="stack")
 
 
 def batch_calibration(probs: ArrayLike) -> Calibration:
@@ -232,14 +306,28 @@ def fit_calibration(
         return batch_calibration(values)
     if kind == "prior":
         return prior_reweighting(values, indices)
+    return _fitted(kind, values, indices, np.eye(len(names)), ridge)
+
+
+def _fitted(
+    kind: CalibrationKind,
+    values: Array,
+    labels: NDArray[np.int64],
+    start: Array,
+    ridge: float,
+    *,
+    name: str = "",
+) -> Calibration:
+    """Fit a calibration of probabilities [M, K * N] that departs from the matrix `start`."""
     logs = np.log(np.maximum(values, DEFAULT_FLOOR))
-    row_weights = np.ones(indices.size)
+    row_weights = np.ones(labels.size)
     if kind == "balanced":
-        counts = np.bincount(indices, minlength=len(names))
-        row_weights = indices.size / (np.count_nonzero(counts) * counts[indices])
-    departure = _most_likely(logs, indices, row_weights, _form(kind, logs, row_weights, ridge))
-    matrix = np.eye(len(names)) + departure[:-1].T
-    return from_arrays(kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
+        counts = np.bincount(labels, minlength=len(start))
+        row_weights = labels.size / (np.count_nonzero(counts) * counts[labels])
+    form = _form(kind, logs, row_weights, ridge, n_classes=len(start))
+    departure = _most_likely(logs, _product(logs, start.T), labels, row_weights, form)
+    matrix = start + departure[:-1].T
+    return from_arrays(name or kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
 
 
 #: The optimiser's BLAS adds in an order that depends on the processor: it decides digits far
@@ -255,22 +343,25 @@ _LEAST_CURVATURE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a calibration may depart from the identity, in parameters x that are 0 there.
+    """How a calibration may depart from where it starts, in parameters x that are 0 there.
 
-    A departure is an array [N + 1, N]: what is added to the transposed matrix, then the offset.
+    A departure is an array [P + 1, N], P of K * N: what is added to the transposed matrix, then
+    the offset.
     """
 
     size: int
-    #: The ridge of every row of a departure, [N + 1].
+    #: The ridge of every row of a departure, [P + 1].
     ridges: Array
-    #: Coordinates of the rows of a departure, [N + 1, N + 1].
+    #: Coordinates of the rows of a departure, [P + 1, P + 1].
     turn: Array
     #: The departure of x in these coordinates, and its transpose: the slope in x of one there.
     spread: Callable[[Array], Array]
     gather: Callable[[Array], Array]
 
 
-def _form(kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float) -> _Form:
+def _form(
+    kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float, *, n_classes: int
+) -> _Form:
     n_rows, n = logs.shape
     diagonal, turn = np.arange(n), np.eye(n + 1)
     # The ridge of an offset is a tenth.
@@ -299,10 +390,14 @@ def _form(kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float) 
     curvature = _moments(features, features * row_weights[:, None]) / 2 + np.diag(ridges)
     curvature += _LEAST_CURVATURE * curvature.max() * np.eye(n + 1)
     turn = np.linalg.inv(np.linalg.cholesky(curvature)).T * math.sqrt(n_rows)
-    return _Form(n * (n + 1), ridges, turn, lambda x: x.reshape(n + 1, n), np.ravel)
+    return _Form(
+        n_classes * (n + 1), ridges, turn, lambda x: x.reshape(n + 1, n_classes), np.ravel
+    )
 
 
-def _most_likely(logs: Array, labels: NDArray[np.int64], row_weights: Array, form: _Form) -> Array:
+def _most_likely(
+    logs: Array, start: Array, labels: NDArray[np.int64], row_weights: Array, form: _Form
+) -> Array:
     """Return the departure that minimises ``-sum w log q(label)`` plus half the ridge."""
     # Loaded here: most of what is done with calibrations is to apply them.
     from scipy.optimize import minimize
@@ -314,7 +409,7 @@ def _most_likely(logs: Array, labels: NDArray[np.int64], row_weights: Array, for
 
     def loss(x: Array) -> tuple[float, Array]:
         departure = form.spread(x)
-        logits = logs + _product(design, departure)
+        logits = start + _product(design, departure)
         logits -= logits.max(axis=1, keepdims=True)
         residual = np.exp(logits)
         total = residual.sum(axis=1)

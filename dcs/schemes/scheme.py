@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError
 from dcs.io import atomic_write_text, parse_json, read_text
-from dcs.messages import escaped
+from dcs.messages import escaped, listing
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 from dcs.validation import validated
@@ -58,10 +58,16 @@ class _Calibration(_Values):
 
 
 class _File(_Values):
-    """A scheme file; version 2 added the calibration and weights above 1."""
+    """A scheme file.
+
+    Version 2 added the calibration and weights above 1, version 3 the combination of several
+    tables and the names of the tables.
+    """
 
     format: Literal["dcs-scheme"]
-    version: Literal[1, 2]
+    version: Literal[1, 2, 3]
+    inputs: list[str] = []
+    combination: _Calibration | None = None
     calibration: _Calibration | None = None
     corrections: list[Annotated[_Weight | _Membership, Field(discriminator="kind")]]
     provenance: dict[str, Any] = {}
@@ -81,21 +87,31 @@ class CorrectionScheme:
         Where the scheme comes from: any values that JSON can hold.
     calibration : Calibration, optional
         What is done to the probabilities before they are corrected; None for nothing.
+    combination : Calibration, optional
+        What makes one table of K tables of the same rows, before all else; None for one table.
+    inputs : tuple of str, optional
+        K different names of those tables, in the order in which they are given.
 
     Raises
     ------
     SchemeError
-        When names, corrections and calibration do not match.
+        When names, corrections, calibration, combination and inputs do not match.
     """
 
     classes: tuple[str, ...]
     corrections: tuple[Correction, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
+    combination: Calibration | None = None
+    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        n_tables = 1 if self.combination is None else self.combination.n_tables
         try:
             names = checked_classes(self.classes, n_classes=len(self.classes))
+            if self.inputs or n_tables > 1:
+                inputs = checked_classes(self.inputs, n_classes=n_tables, source="inputs")
+                object.__setattr__(self, "inputs", inputs)
         except InvalidInputError as error:
             raise SchemeError(str(error)) from error
         object.__setattr__(self, "classes", names)
@@ -112,27 +128,39 @@ class CorrectionScheme:
                 raise SchemeError(
                     f"class {name!r} has {correction!r}; a Membership or a Weight is needed"
                 )
-        if self.calibration is not None and self.calibration.n_classes != len(names):
-            raise SchemeError(
-                f"the calibration is for {self.calibration.n_classes} classes; "
-                f"the scheme has {len(names)}"
-            )
+        for part in (self.calibration, self.combination):
+            if part is not None and part.n_classes != len(names):
+                raise SchemeError(
+                    f"the calibration {part.name!r} is for {part.n_classes} classes; "
+                    f"the scheme has {len(names)}"
+                )
+        if self.calibration is not None and self.calibration.n_tables > 1:
+            raise SchemeError("the calibration is of several tables; one is left to calibrate")
 
     @classmethod
-    def identity(cls, classes: Sequence[str]) -> CorrectionScheme:
-        """Return the scheme that changes nothing.
+    def identity(
+        cls,
+        classes: Sequence[str],
+        *,
+        combination: Calibration | None = None,
+        inputs: Sequence[str] = (),
+    ) -> CorrectionScheme:
+        """Return the scheme that corrects nothing.
 
         Parameters
         ----------
         classes : sequence of str
             N different class names.
+        combination, inputs : optional
+            As of the class: how several tables become one.
 
         Returns
         -------
         CorrectionScheme
             Don't Change for every class.
         """
-        return cls(tuple(classes), (DONT_CHANGE,) * len(classes))
+        unchanged = (DONT_CHANGE,) * len(classes)
+        return cls(tuple(classes), unchanged, {}, None, combination, tuple(inputs))
 
     def correct(self, probs: ArrayLike) -> NDArray[np.float64]:
         """Correct class probabilities.
@@ -140,7 +168,8 @@ class CorrectionScheme:
         Parameters
         ----------
         probs : array of float, shape [M, N]
-            Class probabilities, columns in the order of `classes`.
+            Class probabilities, columns in the order of `classes`; for a scheme of K tables a
+            list of K such arrays of the same rows, in the order of `inputs`.
 
         Returns
         -------
@@ -151,9 +180,12 @@ class CorrectionScheme:
         Raises
         ------
         InvalidInputError
-            When a value is not a probability or the number of classes differs.
+            When a value is not a probability or the number of classes or tables differs.
         """
-        values = checked_probabilities(probs, n_classes=len(self.classes))
+        if self.combination is not None:
+            values = self.combination.apply(probs)
+        else:
+            values = checked_probabilities(probs, n_classes=len(self.classes))
         if self.calibration is not None:
             values = self.calibration.apply(values)
         corrected = np.empty_like(values)
@@ -169,7 +201,7 @@ class CorrectionScheme:
         Parameters
         ----------
         probs : array of float, shape [M, N]
-            Class probabilities, columns in the order of the classes.
+            Class probabilities, as of :meth:`correct`.
 
         Returns
         -------
@@ -186,7 +218,7 @@ class CorrectionScheme:
         Parameters
         ----------
         probs : array of float, shape [M, N]
-            Class probabilities, columns in the order of the classes.
+            Class probabilities, as of :meth:`correct`.
 
         Returns
         -------
@@ -197,7 +229,7 @@ class CorrectionScheme:
         return predictions
 
     def explain(self) -> list[str]:
-        """Return one plain sentence per class, after one on the calibration if there is one.
+        """Return one plain sentence per class, after those on combination and calibration, if any.
 
         Returns
         -------
@@ -208,9 +240,12 @@ class CorrectionScheme:
             f"{name}: {correction.effect}."
             for name, correction in zip(self.classes, self.corrections, strict=True)
         ]
-        if self.calibration is None:
-            return sentences
-        return [f"First, {self.calibration.name} calibration of all classes.", *sentences]
+        if self.calibration is not None:
+            sentences.insert(0, f"First, {self.calibration.name} calibration of all classes.")
+        if self.combination is not None:
+            tables = f"{self.combination.name} of the tables {listing(self.inputs)}"
+            sentences.insert(0, f"Before all, the {tables} becomes one table.")
+        return sentences
 
     def for_classes(self, classes: Sequence[str], *, source: str = "scheme") -> CorrectionScheme:
         """Return the scheme with its classes in the order of a table's columns.
@@ -238,9 +273,13 @@ class CorrectionScheme:
                 f"{', '.join(classes)}, use a scheme that was tuned on these classes"
             )
         order = [self.classes.index(name) for name in classes]
-        calibration = self.calibration and self.calibration.permuted(order)
-        corrections = tuple(self.corrections[j] for j in order)
-        return CorrectionScheme(tuple(classes), corrections, self.provenance, calibration)
+        return replace(
+            self,
+            classes=tuple(classes),
+            corrections=tuple(self.corrections[j] for j in order),
+            calibration=self.calibration and self.calibration.permuted(order),
+            combination=self.combination and self.combination.permuted(order),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`to_json` writes, as plain values.
@@ -254,6 +293,10 @@ class CorrectionScheme:
         data: dict[str, Any] = {"format": "dcs-scheme", "version": 2 if above else 1}
         if self.calibration is not None:
             data |= {"version": 2, "calibration": self.calibration.to_dict()}
+        if self.inputs:
+            data |= {"version": 3, "inputs": list(self.inputs)}
+        if self.combination is not None:
+            data["combination"] = self.combination.to_dict()
         return data | {
             "corrections": [
                 {"class": name, **correction.to_dict()}
@@ -326,6 +369,8 @@ class CorrectionScheme:
                 tuple(entry.correction() for entry in file.corrections),
                 file.provenance,
                 Calibration(**dict(file.calibration)) if file.calibration else None,
+                Calibration(**dict(file.combination)) if file.combination else None,
+                tuple(file.inputs),
             )
         except InvalidInputError as error:
             raise SchemeError(f"{source}: {error}") from error

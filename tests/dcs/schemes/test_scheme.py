@@ -95,7 +95,8 @@ def test_version_1_files_load_and_stay_version_1() -> None:
     ("change", "key"),
     [
         ({"format": "other"}, "format"),
-        ({"version": 3}, "version"),
+        ({"version": 4}, "version"),
+        ({"inputs": ["x", "y"]}, "inputs"),
         ({"version": "1"}, "version"),
         ({"correction": []}, "correction"),
         ({"corrections": {}}, "corrections"),

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dcs.data.table import ProbabilityTable
+from dcs.errors import InvalidInputError, SchemeError, TableError
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.schemes.calibration import fit_calibration, fit_stack, mean_combination
+from dcs.schemes.corrections import Membership, Weight
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.ensemble import TableEnsemble, combine, mean_of
+from tests.dcs.biased import biased_table
+
+_CLASSES = ("a", "b", "c")
+
+
+def _tables(n_rows: int, *seeds: int) -> dict[str, ProbabilityTable]:
+    """Return tables of the same labels, each with noise of its own."""
+    probs, labels = biased_table(n_rows, 3)
+    made = {}
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        logits = rng.normal(0.0, 1.0, probs.shape) + 1.2 * np.eye(3)[labels]
+        logits[:, seed % 3] += 1.0
+        made[f"t{seed}"] = ProbabilityTable.from_arrays(
+            np.exp(logits), labels, classes=_CLASSES, normalise=True
+        )
+    return made
+
+
+def _accuracy(table: ProbabilityTable) -> float:
+    predictions = table.probs.argmax(axis=1).astype(np.int64)
+    return ClassificationMetrics.from_predictions(table.labels, predictions, 3).accuracy
+
+
+def test_rows_and_classes_in_any_order_are_matched() -> None:
+    first, second = _tables(60, 0, 1).values()
+    order = np.random.default_rng(0).permutation(60)
+    turned = [2, 0, 1]
+    shuffled = second.subset(order)
+    shuffled = ProbabilityTable.from_arrays(
+        shuffled.probs[:, turned],
+        np.argsort(turned)[shuffled.labels],
+        classes=[_CLASSES[j] for j in turned],
+        ids=shuffled.ids,
+    )
+    found = TableEnsemble.matched({"x": first, "y": shuffled})
+    assert found.digest == TableEnsemble.matched({"x": first, "y": second}).digest
+    assert np.array_equal(found.probs, [first.probs, second.probs])
+
+
+def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
+    first, second = _tables(60, 0, 1).values()
+    some = [
+        ProbabilityTable.from_arrays(t.probs, np.where(keep, t.labels, -1), classes=_CLASSES)
+        for t, keep in ((first, np.arange(60) < 30), (second, np.arange(60) >= 20))
+    ]
+    found = TableEnsemble.matched(dict(zip("xy", some, strict=True)))
+    assert np.array_equal(found.labels, first.labels)
+
+
+def _relabelled(table: ProbabilityTable) -> ProbabilityTable:
+    labels: NDArray[np.int64] = table.labels.copy()
+    labels[7] = (labels[7] + 1) % 3
+    return ProbabilityTable.from_arrays(table.probs, labels, classes=_CLASSES)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _relabelled,
+        lambda t: t.subset(range(59)),
+        lambda t: ProbabilityTable.from_arrays(t.probs, t.labels, classes=("a", "b", "d")),
+        lambda t: ProbabilityTable.from_arrays(t.probs, t.labels, ids=range(1, 61)),
+    ],
+    ids=["label", "rows", "classes", "ids"],
+)
+def test_tables_of_other_rows_are_refused(change) -> None:  # type: ignore[no-untyped-def]
+    first, second = _tables(60, 0, 1).values()
+    with pytest.raises(TableError, match="other"):
+        TableEnsemble.matched({"first": first, "other": change(second)})
+
+
+def test_copies_of_a_table_are_the_table() -> None:
+    (table,) = _tables(400, 0).values()
+    copies = [table.probs] * 3
+    np.testing.assert_allclose(mean_combination(3, 3).apply(copies), table.probs, atol=1e-3)
+    alone = fit_calibration(table.probs, table.labels, kind="balanced", ridge=1e-3)
+    assert alone is not None
+    stack = fit_stack(copies, table.labels, ridge=1e-3)
+    np.testing.assert_allclose(stack.apply(copies), alone.apply(table.probs), atol=1e-3)
+
+
+def test_what_the_rows_show_best_is_chosen() -> None:
+    many = TableEnsemble.matched(_tables(2000, 0, 1, 2))
+    scheme, table = combine(many)
+    assert scheme.inputs == many.names
+    assert scheme.combination is not None and scheme.combination.name == "stack"
+    assert _accuracy(table) > max(map(_accuracy, many.tables)) + 0.02
+    # Of a table and one that says nothing, the first alone is the best.
+    rng = np.random.default_rng(5)
+    noise = ProbabilityTable.from_arrays(rng.dirichlet([1.0] * 3, 100), many.labels[:100])
+    noise = ProbabilityTable.from_arrays(noise.probs, noise.labels, classes=_CLASSES)
+    small = TableEnsemble.matched({"good": many.tables[0].subset(range(100)), "noise": noise})
+    scheme, table = combine(small)
+    assert (scheme.inputs, scheme.combination) == (("good",), None)
+    assert table.digest == small.tables[0].digest
+
+
+def test_rows_without_labels_are_combined_too() -> None:
+    ensemble = TableEnsemble.matched(_tables(300, 0, 1))
+    hidden = TableEnsemble(
+        tuple(
+            ProbabilityTable.from_arrays(
+                t.probs, np.where(np.arange(300) < 200, t.labels, -1), classes=_CLASSES
+            )
+            for t in ensemble.tables
+        ),
+        ensemble.names,
+    )
+    scheme, table = combine(hidden)
+    assert scheme == combine(ensemble.subset(range(200)))[0]
+    np.testing.assert_array_equal(table.probs[200:], hidden.combined(scheme).probs[200:])
+    unlabelled = hidden.subset(range(200, 300))
+    assert combine(unlabelled)[0] == mean_of(unlabelled)
+
+
+def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
+    ensemble = TableEnsemble.matched(_tables(300, 0, 1))
+    combined, _ = combine(ensemble)
+    scheme = CorrectionScheme(
+        _CLASSES,
+        (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0)),
+        {"seed": 1},
+        fit_calibration(ensemble.tables[0].probs, ensemble.labels, kind="vector"),
+        combined.combination,
+        combined.inputs,
+    )
+    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    order = [2, 0, 1]
+    turned = scheme.for_classes([_CLASSES[j] for j in order])
+    np.testing.assert_allclose(
+        turned.apply(ensemble.probs[:, :, order]), scheme.apply(ensemble.probs)[:, order]
+    )
+    for wrong in (ensemble.probs[:1], ensemble.probs[0], ensemble.probs[:, :, :2]):
+        with pytest.raises(InvalidInputError):
+            scheme.apply(wrong)
+    with pytest.raises(SchemeError):
+        CorrectionScheme(_CLASSES, scheme.corrections, combination=combined.combination)
