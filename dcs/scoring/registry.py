@@ -11,8 +11,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from dcs.errors import ConfigError
 from dcs.messages import check_choice, unknown
-from dcs.plugins import find_plugin, plugin_names
+from dcs.plugins import find_plugin, plugin_names, refuse_shadow
 from dcs.scoring.base import Scorer
 from dcs.scoring.models import resolve_model
 
@@ -48,13 +49,19 @@ def engine_class(engine: str) -> type[Scorer]:
         If there is no such engine.
     """
     if engine in _ENGINES:
+        refuse_shadow("dcs.engines", engine)
         module, name = _ENGINES[engine]
         found: type[Scorer] = getattr(importlib.import_module(module), name)
         return found
-    added = find_plugin("dcs.engines", engine, type)
+    added = find_plugin("dcs.engines", engine, type, lacks=_lacks)
     if added is not None:
         return added
     raise unknown("engine", engine, engine_names())
+
+
+def _lacks(scorer: type) -> list[str]:
+    absent = (name for name in ("score", "close") if not callable(getattr(scorer, name, None)))
+    return [f"the method {name}" for name in absent]
 
 
 def engine_packages(engine: str) -> tuple[str, ...]:
@@ -131,4 +138,8 @@ def load_scorer(
     given = options | ({} if device is None else {"device": device})
     for name in given:
         check_choice(f"option of engine {engine}", name, engine_options(engine))
-    return build(reference, **given)
+    scorer = build(reference, **given)
+    for name in Scorer.__annotations__:
+        if not hasattr(scorer, name):
+            raise ConfigError(f"engine {engine!r}: its scorer lacks the attribute {name}")
+    return scorer

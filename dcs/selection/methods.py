@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from numpy.typing import ArrayLike
 
 from dcs.messages import unknown
-from dcs.plugins import find_plugin, plugin_names
+from dcs.plugins import find_plugin, plugin_names, refuse_shadow
 from dcs.schemes.corrections import CorrectionSet
 from dcs.selection.front import Fitted
 
@@ -240,9 +240,14 @@ def get_method(name: str) -> Method:
     """
     for method in (*METHODS, *BASELINES):
         if method.name == name:
+            refuse_shadow("dcs.methods", name)
             return method
-    plugin = find_plugin("dcs.methods", name, Method)
+    plugin = find_plugin("dcs.methods", name, Method, lacks=_lacks)
     if plugin is not None:
         return plugin
     names = (*method_names(baselines=True), *plugin_names("dcs.methods"))
     raise unknown("method", name, names)
+
+
+def _lacks(method: Method) -> list[str]:
+    return [] if callable(method.fitter) else ["a function as its fitter"]

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dcs.data.importers import IMPORTERS, Importer, format_names, import_file
+from dcs.data.importers import IMPORTERS, Importer, find_importer, format_names, import_file
 from dcs.errors import ConfigError
 from dcs.plugins import GROUPS, Group, find_plugin, plugin_names
+from dcs.scoring.registry import engine_class, load_scorer
+from dcs.selection.methods import get_method
 
 _MODULE = """
 from pathlib import Path
 from dcs.data.importers import Importer
 from dcs.data.table import ProbabilityTable
+from dcs.selection.methods import Method
 
 PAIRS = Importer("pairs", "lines of label and probability", "plugged", frozenset())
+NO_READER = Importer("pairs", "its module reads nothing", "plugged:absent")
+NO_MODULE = Importer("pairs", "its module is not there", "absent_module")
 OTHER = Importer("other", "calls itself otherwise", "plugged")
 NPZ = Importer("npz", "would replace ours", "plugged")
 TEXT = "no importer"
+NO_FITTER = Method("pairs", "Pairs", "It is not said how it is fitted.")
+
+class Mute:
+    def __init__(self, model):
+        pass
+
+class Nameless(Mute):
+    name = "pairs"
+    def score(self, prefix, queries, label_words, *, progress=None):
+        return None
+    def close(self):
+        pass
 
 def read(path, options):
     rows = [line.split() for line in Path(path).read_text().splitlines()]
@@ -57,11 +75,39 @@ def test_an_importer_of_an_installed_package_reads_files(site: Path) -> None:
     assert table.provenance.task == "pairs"
 
 
-def test_ours_cannot_be_replaced(site: Path) -> None:
-    _install(site, "taker", "dcs.importers", npz="plugged:NPZ")
+def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
+    taken: dict[Group, str] = {"dcs.importers": "npz", "dcs.methods": "dnip"}
+    taken["dcs.engines"] = "transformers"
+    for number, (group, name) in enumerate(taken.items()):
+        _install(site, f"taker{number}", group, **{name: "plugged:NPZ"})
+    finders = (find_importer, get_method, engine_class)
+    for number, (find, name) in enumerate(zip(finders, taken.values(), strict=True)):
+        with pytest.raises(ConfigError, match=f"'taker{number}'"):
+            find(name)
     assert format_names() == tuple(importer.name for importer in IMPORTERS)
-    with pytest.raises(ConfigError, match="npz 'id_column'"):
-        import_file("npz", site / "x.npz", id_column="id")
+    assert find_importer("csv") in IMPORTERS and get_method("dcs").searches
+
+
+@pytest.mark.parametrize(
+    ("group", "value", "what"),
+    [
+        ("dcs.importers", "plugged:NO_READER", "plugged:absent"),
+        ("dcs.importers", "plugged:NO_MODULE", "absent_module"),
+        ("dcs.methods", "plugged:NO_FITTER", "fitter"),
+        ("dcs.engines", "plugged:Mute", "score and the method close"),
+        ("dcs.engines", "plugged:Nameless", "attribute version"),
+    ],
+)
+def test_what_a_plugin_lacks_is_named(site: Path, group: Group, value: str, what: str) -> None:
+    _install(site, "faulty", group, pairs=value)
+    doors: dict[Group, Callable[[], object]] = {
+        "dcs.importers": lambda: find_importer("pairs"),
+        "dcs.methods": lambda: get_method("pairs"),
+        "dcs.engines": lambda: load_scorer("tiny_lm", engine="pairs"),
+    }
+    with pytest.raises(ConfigError, match=what) as caught:
+        doors[group]()
+    assert "'pairs'" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

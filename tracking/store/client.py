@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +42,9 @@ _ALLOWED = (
     "use sqlite:////ABSOLUTE/PATH.db, http://HOST:PORT of an `mlflow server`, or a "
     "postgresql/mysql/mssql URI"
 )
+
+#: Where `dcs ui` and `mlflow ui` listen by default.
+LOCAL_UI = "http://127.0.0.1:5000"
 
 _CONNECT_SECONDS = 3.0
 
@@ -168,6 +171,17 @@ def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list
         raise ConfigError(f"{redact(uri)} is a server with pages of its own; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
     return [*command, "--host", host, "--port", str(port)]
+
+
+def pages(tracking_uri: str, ui: str | None = None) -> str:
+    """Return what the addresses of MLflow's pages on a store begin with; `ui` as of `run_page`."""
+    base = ui or (tracking_uri if tracking_uri.startswith("http") else LOCAL_UI)
+    return f"{base.rstrip('/')}/#"
+
+
+def run_page(uri: str, experiment_id: str, run_id: str, *, ui: str | None = None) -> str:
+    """Return the address of a run's page; `ui` is where those of a store without a server are."""
+    return f"{pages(uri, ui)}/experiments/{experiment_id}/runs/{run_id}"
 
 
 def has_server(uri: str) -> bool:
@@ -377,3 +391,13 @@ def artifact_text(client: MlflowClient, run: Run, name: str) -> str:
         raise TrackingError(
             f"{name} of run {run.info.run_id} cannot be read ({one_line(error)})"
         ) from error
+
+
+def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:
+    """Keep files with a run, by their paths there."""
+    with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
+        for name, content in files.items():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        client.log_artifacts(run_id, folder)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import TrackingError
+from dcs.errors import ConfigError, TrackingError
+from dcs.messages import unknown
 from tracking import schema
 from tracking.archive import Archive
 from tracking.records import CellRecord, StoredCell
@@ -16,6 +19,7 @@ from tracking.store.client import (
     open_experiment,
     open_store,
     quietly,
+    run_page,
     search_runs,
 )
 
@@ -25,9 +29,12 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 __all__ = [
+    "best_first",
     "cells",
     "find_cell",
+    "is_share",
     "log_report",
+    "matching",
     "run_link",
     "schemes",
     "stored_cells",
@@ -42,9 +49,10 @@ _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 _FIGURES = ("test/accuracy", "test/cobias")
 
 # What `_about` says of every run; the rest are its metrics and parameters.
-_ABOUT = ("run_id", "cell_key", "status", *_IDENTITY, "trial", "state", "started", "seconds")
+_RUN = ("run_id", "cell_key", "status", "name", "sweep", "experiment_id")
+_ABOUT = (*_RUN, *_IDENTITY, "trial", "state", "started", "seconds")
 
-CELL_COLUMNS = ("run_id", "cell_key", "status", *_IDENTITY, "started", "seconds", *_FIGURES)
+CELL_COLUMNS = (*_RUN, *_IDENTITY, "started", "seconds", *_FIGURES)
 
 TRIAL_COLUMNS = ("run_id", "cell_key", "status", "trial", "state", "started", "seconds")
 
@@ -54,27 +62,33 @@ _TYPES = {"started": "datetime64[ms, UTC]", "trial": "int64"} | dict.fromkeys(
     ("seconds", *_FIGURES, *CORRECTION_NUMBERS), "float64"
 )
 
-#: Where `dcs ui` and `mlflow ui` listen by default.
-LOCAL_UI = "http://127.0.0.1:5000"
-
 _CELLS = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
 
+_CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign><=|>=|!=|=|<|>)(?P<value>.*)")
+_SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_SIGNS |= {"=": operator.eq, "!=": operator.ne}
 
-def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
+# Shares of rows, and the metrics of which more is better.
+_MORE = re.compile(r"/class_accuracy/|(accuracy|f1|class|score)(_low|_high)?$")
+_SHARE = re.compile(rf"{_MORE.pattern}|cobias(_low|_high)?$")
+
+
+def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
     """Return the cells of an experiment, one row each, oldest first.
 
     Parameters
     ----------
     tracking_uri : str
         The store.
-    experiment : str
-        Name of the experiment (the sweep).
+    experiment : str, optional
+        Name of the experiment (the sweep); by default all of the store.
 
     Returns
     -------
     pandas.DataFrame
-        ``run_id``, ``cell_key``, ``status``, ``model``, ``task``, ``shots``, ``seed``,
-        ``method``, ``objective``, ``optimization_size``, ``started``, ``seconds``,
+        ``run_id``, ``cell_key``, ``status``, ``name``, ``sweep``, ``experiment_id``, ``model``,
+        ``task``, ``shots``, ``seed``, ``method``, ``objective``, ``optimization_size``,
+        ``started``, ``seconds``,
         ``test/accuracy``, ``test/cobias``, also where there are no cells; then whatever the cells
         have of other metrics, such as the ends of 95 % intervals ``test/accuracy_low`` and
         ``test/accuracy_high`` and the chance ``test/accuracy_p`` of no difference to ICL, and of
@@ -85,9 +99,79 @@ def cells(tracking_uri: str, experiment: str) -> pd.DataFrame:
     dcs.errors.TrackingError
         When there is no such experiment, it was deleted, or the store cannot be opened.
     """
-    client, experiment_id = open_experiment(tracking_uri, experiment)
-    runs = _each_once(search_runs(client, experiment_id, _CELLS))
+    if experiment is None:
+        runs = _search_all(open_store(tracking_uri), _CELLS)
+    else:
+        runs = _each_once(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
     return _frame([_values(run) | _about(run) for run in runs], CELL_COLUMNS)
+
+
+def _search_all(client: MlflowClient, where: str) -> list[Run]:
+    with quietly():
+        ids = [str(item.experiment_id) for item in client.search_experiments()]
+    runs = [run for each in ids for run in _each_once(search_runs(client, each, where))]
+    return sorted(runs, key=lambda run: run.info.start_time)
+
+
+def matching(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
+    """Return the cells that fulfil conditions such as ``method=dcs`` and ``test/cobias<5``.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `cells`.
+    conditions : iterable of str
+        A column, one of ``= != < <= > >=``, and a value. Accuracies and COBias are in percent, as
+        in tables; so are F1 and scores.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        One cannot be read, or there is no such column.
+    """
+    import pandas as pd
+
+    for text in conditions:
+        found = _CONDITION.fullmatch(text)
+        if not found:
+            raise ConfigError(f"{text!r} is no condition; write e.g. method=dcs or test/cobias<5")
+        name, value = found["name"].strip(), found["value"].strip()
+        column: Any = _column(frame, name)
+        compared: Any = value
+        if column.dtype.kind == "f" or found["sign"] not in ("=", "!="):
+            column, compared = pd.to_numeric(column, errors="coerce"), _number(value, text)
+            compared /= 100 if is_share(name) else 1
+        frame = frame[_SIGNS[found["sign"]](column, compared)]
+    return frame
+
+
+def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return cells by a metric or another column; without a value last.
+
+    Accuracies, F1 and scores count down; all others, such as COBias and seconds, count up.
+    """
+    _column(frame, name)
+    return frame.sort_values(name, ascending=not _MORE.search(name), kind="stable")
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric is a share of rows, which people read in percent."""
+    return _SHARE.search(name) is not None
+
+
+def _column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
+    if name not in frame:
+        raise unknown(
+            "column", name, [str(each) for each in frame if not str(each).startswith("params.")]
+        )
+    return frame[name]
+
+
+def _number(value: str, condition: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ConfigError(f"{condition!r}: {value!r} is not a number") from None
 
 
 def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -> pd.DataFrame:
@@ -171,6 +255,9 @@ def _about(run: Run) -> dict[str, Any]:
         "run_id": run.info.run_id,
         "cell_key": tags.get(schema.CELL_KEY),
         "status": run.info.status,
+        "name": run.info.run_name,
+        "sweep": tags.get(schema.SWEEP),
+        "experiment_id": str(run.info.experiment_id),
         **{name: tags.get(f"dcs.{name}") for name in _IDENTITY},
         "trial": tags.get(schema.TRIAL_NUMBER),
         "state": tags.get(schema.TRIAL_STATE),
@@ -233,32 +320,62 @@ def stored_cells(
 
 
 def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -> StoredCell:
-    """Return the cell of a run id or of a cell key; their first characters may do.
+    """Return the cell that a person means.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store.
+    name : str
+        A cell key or run id, or how one begins; the name of a run; or ``best:`` with conditions
+        of `matching` between commas, of which one may be a metric alone:
+        ``best:test/cobias<5,method=dcs`` is the most accurate cell of DCS with a COBias below
+        5 %, ``best:test/cobias`` that of the least COBias.
+    archive : Archive, optional
+        Where to look for the record first.
 
     Raises
     ------
     dcs.errors.TrackingError
-        None or several begin so.
+        None or several are meant.
+    dcs.errors.ConfigError
+        A condition cannot be read.
     """
     client = open_store(tracking_uri)
-    with quietly():
-        ids = [str(item.experiment_id) for item in client.search_experiments()]
-    found = [
-        run
-        for experiment_id in ids
-        for run in _each_once(search_runs(client, experiment_id, _CELLS))
-        if run.info.run_id.startswith(name)
-        or run.data.tags.get(schema.CELL_KEY, "").startswith(name)
-    ]
-    if len(found) != 1:
-        known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in found[:5])
+    kind, _, best = name.partition(":")
+    runs = _best(tracking_uri, client, best) if kind == "best" else _named(client, name)
+    if len({run.data.tags.get(schema.CELL_KEY) for run in runs}) != 1:
+        known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in runs[:5])
         raise TrackingError(
-            f"run {name!r}: {len(found)} cells begin so ({known}); give more characters"
-            if found
-            else f"run {name!r}: no cell has that run id or key; `dcs ui` and the report list them"
+            f"run {name!r}: {len(runs)} cells are meant ({known}); give more of the key or run id"
+            if runs
+            else f"run {name!r}: no cell has that key, run id or name; `dcs runs` lists them"
         )
-    (run,) = found
-    return _stored(client, run, archive)
+    # A cell of several sweeps is the same in each.
+    return _stored(client, runs[-1], archive)
+
+
+def _best(tracking_uri: str, client: MlflowClient, text: str) -> list[Run]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    conditions = [part for part in parts if _CONDITION.fullmatch(part)]
+    measure = next((part for part in parts if part not in conditions), "test/accuracy")
+    frame = matching(cells(tracking_uri), ["status=FINISHED", *conditions])
+    with quietly():
+        return [client.get_run(str(i)) for i in best_first(frame, measure)["run_id"].iloc[:1]]
+
+
+def _named(client: MlflowClient, name: str) -> list[Run]:
+    # What no name holds would be no condition for MLflow either.
+    if not name.strip() or "'" in name or not name.isprintable():
+        return []
+    for where in (
+        f"tags.`{schema.CELL_KEY}` LIKE '{name}%'",
+        f"attributes.run_id LIKE '{name}%'",
+        f"attributes.run_name = '{name}'",
+    ):
+        if runs := _search_all(client, f"{_CELLS} and {where}"):
+            return runs
+    return []
 
 
 def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
@@ -269,31 +386,29 @@ def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
     return runs[-1] if runs else None
 
 
-def log_report(tracking_uri: str, experiment: str, page: str) -> bool:
-    """Keep a report with the newest run of its sweep; False if there is none."""
+def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
+    """Keep a report with the newest run of its sweep, and return that; None if there is none."""
     run = sweep_run(tracking_uri, experiment)
-    if run is None:
-        return False
-    client = open_store(tracking_uri)
-    with quietly():
-        client.log_text(run.info.run_id, page, schema.REPORT_FILE)
-    return True
+    if run is not None:
+        client = open_store(tracking_uri)
+        with quietly():
+            client.log_text(run.info.run_id, page, schema.REPORT_FILE)
+    return run
 
 
-def run_link(tracking_uri: str, cell: StoredCell, *, ui: str | None = None) -> str:
+def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
     """Return the address of a run's page in MLflow.
 
     Parameters
     ----------
     tracking_uri : str
         The store; a server has pages of its own.
-    cell : StoredCell
-        The cell.
+    run : object
+        Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
     ui : str, optional
         Where MLflow's pages of a store without a server are; by default those of `dcs ui`.
     """
-    base = ui or (tracking_uri if tracking_uri.startswith("http") else LOCAL_UI)
-    return f"{base.rstrip('/')}/#/experiments/{cell.experiment_id}/runs/{cell.run_id}"
+    return run_page(tracking_uri, run.experiment_id, run.run_id, ui=ui)
 
 
 def _stored(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:

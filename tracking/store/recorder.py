@@ -31,6 +31,7 @@ from tracking.store.client import (
     quietly,
     redact,
     resolve_tracking_uri,
+    run_page,
     stored_uri,
 )
 from tracking.store.runs import SweepRuns
@@ -67,6 +68,8 @@ class RecorderReport:
         Whether the store knows of the end.
     message : str
         One line for people, with the command that sends what is pending.
+    link : str or None
+        The page of the sweep's run in MLflow; None while the store cannot be used.
     """
 
     parent_run_id: str | None
@@ -76,6 +79,7 @@ class RecorderReport:
     status: SweepStatus
     ended: bool
     message: str
+    link: str | None = None
 
 
 class Recorder:
@@ -428,8 +432,10 @@ class Recorder:
                 f"; {len(pending)} pending ({reason}): "
                 f"`dcs sync --output {self.archive.output}` records them"
             )
+        runs = self._runs
         return RecorderReport(
-            parent_run_id=self._runs.parent_id if self._runs else None,
+            parent_run_id=runs.parent_id if runs else None,
+            link=run_page(self.tracking_uri, runs.experiment_id, runs.parent_id) if runs else None,
             recorded=self.recorded,
             pending=len(pending),
             problems=dict(self._problems),

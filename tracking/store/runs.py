@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord, sealed, tex
 from tracking.results.frames import has_chosen, trial_score
 from tracking.results.settings import objective_label, own_setting
 from tracking.results.tables import table_files
-from tracking.store.client import check_active, search_runs
+from tracking.store.client import check_active, log_files, search_runs
 from tracking.store.serving import scheme_model
 
 if TYPE_CHECKING:
@@ -160,7 +158,7 @@ class SweepRuns:
             files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
             if has_chosen(record):
                 files |= scheme_model(record.scheme, run_id=run.id)
-        self._log_files(run.id, files)
+        log_files(self._client, run.id, files)
         for trial in chosen(record, self._sweep.trials):
             self._write_trial(trial, record, run.id)
         if (other := self._written_elsewhere(record, run.id)) is not None:
@@ -203,7 +201,7 @@ class SweepRuns:
 
         cells = list(records)
         files = table_files(cells)
-        self._log_files(self.parent_id, files)
+        log_files(self._client, self.parent_id, files)
         now = time.time_ns() // 1_000_000
         counts = {
             "cells/finished": sum(cell.finished for cell in cells),
@@ -222,20 +220,12 @@ class SweepRuns:
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Keep figures with the sweep, replacing earlier ones."""
-        self._log_files(self.parent_id, figures)
+        log_files(self._client, self.parent_id, figures)
 
     def end(self, status: str) -> None:
         """End the parent run."""
         self._client.set_terminated(self.parent_id, status)
         self.status = status
-
-    def _log_files(self, run_id: str, files: Mapping[str, str | bytes]) -> None:
-        with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-            for name, content in files.items():
-                path = Path(folder) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content.encode() if isinstance(content, str) else content)
-            self._client.log_artifacts(run_id, folder)
 
     def _experiment(self, location: str | None) -> str:
         name = self._sweep.experiment

@@ -13,17 +13,20 @@ from dcs.errors import TrackingError
 from dcs.messages import one_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
-from tracking.store.client import open_store, quietly
+from tracking.store.client import artifact_location, log_files, open_client, open_store, quietly
 
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow.models import ModelSignature
 
-__all__ = ["model_uri", "register_scheme", "scheme_model"]
+__all__ = ["log_scheme", "model_uri", "register_scheme", "scheme_model"]
 
 _CODE = Path(__file__).with_name("scheme_model.py")
 
 _DESCRIPTION = f"{schema.MODEL_FOLDER}/MLmodel"
+
+#: Where schemes go that are of no sweep.
+_EXPERIMENT = "schemes"
 
 #: Stands for the run's id in what is the same for all schemes of some classes.
 _RUN = "0" * 32
@@ -100,6 +103,43 @@ def _template(classes: tuple[str, ...]) -> Mapping[str, str | bytes]:
 def model_uri(run_id: str) -> str:
     """Return what `mlflow models serve -m` and `mlflow.pyfunc.load_model` take."""
     return f"runs:/{run_id}/{schema.MODEL_FOLDER}"
+
+
+def log_scheme(
+    tracking_uri: str, scheme: CorrectionScheme, *, output: Path | str, name: str
+) -> str:
+    """Make a run, in the experiment `schemes`, for a scheme that no sweep has found.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store; a new SQLite file is made ready.
+    scheme : CorrectionScheme
+        The scheme.
+    output : path-like
+        Folder of the artifacts where the store has no server.
+    name : str
+        What the run is called.
+
+    Returns
+    -------
+    str
+        The run's id; it can be given to `register_scheme`.
+    """
+    client = open_client(tracking_uri)
+    with quietly():
+        found = client.get_experiment_by_name(_EXPERIMENT)
+        place = artifact_location(tracking_uri, Path(output), _EXPERIMENT)
+        experiment_id = (
+            client.create_experiment(_EXPERIMENT, artifact_location=place)
+            if found is None
+            else found.experiment_id
+        )
+        run_id = str(client.create_run(experiment_id, run_name=name).info.run_id)
+        files = scheme_model(scheme.to_dict(), run_id=run_id)
+        log_files(client, run_id, {**files, schema.SCHEME_FILE: scheme.to_json()})
+        client.set_terminated(run_id)
+    return run_id
 
 
 def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | None = None) -> str:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from workflows.cli import doctor, reproduce, results, scoring, sweeps, tables
+from workflows.cli import doctor, plugins, reproduce, results, runs, scoring, sweeps, tables
 from workflows.cli.failures import (
     STOP,
     USAGE_ERROR,
@@ -32,14 +32,19 @@ app = typer.Typer(
 _OWN, _MODELS, _AFTER = "Your own class probabilities", "Models and sweeps", "What came of it"
 app.command("quickstart")(sweeps.quickstart)
 app.command("doctor")(doctor.doctor)
-app.command("import", cls=tables.ImportCommand, rich_help_panel=_OWN)(tables.import_)
-app.command("tune", rich_help_panel=_OWN)(tables.tune)
+app.command("new-plugin")(plugins.new_plugin)
+_FORMATS = plugins.listing("FORMAT is one of:", "dcs.importers")
+_METHODS = plugins.listing("--method is one of:", "dcs.methods", but=("icl", "contextual"))
+_ENGINES = plugins.listing("--engine is one of:", "dcs.engines")
+app.command("import", cls=_FORMATS, rich_help_panel=_OWN)(tables.import_)
+app.command("tune", cls=_METHODS, rich_help_panel=_OWN)(tables.tune)
 app.command("evaluate", rich_help_panel=_OWN)(tables.evaluate)
 app.command("apply", rich_help_panel=_OWN)(tables.apply)
-app.command("generate", rich_help_panel=_MODELS)(scoring.generate)
+app.command("generate", cls=_ENGINES, rich_help_panel=_MODELS)(scoring.generate)
 app.command("sweep", rich_help_panel=_MODELS)(sweeps.sweep)
 app.command("submit", rich_help_panel=_MODELS)(sweeps.submit)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel=_MODELS)
+app.command("runs", rich_help_panel=_AFTER)(runs.runs)
 app.command("ui", rich_help_panel=_AFTER)(results.ui)
 app.command("report", rich_help_panel=_AFTER)(results.report)
 app.command("table", rich_help_panel=_AFTER)(results.table)

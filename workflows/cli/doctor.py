@@ -22,6 +22,7 @@ from dcs.io import atomic_write_bytes
 from dcs.messages import last_line, named, reason, redact
 from workflows.cli.console import console
 from workflows.cli.options import Output, TrackingUri
+from workflows.cli.plugins import installed
 
 __all__ = [
     "check_disk",
@@ -56,6 +57,7 @@ def doctor(
         "versions": check_versions,
         "disk": lambda: check_disk(output),
         "mlflow": lambda: check_store(tracking_uri, output),
+        "plug-ins": lambda: ", ".join(installed()) or "none installed",
     }
     if not quick:
         checks |= {"gpu": check_gpu, "ray": check_ray}

@@ -10,7 +10,7 @@ import typer
 from workflows.cli.console import console
 
 if TYPE_CHECKING:
-    from tracking import CellRecord, Recorder
+    from tracking import Recorder
     from workflows.config.sweep import TrackingSettings
 
 __all__ = [
@@ -22,14 +22,12 @@ __all__ = [
     "Only",
     "Output",
     "RetryFailed",
-    "RunName",
     "Runs",
     "Seed",
     "Settings",
     "Tables",
     "TrackingUri",
     "Yes",
-    "recorded_cell",
     "recorded_store",
     "recording",
     "sweep_file",
@@ -95,14 +93,6 @@ Limit = Annotated[
         metavar="ROWS",
         min=1,
         help="Use at most so many texts of each split, to try it out.",
-    ),
-]
-
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run id or a cell key, or how it begins; the report and dcs ui list them.",
     ),
 ]
 
@@ -211,21 +201,3 @@ def recorded_store(runs: Path, tracking_uri: str | None) -> str:
             "or dcs sweep first, or say where the results are with --runs or --tracking-uri"
         )
     return uri
-
-
-def recorded_cell(name: str, runs: Path, tracking_uri: str | None) -> CellRecord:
-    """Return a cell by its key or run id, or how one begins: from the disk, or from the store.
-
-    Raises
-    ------
-    dcs.errors.TrackingError
-        No cell, or several, begin so; or there are no results at all.
-    """
-    from tracking import Archive
-    from tracking.store.queries import find_cell
-
-    archive = Archive(runs)
-    keys = [path.stem for path in archive.cells.glob("[!.]*.json") if path.stem.startswith(name)]
-    if len(keys) == 1:
-        return archive.read(keys[0])
-    return find_cell(recorded_store(runs, tracking_uri), name, archive=archive).record

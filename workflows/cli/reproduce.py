@@ -12,7 +12,8 @@ import typer
 from dcs.errors import ConfigError
 from dcs.io import atomic_write_text
 from workflows.cli.console import console, new_table, share_bar
-from workflows.cli.options import Data, RunName, Runs, TrackingUri, recorded_cell
+from workflows.cli.options import Data, Runs, TrackingUri
+from workflows.cli.runs import RunName, find_record, link_to
 
 if TYPE_CHECKING:
     from tracking import CellRecord
@@ -58,7 +59,7 @@ def reproduce(
     from tracking.store.runs import cell_name
     from workflows import reproduce as again
 
-    record = recorded_cell(run, runs, tracking_uri)
+    record = find_record(run, runs, tracking_uri)
     console.print(f"cell {record.key}: {cell_name(record)}")
     if requirements is not None:
         atomic_write_text(requirements, again.requirements_of(record))
@@ -74,6 +75,7 @@ def reproduce(
         for split, part in tables.items()
     ]
     rows += again.compare_results(record, now)
+    console.print(link_to(record.key, runs, tracking_uri))
     different = [row.name for row in rows if not row.same]
     _show("results", (row for row in rows if not row.same or row.name.startswith("test/")))
     if different:

@@ -6,19 +6,15 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import quote
 
 import typer
 
 from dcs.errors import TrackingError
 from dcs.io import atomic_write_bytes, atomic_write_text
 from workflows.cli.console import console, new_table
-from workflows.cli.options import (
-    RunName,
-    Runs,
-    TrackingUri,
-    recorded_cell,
-    recorded_store,
-)
+from workflows.cli.options import Runs, TrackingUri, recorded_store
+from workflows.cli.runs import RunName, find_cell, find_record, link_to
 
 if TYPE_CHECKING:
     from tracking.records import StoredCell
@@ -85,13 +81,14 @@ def report(
             store=redact(uri),
         )
         atomic_write_text(output, page)
-        if log:
-            log_report(uri, experiment, page)
+        run = log_report(uri, experiment, page) if log else None
         if files is not None:
             for each in all_tables(records):
                 each.write(files)
             for name, content in sweep_figures(records).items():
                 atomic_write_bytes(files / Path(name).name, content)
+    if run is not None:
+        console.print(f"sweep {experiment}: {run_link(uri, run.info, ui=ui)}")
     also = "" if files is None else f", tables and figures in {files}"
     console.print(f"{len(records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}")
     console.print(
@@ -147,27 +144,41 @@ def compare(
     runs: Runs = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
 ) -> None:
-    """Compare two runs: what differs in them, what they reached, and their schemes in words."""
+    """Compare two runs: what differs in them, what they reached, and their schemes in words.
+
+    Example: `dcs compare 1f0c 'best:test/cobias<5'`
+    """
     from tracking.results.tables import compare_records
     from tracking.store.runs import cell_name
 
-    with console.status("reading the runs"):
-        cells = [recorded_cell(name, runs, tracking_uri) for name in (first, second)]
+    cells = [find_record(name, runs, tracking_uri) for name in (first, second)]
     if cells[0].key == cells[1].key:
         console.print("both names are of the same cell", style="yellow")
-    for number, cell in zip("12", cells, strict=True):
-        console.print(f"{number}: {cell_name(cell)} (cell {cell.key[:12]})")
+    heads = _told_apart([cell_name(cell) for cell in cells])
     for title, rows in compare_records(*cells).items():
-        shown = new_table(" ", "1 ", "2 ", "difference")
+        shown = new_table(" ", *(f"{head} " for head in heads), "difference")
         for row in rows:
             shown.add_row(row.name, row.first, row.second, row.difference)
-        console.print()
         console.print(title, style="bold")
         console.print(shown, soft_wrap=False)
+    for cell in cells:
+        console.print(f"{cell_name(cell)}, {link_to(cell.key, runs, tracking_uri)}")
+
+
+def _told_apart(names: list[str]) -> list[str]:
+    """Return what each of two names has and the other has not, or both whole."""
+    first, second = (name.split() for name in names)
+    own = [word for word in first if word not in second], [w for w in second if w not in first]
+    return [" ".join(words) or name for words, name in zip(own, names, strict=True)]
 
 
 def register_model(
-    run: RunName,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="As of `dcs compare`, or the scheme.json of a fit of your own."
+        ),
+    ],
     name: Annotated[str, typer.Option("--name", help="The model; made if there is none.")],
     alias: Annotated[
         str | None,
@@ -176,18 +187,26 @@ def register_model(
     runs: Runs = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
 ) -> None:
-    """Register the scheme of a run as an MLflow model, and say how to serve it."""
-    from tracking import Archive
-    from tracking.store.client import redact
-    from tracking.store.queries import find_cell
-    from tracking.store.serving import register_scheme
+    """Register the scheme of a run as an MLflow model, and say how to serve it.
 
-    uri = recorded_store(runs, tracking_uri)
+    Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
+    """
+    import dcs
+    from tracking import resolve_tracking_uri
+    from tracking.store.client import pages, redact
+    from tracking.store.serving import log_scheme, register_scheme
+
+    if run.endswith(".json"):
+        scheme = dcs.CorrectionScheme.load(run)
+        uri = resolve_tracking_uri(tracking_uri, runs)
+        run_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
+    else:
+        uri, run_id = recorded_store(runs, tracking_uri), find_cell(run, runs, tracking_uri).run_id
     with console.status("registering"):
-        cell = find_cell(uri, run, archive=Archive(runs))
-        version = register_scheme(uri, cell.run_id, name, alias=alias)
+        version = register_scheme(uri, run_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
-    console.print(f"version {version} of model {name!r} is run {cell.run_id}")
+    console.print(f"version {version} of model {name!r} is run {run_id}")
+    console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
     console.print("next:")
     console.print(
         f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m {served} "

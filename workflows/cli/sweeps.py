@@ -157,8 +157,14 @@ def _run(
             console.print(f"{request.label}: {remark}")
     show_results(records, plan.output / "figures" / f"{plan.config.name}.png")
     console.print(report.message)
+    if report.link is not None:
+        console.print(f"sweep {whole.name}: {report.link}")
     console.print(f"written to {plan.output} in {time.perf_counter() - clock:.0f} s")
-    console.print(f"next: dcs ui --output {plan.output} compares the runs in MLflow", style="bold")
+    console.print(
+        f"next: dcs runs {whole.name} --output {plan.output} lists the cells, "
+        f"dcs ui --output {plan.output} compares them in MLflow",
+        style="bold",
+    )
     if not all(record.finished for record in records):
         raise SystemExit(1)
 
@@ -235,5 +241,6 @@ def sync(runs: Runs = Path("dcs-runs"), tracking_uri: TrackingUri = None) -> Non
         )
     for report in reports:
         console.print(report.message)
+        console.print(report.link or "")
     if not reports:
         console.print(f"nothing to send: all that is finished under {runs} is recorded")

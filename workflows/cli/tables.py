@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 import dcs
 from dcs.errors import ConfigError, TableError
@@ -20,6 +18,7 @@ from dcs.io import atomic_write_bytes, atomic_write_text, read_text
 from dcs.messages import listing, reason
 from workflows.cli.console import console, new_table, share_bar
 from workflows.cli.options import Output, Seed, Settings, TrackingUri, recording
+from workflows.cli.runs import link_to
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from dcs.evaluation.uncertainty import Interval
     from workflows.config.sweep import TunerSettings
 
-__all__ = ["ImportCommand", "apply", "evaluate", "import_", "tune"]
+__all__ = ["apply", "evaluate", "import_", "tune"]
 
 #: Share of the rows that is held out for the final figures when no test table is given.
 HELD_OUT = 0.3
@@ -47,25 +46,6 @@ Source = Annotated[
 Normalise = Annotated[
     bool, typer.Option("--normalise", help="Divide each row by its sum instead of refusing.")
 ]
-
-
-class ImportCommand(TyperCommand):
-    """Lists the formats in its help, those of installed packages too."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; what reads the formats is imported for it alone."""
-        from dcs.data.importers import IMPORTERS, format_names
-
-        lines = [f"* **{one.name}**: {_plain(one.summary)}" for one in IMPORTERS]
-        others = format_names()[len(IMPORTERS) :]
-        lines += [f"* **{_plain(name)}**: of a package that is installed" for name in others]
-        self.help = "\n\n".join((self.help or "", "FORMAT is one of:", "\n".join(lines)))
-        super().format_help(ctx, formatter)
-
-
-def _plain(text: str) -> str:
-    """Return text as Markdown that shows it as it is."""
-    return re.sub(r"([<_*\[])", r"\\\1", text.replace("`", ""))
 
 
 def _names(text: str) -> list[str]:
@@ -148,9 +128,8 @@ def tune(
         str,
         typer.Option(
             metavar="NAME",
-            help="dcs, dnip (weights only), furud (memberships only), or a baseline: batch, "
-            "prior, temperature, vector, logistic, logistic-balanced, thresholds, published, "
-            "published-balanced, published-balanced-long or published-long.",
+            help="dcs, dnip (weights only), furud (memberships only), a baseline or a plug-in: "
+            "see below.",
         ),
     ] = "dcs",
     trials: Annotated[
@@ -279,6 +258,7 @@ def tune(
         console.print(f"  {sentence}")
     console.print()
     console.print(report.message)
+    console.print(link_to(records[-1].key, output, tracking_uri))
     console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
     console.print(
         f"next: dcs apply {path} {'ROWS' if table.is_dir() else test or table} "

@@ -16,13 +16,14 @@ from dcs.data.importers.common import ImportOptions
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
 from dcs.messages import check_choice, escaped, listing, unknown
-from dcs.plugins import find_plugin, plugin_names
+from dcs.plugins import find_plugin, plugin_names, refuse_shadow
 from dcs.validation import validated
 
 __all__ = [
     "IMPORTERS",
     "ImportOptions",
     "Importer",
+    "find_importer",
     "format_names",
     "import_file",
     "import_tables",
@@ -146,14 +147,12 @@ def import_tables(
     ConfigError, TableError
         As in :func:`import_file`.
     """
-    importer = _find(format)
+    importer = find_importer(format)
     asked = validated(ImportOptions, options, source=f"format {importer.name}", error=ConfigError)
     given = asked.model_dump(exclude_defaults=True)
     for name in given:
         check_choice(f"option of format {importer.name}", name, sorted(importer.options | _ORIGIN))
-    module, _, function = importer.module.partition(":")
-    read = getattr(importlib.import_module(module), function or "read")
-    tables: dict[str, ProbabilityTable] = read(Path(path), asked)
+    tables = _reader(importer)(Path(path), asked)
     told = {name: given[name] for name in _ORIGIN & given.keys()}
     return {
         part: dataclasses.replace(table, provenance=dataclasses.replace(table.provenance, **told))
@@ -161,14 +160,31 @@ def import_tables(
     }
 
 
-def _find(format: str) -> Importer:
+def find_importer(format: str) -> Importer:
+    """Return the importer of a format, built in or of an installed package.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or that of a package cannot be used.
+    """
     for importer in IMPORTERS:
         if importer.name == format:
+            refuse_shadow("dcs.importers", format)
             return importer
-    plugin = find_plugin("dcs.importers", format, Importer)
+    plugin = find_plugin("dcs.importers", format, Importer, lacks=_lacks)
     if plugin is None:
         raise unknown("format", format, format_names())
     return plugin
+
+
+def _lacks(importer: Importer) -> list[str]:
+    return [] if callable(_reader(importer)) else [f"a function {importer.module}"]
+
+
+def _reader(importer: Importer) -> Any:
+    module, _, function = importer.module.partition(":")
+    return getattr(importlib.import_module(module), function or "read", None)
 
 
 def table_sources(path: str | os.PathLike[str]) -> tuple[Path, ...]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from mlflow import MlflowClient
 
-from dcs.errors import TrackingError
+from dcs.errors import ConfigError, TrackingError
 from tests.tracking.cells import failed_cell, make_cell
 from tracking import Archive, Recorder, sync
 from tracking.store import queries
@@ -69,6 +69,65 @@ def test_cells_are_read_back_with_their_runs(output: Path, uri: str) -> None:
     link = run_link(uri, found[0])
     assert link == f"http://127.0.0.1:5000/#/experiments/1/runs/{found[0].run_id}"
     assert run_link("http://host:80/", found[0]).startswith("http://host:80/#/experiments/")
+
+
+@pytest.fixture
+def several(output: Path, uri: str) -> str:
+    """A store with two sweeps: cells 1 to 3, a failed one and one that both have."""
+    for sweep, cells in (
+        ("demo", [make_cell(1), make_cell(2), failed_cell(4)]),
+        ("other", [make_cell(2), make_cell(3)]),
+    ):
+        with Recorder(output=output, experiment=sweep, sweep_key=sweep, figures="none") as rec:
+            for cell in cells:
+                rec.record(cell)
+    return uri
+
+
+def test_conditions_choose_cells(several: str) -> None:
+    cells = queries.cells(several)
+    for conditions, numbers in (
+        ([], [1, 2, 2, 3, 4]),
+        (["sweep=demo", "status!=FAILED"], [1, 2]),
+        (["test/accuracy>=52"], [2, 2, 3]),
+        (["test/cobias < 17.5"], [3]),
+        (["seconds>1000"], []),
+        (["seed<=2", "sweep=other"], [2]),
+        (["params.weight_scale=30", "test/class_accuracy/R_D / _new_=25"], [1, 2, 2, 3]),
+    ):
+        found = queries.matching(cells, conditions)
+        assert found["cell_key"].tolist() == [f"cell{number:04d}" for number in numbers]
+    for text in ("", "dcs", "=dcs", "mode=dcs", "test/cobias<five", "model<x"):
+        with pytest.raises(ConfigError):
+            queries.matching(cells, [text])
+
+
+def test_a_cell_goes_by_its_name_or_is_the_best_one(several: str) -> None:
+    cells = queries.cells(several)
+    assert cells.loc[cells["cell_key"] != "cell0002", "name"].is_unique
+    for row in cells.itertuples():
+        assert find_cell(several, row.name).record.key == row.cell_key
+        assert find_cell(several, row.run_id[:12]).run_id == row.run_id or row.seed == "2"
+    for name, number in (
+        ("best:", 3),
+        ("best:test/cobias", 3),
+        ("best:sweep=demo", 2),
+        ("best:test/cobias>=18,test/accuracy", 2),
+        ("best:test/accuracy<52", 1),
+        ("best:seconds, seed=1", 1),
+    ):
+        assert find_cell(several, name).record.key == f"cell{number:04d}", name
+    for nobody in (
+        "best:test/cobias<1",
+        "best:status=FAILED",
+        "cell",
+        "",
+        "'",
+        "\udcff",
+        "nobody",
+    ):
+        with pytest.raises(TrackingError):
+            find_cell(several, nobody)
 
 
 def test_queries_have_their_columns_also_where_there_is_nothing(output: Path, uri: str) -> None:

@@ -145,6 +145,38 @@ def test_tune_again_computes_nothing(dcs, tuned, table):
     assert {path: path.stat().st_mtime_ns for path in (output / "cells").iterdir()} == before
 
 
+def test_what_was_run_is_listed_and_goes_by_its_name(dcs, tuned):
+    outcome, output = tuned
+    found = json.loads(dcs("runs", "tune", "--json", "-o", output).out)
+    assert [row["method"] for row in found] == ["icl", "dcs"]
+    assert found[1]["link"] in outcome.out and found[1]["cell_key"][:8] in outcome.out
+    lines = dcs("runs", "--sort", "test/cobias", "-o", output).out.splitlines()
+    shown = [line for line in lines if "http" in line]
+    for row, line in zip(sorted(found, key=lambda row: row["test/cobias"]), shown, strict=True):
+        assert line.split()[0] == row["cell_key"][:8] and line.split()[-1] == row["link"]
+        assert row["name"] in line and f"{100 * row['test/cobias']:.1f}" in line
+    names = [found[0]["name"], "best:method=dcs"]
+    compared = dcs("compare", *names, "-o", output).out
+    assert all(row["link"] in compared for row in found)
+    assert dcs("reproduce", "best:", "--table", "x", "-o", output).code == 2
+
+
+def test_a_scheme_is_registered_by_its_run_or_its_file(dcs, tuned):
+    from mlflow import MlflowClient, artifacts
+
+    _, output = tuned
+    uri = f"sqlite:///{output / 'mlflow.db'}"
+    for number, what in enumerate(("best:method=dcs", scheme_of(output)), start=1):
+        outcome = dcs("register", what, "--name", "moods", "-o", output)
+        assert outcome.code == 0, outcome.err
+        run_id = MlflowClient(uri).get_model_version("moods", str(number)).run_id
+        files = artifacts.download_artifacts(
+            run_id=run_id, artifact_path="model/artifacts/scheme.json", tracking_uri=uri
+        )
+        assert CorrectionScheme.load(files) == CorrectionScheme.load(scheme_of(output))
+        assert run_id in outcome.out
+
+
 def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     limits = ("--trials", 2, "--max-cobias", 10)
     outcome = dcs("tune", table, *limits, *UNDRAWN, "--output", output)
@@ -393,7 +425,14 @@ def test_odd_arguments(name, data, work):
 
 @pytest.mark.parametrize(
     "words",
-    [("ui",), ("table", "x"), ("report", "x"), ("compare", "abcd", "ef"), ("register", "a")],
+    [
+        ("ui",),
+        ("runs",),
+        ("table", "x"),
+        ("report", "x"),
+        ("compare", "abcd", "ef"),
+        ("register", "a"),
+    ],
     ids=" ".join,
 )
 def test_what_reads_makes_nothing(dcs, words, tmp_path):
