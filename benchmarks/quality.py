@@ -31,8 +31,8 @@ from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.front import Preference
 from dcs.selection.methods import get_method, method_names
+from dcs.selection.preference import Preference
 from dcs.selection.settings import Hyperparameters
 
 _PAPER = Hyperparameters(
@@ -74,8 +74,8 @@ ABLATIONS: Mapping[str, SelectionSettings] = {
     "no way back": SelectionSettings(keep_uncorrected=False),
     "prefer knee": SelectionSettings(preference=Preference(prefer="knee")),
     "prefer accuracy": SelectionSettings(preference=Preference(prefer="accuracy")),
-    "accuracy loss 0.5": SelectionSettings(preference=Preference(max_accuracy_loss=0.005)),
-    "COBias 5": SelectionSettings(preference=Preference(max_cobias=0.05)),
+    "accuracy loss 0.5": SelectionSettings(preference=Preference(max_accuracy_loss=0.5)),
+    "COBias 5": SelectionSettings(preference=Preference(max_cobias=5.0)),
 }
 #: Settings that Optuna's study with two objectives tries, beside the default.
 STUDY, TRIALS = "30 trials", 30

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dcs.selection.front import pareto_front
+from dcs.selection.preference import pareto_front
 
 OURS = "dcs"
 FRONT = "front"

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from dcs.search.annealing import Schedule as Schedule
     from dcs.search.annealing import anneal as anneal
     from dcs.search.exact import exact_search as exact_search
-    from dcs.selection.cross_validation import FittedScheme as FittedScheme
     from dcs.selection.cross_validation import SelectionSettings as SelectionSettings
     from dcs.selection.cross_validation import fit_scheme as fit_scheme
     from dcs.selection.estimator import DCSClassifier as DCSClassifier
-    from dcs.selection.front import Preference as Preference
+    from dcs.selection.front import FittedScheme as FittedScheme
     from dcs.selection.methods import get_method as get_method
+    from dcs.selection.preference import Preference as Preference
     from dcs.selection.settings import Hyperparameters as Hyperparameters
 
 _HOMES = {
@@ -41,9 +41,10 @@ _HOMES = {
     "dcs.search.annealing": ("AnnealingResult", "Schedule", "anneal"),
     "dcs.search.exact": ("exact_search",),
     "dcs.selection.estimator": ("DCSClassifier",),
-    "dcs.selection.cross_validation": ("FittedScheme", "SelectionSettings", "fit_scheme"),
-    "dcs.selection.front": ("Preference",),
+    "dcs.selection.cross_validation": ("SelectionSettings", "fit_scheme"),
+    "dcs.selection.front": ("FittedScheme",),
     "dcs.selection.methods": ("get_method",),
+    "dcs.selection.preference": ("Preference",),
     "dcs.selection.settings": ("Hyperparameters",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

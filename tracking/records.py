@@ -46,8 +46,8 @@ __all__ = [
 
 RECORD_FORMAT = "dcs-cell"
 
-RECORD_VERSION = 3
-"""Version 2 added `histograms`, version 3 `importances`; a record without them keeps its form."""
+RECORD_VERSION = 4
+"""Version 2 added `histograms`, 3 `importances`, 4 `front`; a record without keeps its form."""
 
 TRACE_COLUMNS = ("temperature", "current", "best", "acceptance")
 """Columns of a trace, in this order."""
@@ -160,6 +160,9 @@ class CellRecord:
     importances : mapping of str to float
         Share of each tuned hyperparameter in what the trials reached, with sum 1; empty where
         there was no study, or too few trials to tell.
+    front : mapping, optional
+        The front that the scheme was picked from, as :meth:`dcs.FittedScheme.to_dict` gives it;
+        None where there was none.
     status : {"FINISHED", "FAILED"}
         How it ended.
     error : str, optional
@@ -188,6 +191,7 @@ class CellRecord:
     trace: tuple[TraceRow, ...] = ()
     histograms: Annotated[Mapping[str, list[Any]], _Plain] = field(default_factory=dict)
     importances: Mapping[str, float] = field(default_factory=dict)
+    front: Annotated[Mapping[str, Any] | None, _Plain] = None
     status: CellStatus = "FINISHED"
     error: str | None = None
     direction: Literal["maximize", "minimize"] = "maximize"
@@ -227,8 +231,9 @@ class CellRecord:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""
         body = json.loads(to_json(self))
         # Without them the record of an earlier version keeps its form, and with it its digest.
-        version = 3 if self.importances else 2 if self.histograms else 1
-        for name in ("histograms", "importances"):
+        added = ("histograms", "importances", "front")
+        version = max([1, *(i for i, name in enumerate(added, 2) if body[name])])
+        for name in added:
             if not body[name]:
                 del body[name]
         body |= {"format": RECORD_FORMAT, "version": version}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,7 +34,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import AnnealingResult, Schedule, anneal
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.front import Fitted, Prefer, Preference, Trial, choose
+from dcs.selection.preference import Fitted, Trial
 
 __all__ = ["PUBLISHED_GRID", "fit_method", "fit_published"]
 
@@ -157,7 +157,7 @@ def fit_published(
     *,
     classes: Sequence[str] | None = None,
     seed: int = 0,
-    prefer: Prefer = "accuracy",
+    prefer: Literal["accuracy", "balance"] = "accuracy",
     accepted: int = 3,
     generated: int = 6,
     grid: Sequence[_Combination] = PUBLISHED_GRID,
@@ -232,7 +232,9 @@ def fit_published(
         }
         trials.append(Trial(number, params, judged.accuracy, judged.cobias, search.seconds))
         searches.append(search)
-    best = choose(trials, Preference(prefer=prefer))
+    balanced = prefer == "balance"
+    # Of equals the first.
+    best = max(trials, key=lambda t: (t.accuracy - balanced * t.cobias, t.accuracy, -t.cobias))
     found = searches[best.number]
     provenance = {
         "method": "published",

@@ -19,8 +19,9 @@ from sklearn.utils.validation import (
 )
 
 from dcs.errors import InvalidInputError
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme, stratified_folds
-from dcs.selection.front import Preference
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.folds import stratified_folds
+from dcs.selection.preference import Preference
 from dcs.selection.settings import Hyperparameters
 
 __all__ = ["DCSClassifier"]
@@ -38,13 +39,17 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     estimator : classifier with ``predict_proba``, optional
         A classifier to correct. None if the input is probabilities already. Wrap a fitted one in
         ``sklearn.frozen.FrozenEstimator`` to keep it as it is, and give rows it has not seen.
-    prefer : {"balance", "accuracy", "knee"}, default="balance"
-        Which point of the front to take: the highest accuracy minus COBias, the highest accuracy,
-        or the knee.
+    prefer : str, default="no-harm"
+        Which point of the front to take. ``"no-harm"`` is the lowest COBias whose accuracy is not
+        below uncorrected beyond noise; others are ``"balance"``, ``"knee"``, ``"accuracy"``,
+        ``"balanced-accuracy"``, ``"macro-f1"`` and ``"weakest-class"``, see
+        :class:`dcs.Preference`.
+    exchange_rate : float, optional
+        What a point of COBias is worth in points of accuracy, e.g. 0.25.
     max_accuracy_loss : float, optional
-        Take the lowest COBias that costs at most this share of accuracy, e.g. 0.005.
+        Take the lowest COBias that costs at most so many points of accuracy, e.g. 0.5.
     max_cobias : float, optional
-        Keep COBias at or below this share where possible, e.g. 0.05.
+        Keep COBias at or below so many points where possible, e.g. 5.
     beta : float, optional
         A fixed weight of COBias, for instance to be searched by ``GridSearchCV``. None
         cross-validates several.
@@ -83,7 +88,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         estimator: Any = None,
         *,
-        prefer: str = "balance",
+        prefer: str = "no-harm",
+        exchange_rate: float | None = None,
         max_accuracy_loss: float | None = None,
         max_cobias: float | None = None,
         beta: float | None = None,
@@ -95,6 +101,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.estimator = estimator
         self.prefer = prefer
+        self.exchange_rate = exchange_rate
         self.max_accuracy_loss = max_accuracy_loss
         self.max_cobias = max_cobias
         self.beta = beta
@@ -210,6 +217,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             folds=self.folds,
             preference=Preference(
                 prefer=self.prefer,  # type: ignore[arg-type]
+                exchange_rate=self.exchange_rate,
                 max_accuracy_loss=self.max_accuracy_loss,
                 max_cobias=self.max_cobias,
             ),

@@ -1,170 +1,347 @@
-"""The Pareto front of accuracy and COBias, and which of its points is preferred."""
+"""The front that cross-validation finds, and the point of it that a preference picks."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
-from dcs.errors import InvalidInputError
-from dcs.messages import check_choice
+from dcs.errors import SchemeError
+from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
+from dcs.io import atomic_write_text, parse_json, read_text
+from dcs.messages import escaped
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.preference import Figures, Preference, choose, pareto_front
+from dcs.selection.settings import Hyperparameters
+from dcs.validation import validated
 
-if TYPE_CHECKING:
-    from dcs.schemes.scheme import CorrectionScheme
-    from dcs.search.annealing import AnnealingResult
+__all__ = ["MIDDLE_BETA", "Change", "FittedScheme", "FrontPoint"]
 
-__all__ = ["Fitted", "Prefer", "Preference", "Trial", "choose", "pareto_front"]
+#: The point that stands where the rows are too few to choose one, and how many are few.
+MIDDLE_BETA: Final = 0.3
 
-Prefer: TypeAlias = Literal["accuracy", "balance", "knee"]
-
-_TIE: Final = 1e-12
-
-
-class _Point(Protocol):
-    @property
-    def accuracy(self) -> float: ...
-    @property
-    def cobias(self) -> float: ...
-
-
-_P = TypeVar("_P", bound=_Point)
+_CAUTIOUS_ROWS: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Preference:
-    """Which point of a front to take.
-
-    Parameters
-    ----------
-    prefer : {"balance", "accuracy", "knee"}
-        The highest accuracy minus COBias; the highest accuracy; or the point farthest from the
-        straight line between the most accurate and the fairest point.
-    max_accuracy_loss : float, optional
-        Take the lowest COBias among points at most this much less accurate than the most accurate
-        one. A share: 0.005 is half a point. Goes before `prefer`.
-    max_cobias : float, optional
-        Keep to points with at most this COBias, a share; when there is none, the lowest COBias is
-        taken. Goes before everything else.
-
-    Raises
-    ------
-    InvalidInputError
-        When a value is not allowed.
-    """
-
-    prefer: Prefer = "balance"
-    max_accuracy_loss: float | None = None
-    max_cobias: float | None = None
-
-    def __post_init__(self) -> None:
-        check_choice("prefer", self.prefer, get_args(Prefer))
-        for name in ("max_accuracy_loss", "max_cobias"):
-            value = getattr(self, name)
-            if value is not None and (not math.isfinite(value) or not 0.0 <= value <= 1.0):
-                raise InvalidInputError(
-                    f"{name} {value!r}: a share between 0 and 1 is needed (0.005 is half a point)"
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One setting that a method tried.
+class Change:
+    """What a point changes against the uncorrected probabilities, on the same rows.
 
     Attributes
     ----------
-    number : int
-        Its place among the trials, from 0.
-    params : mapping of str to float
-        What was set.
-    accuracy, cobias : float
-        On development rows, 0..1.
-    seconds : float
-        Time of its search.
+    accuracy : float
+        Difference of accuracy, after minus before, -1..1.
+    accuracy_p : float
+        Exact McNemar test that neither is more accurate.
+    accuracy_error, cobias_error, score_error : float
+        Standard errors of the differences of accuracy, of COBias, and of accuracy minus COBias.
     """
 
-    number: int
-    params: Mapping[str, float]
+    accuracy: float
+    accuracy_p: float
+    accuracy_error: float
+    cobias_error: float
+    score_error: float
+
+    def error(self, accuracy_rate: float, cobias_rate: float) -> float:
+        """Return the standard error of the first times accuracy minus the second times COBias."""
+        twice_covariance = self.accuracy_error**2 + self.cobias_error**2 - self.score_error**2
+        variance = (accuracy_rate * self.accuracy_error) ** 2
+        variance += (cobias_rate * self.cobias_error) ** 2
+        return math.sqrt(max(0.0, variance - accuracy_rate * cobias_rate * twice_covariance))
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """One point of the trade-off between accuracy and COBias.
+
+    Attributes
+    ----------
+    setting : Hyperparameters or None
+        What was fitted; None for the uncorrected probabilities.
+    estimate : ClassificationMetrics
+        Cross-validated: every row is judged by a scheme fitted without it, COBias within each
+        fold (see :func:`cross_validate`); no better than `scheme` is on the rows it was fitted on.
+    confusion : array of int, shape [N, N]
+        Of the cross-validated predictions, all folds together; row = true class.
+    scheme : CorrectionScheme
+        The setting fitted on all rows.
+    beta : float
+        The weight of COBias at which the setting was the best.
+    noise : float
+        COBias that a scheme without any would show on rows as few as those of a fold.
+    change : Change
+        Against the uncorrected probabilities.
+    doubt : float
+        Standard error of accuracy minus COBias, against the point of middle beta.
+    """
+
+    setting: Hyperparameters | None
+    estimate: ClassificationMetrics
+    confusion: tuple[tuple[int, ...], ...]
+    scheme: CorrectionScheme
+    beta: float
+    noise: float
+    change: Change
+    doubt: float
+
+    @property
+    def accuracy(self) -> float:
+        """Cross-validated accuracy, 0..1."""
+        return self.estimate.accuracy
+
+    @property
+    def cobias(self) -> float:
+        """Cross-validated COBias, 0..1, as measured on rows as few as those of a fold."""
+        return self.estimate.cobias
+
+    @property
+    def lasting_cobias(self) -> float:
+        """What of the COBias is not due to the folds being small: that of very many rows."""
+        return math.sqrt(max(0.0, self.cobias**2 - self.noise**2))
+
+    @property
+    def figures(self) -> Figures:
+        """What a choice goes by."""
+        return Figures(
+            **{name: getattr(self.estimate, name) for name in FIGURES},
+            accuracy_change=self.change.accuracy,
+            accuracy_error=self.change.accuracy_error,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form a stored front holds."""
+        return {
+            "accuracy": self.accuracy,
+            "cobias": self.cobias,
+            "confusion": [list(row) for row in self.confusion],
+            "beta": self.beta,
+            "noise": self.noise,
+            "change": asdict(self.change),
+            "doubt": self.doubt,
+            "setting": None if self.setting is None else asdict(self.setting),
+            "scheme": self.scheme.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FittedScheme:
+    """What :func:`fit_scheme` gives back: a front, and the point that was picked.
+
+    Attributes
+    ----------
+    points : tuple of FrontPoint
+        All points; the last is that of the uncorrected probabilities.
+    chosen : FrontPoint
+        The point that the preference picked.
+    preference : Preference
+        The rule that picked it.
+    keep_uncorrected : bool
+        Whether the last point may be picked.
+    """
+
+    points: tuple[FrontPoint, ...]
+    chosen: FrontPoint
+    preference: Preference
+    keep_uncorrected: bool
+
+    @property
+    def scheme(self) -> CorrectionScheme:
+        """The scheme of the chosen point."""
+        scheme = self.chosen.scheme
+        rule = {k: v for k, v in asdict(self.preference).items() if v is not None}
+        return replace(scheme, provenance={**scheme.provenance, "rule": rule})
+
+    @property
+    def front(self) -> tuple[FrontPoint, ...]:
+        """The points that no other beats in both figures, the most accurate first."""
+        return pareto_front(self.points)
+
+    @classmethod
+    def picked(
+        cls,
+        points: Sequence[FrontPoint],
+        preference: Preference,
+        *,
+        keep_uncorrected: bool = True,
+    ) -> FittedScheme:
+        """Return a front with the point that a preference picks of it.
+
+        What cross-validation cannot tell apart is decided by caution. With few rows the best of
+        many estimates is mostly luck: under ``"balance"`` the point of middle beta stays unless
+        another is better by more than the noise of the difference. And the probabilities stay as
+        they are unless correcting them is an improvement beyond noise: half a standard error of
+        what is preferred, a whole one where it costs accuracy.
+
+        Parameters
+        ----------
+        points : sequence of FrontPoint
+            At least two; the last is that of the uncorrected probabilities.
+        preference : Preference
+            The rule.
+        keep_uncorrected : bool, optional
+            Whether the last point may be picked.
+        """
+        chosen = _chosen(points, preference, keep_uncorrected)
+        return cls(tuple(points), chosen, preference, keep_uncorrected)
+
+    def pick(self, preference: Preference) -> FittedScheme:
+        """Return the same front with the point that another preference picks; nothing is fitted.
+
+        Parameters
+        ----------
+        preference : Preference
+            The rule.
+        """
+        return self.picked(self.points, preference, keep_uncorrected=self.keep_uncorrected)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what :meth:`save` writes, as plain values."""
+        return {
+            "format": "dcs-front",
+            "version": 1,
+            "preference": asdict(self.preference),
+            "keep_uncorrected": self.keep_uncorrected,
+            "points": [point.to_dict() for point in self.points],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any, *, source: str = "front") -> FittedScheme:
+        """Read a front from what :meth:`to_dict` gives.
+
+        Parameters
+        ----------
+        data : dict
+            The plain values.
+        source : str, optional
+            What error messages call them.
+
+        Raises
+        ------
+        SchemeError
+            When they are not those of a front; names `source` and the key.
+        """
+        file = validated(_File, data, source=source, error=SchemeError)
+        if len(file.points) < 2:
+            raise SchemeError(f"{source}: {len(file.points)} points; a front has at least two")
+        try:
+            points = [point.read(source) for point in file.points]
+            preference = Preference(**file.preference)
+        except (TypeError, ValueError) as error:
+            raise SchemeError(f"{source}: {error}") from error
+        return cls.picked(points, preference, keep_uncorrected=file.keep_uncorrected)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the front with all its schemes to a JSON file, all or nothing.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to write.
+        """
+        atomic_write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> FittedScheme:
+        """Read what :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to read.
+
+        Raises
+        ------
+        SchemeError
+            When the file is missing or is not a front.
+        """
+        text, source = read_text(path, error=SchemeError), escaped(os.fspath(path))
+        return cls.from_dict(parse_json(text, source=source, error=SchemeError), source=source)
+
+
+def _chosen(
+    points: Sequence[FrontPoint], preference: Preference, keep_uncorrected: bool
+) -> FrontPoint:
+    corrected, plain = points[:-1], points[-1]
+    rates = preference.rates
+    if preference.limited or rates is None:
+        among = points if keep_uncorrected else corrected
+        figures = [p.figures for p in among]
+        if preference.limited:
+            # A limit is meant for many rows; the noise of small folds would use up most of it.
+            figures = [
+                replace(f, cobias=p.lasting_cobias) for f, p in zip(figures, among, strict=True)
+            ]
+        return among[choose(figures, preference)]
+    best = corrected[choose([p.figures for p in corrected], preference)]
+
+    def gain(a: FrontPoint, b: FrontPoint) -> float:
+        return rates[0] * (a.accuracy - b.accuracy) - rates[1] * (a.cobias - b.cobias)
+
+    if preference.rule == "balance":
+        middle = min(corrected, key=lambda p: abs(p.beta - MIDDLE_BETA))
+        share = _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + plain.estimate.n_rows)
+        if gain(best, middle) <= 1.5 * share * best.doubt:
+            best = middle
+    if not keep_uncorrected:
+        return best
+    # The best of many points flatters itself; where it costs accuracy it must show more.
+    costs = best.change.accuracy < -best.change.accuracy_error
+    enough = gain(best, plain) > (1.0 if costs else 0.5) * best.change.error(*rates)
+    harms = preference.rule == "no-harm" and not best.figures.harmless
+    return best if enough and not harms else plain
+
+
+class _Values(BaseModel):
+    """Part of a stored front: nothing but what is named here, and of that type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Change(_Values):
+    accuracy: float
+    accuracy_p: float
+    accuracy_error: float
+    cobias_error: float
+    score_error: float
+
+
+class _Point(_Values):
     accuracy: float
     cobias: float
-    seconds: float
+    confusion: list[list[int]]
+    beta: float
+    noise: float
+    change: _Change
+    doubt: float
+    setting: dict[str, Any] | None
+    scheme: dict[str, Any]
+
+    def read(self, source: str) -> FrontPoint:
+        counts: NDArray[np.int64] = np.array(self.confusion, dtype=np.int64)
+        estimate = ClassificationMetrics.from_confusion(counts)
+        return FrontPoint(
+            setting=None if self.setting is None else Hyperparameters.from_dict(self.setting),
+            estimate=replace(estimate, accuracy=self.accuracy, cobias=self.cobias),
+            confusion=tuple(map(tuple, self.confusion)),
+            scheme=CorrectionScheme.from_dict(self.scheme, source=source),
+            beta=self.beta,
+            noise=self.noise,
+            change=Change(**dict(self.change)),
+            doubt=self.doubt,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """What :meth:`dcs.selection.methods.Method.fitted` gives back.
-
-    Attributes
-    ----------
-    scheme : CorrectionScheme
-        The chosen scheme.
-    trials : tuple of Trial
-        What was tried, in order; empty if there was nothing to choose.
-    best : Trial or None
-        The trial that the scheme is from.
-    annealing : AnnealingResult or None
-        The search that found the scheme, where it was one search.
-    """
-
-    scheme: CorrectionScheme
-    trials: tuple[Trial, ...] = ()
-    best: Trial | None = None
-    annealing: AnnealingResult | None = None
-
-
-def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
-    """Return the points that no other beats in both figures, the most accurate first.
-
-    Of points that are alike in both, the first stays.
-    """
-    ordered = sorted(range(len(points)), key=lambda i: (-points[i].accuracy, points[i].cobias, i))
-    front: list[_P] = []
-    for i in ordered:
-        if not front or points[i].cobias < front[-1].cobias - _TIE:
-            front.append(points[i])
-    return tuple(front)
-
-
-def choose(points: Sequence[_P], preference: Preference) -> _P:
-    """Return the point that a preference picks.
-
-    Parameters
-    ----------
-    points : sequence
-        Anything with `accuracy` and `cobias`, shares; at least one.
-    preference : Preference
-        The rule.
-
-    Raises
-    ------
-    InvalidInputError
-        When there are no points.
-    """
-    if not points:
-        raise InvalidInputError("a front without points has none to choose")
-    front = list(pareto_front(points))
-    if preference.max_cobias is not None:
-        # The front ends with the lowest COBias, which is what is left when none is low enough.
-        low = [p for p in front if p.cobias <= preference.max_cobias + _TIE]
-        front = low or front[-1:]
-    if preference.max_accuracy_loss is not None:
-        best = front[0].accuracy
-        return [p for p in front if p.accuracy >= best - preference.max_accuracy_loss - _TIE][-1]
-    if preference.prefer == "accuracy":
-        return front[0]
-    if preference.prefer == "balance":
-        return max(front, key=lambda p: p.accuracy - p.cobias)
-    return _knee(front)
-
-
-def _knee(front: list[_P]) -> _P:
-    if len(front) < 3:
-        return max(front, key=lambda p: p.accuracy - p.cobias)
-    figures: NDArray[Any] = np.array([(p.accuracy, p.cobias) for p in front])
-    figures = (figures - figures[-1]) / (figures[0] - figures[-1])
-    # Both axes now run from the fairest (0, 0) to the most accurate (1, 1); a good point is more
-    # accurate than its COBias on the straight line between the two would pay for.
-    return front[int(np.argmax(figures[:, 0] - figures[:, 1]))]
+class _File(_Values):
+    format: Literal["dcs-front"]
+    version: Literal[1]
+    preference: dict[str, Any]
+    keep_uncorrected: bool
+    points: list[_Point]

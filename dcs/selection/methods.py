@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from dcs.messages import unknown
 from dcs.plugins import find_plugin, plugin_names, refuse_shadow
 from dcs.schemes.corrections import CorrectionSet
-from dcs.selection.front import Fitted
+from dcs.selection.preference import Fitted
 
 if TYPE_CHECKING:
     from dcs.schemes.scheme import CorrectionScheme

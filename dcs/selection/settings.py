@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -166,6 +166,11 @@ class Hyperparameters:
         CorrectionSet.dcs().limited(self.memberships)
         object.__setattr__(self, "averages", whole_number(self.averages, "averages", least=0))
         Objective(beta=self.beta, tau=self.tau)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Hyperparameters:
+        """Return the setting of what :func:`dataclasses.asdict` makes of one."""
+        return cls(**{**values, "schedule": Schedule(**values["schedule"])})
 
     def smoothing(self, n_rows: int) -> float:
         """Return the share of the evidence that comes from the calibrated probabilities."""

@@ -50,7 +50,7 @@ _USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "weight_scale": (None, 30),
     "memberships": (None,),
     "protocol": ("cross-validation", "study"),
-    "prefer": ("balance",),
+    "prefer": ("no-harm", "balance"),
 }
 #: What None means, in short and alone, and how a number is said.
 _WORDS: Final[Mapping[str, tuple[str, str, str]]] = {

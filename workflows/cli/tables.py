@@ -141,12 +141,26 @@ def tune(
         ),
     ] = None,
     prefer: Annotated[
-        Literal["balance", "accuracy", "knee"] | None,
+        Literal[
+            "no-harm",
+            "balance",
+            "knee",
+            "accuracy",
+            "balanced-accuracy",
+            "macro-f1",
+            "weakest-class",
+        ]
+        | None,
         typer.Option(
-            help="Point of the front: balance has the best accuracy minus COBias, accuracy the "
-            "best accuracy, knee lies where the price of fairness starts to rise.",
-            show_default="balance",
+            help="Point of the front: no-harm is the fairest that costs no accuracy beyond noise, "
+            "balance has the best accuracy minus COBias, knee lies where the price of fairness "
+            "starts to rise, the others have the best figure of that name.",
+            show_default="no-harm",
         ),
+    ] = None,
+    exchange_rate: Annotated[
+        float | None,
+        typer.Option(help="Points of accuracy that a point of COBias is worth, e.g. 0.25."),
     ] = None,
     max_accuracy_loss: Annotated[
         float | None,
@@ -191,6 +205,7 @@ def tune(
         sets=settings or (),
         tuner__trials=trials,
         tuner__prefer=prefer,
+        tuner__exchange_rate=exchange_rate,
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
     )

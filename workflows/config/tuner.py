@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
@@ -17,8 +18,8 @@ from pydantic import (
 
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
-from dcs.selection.front import Preference
 from dcs.selection.methods import Method
+from dcs.selection.preference import Prefer, Preference
 from dcs.validation import Strict, as_value_error
 from tracking.archive import parse_trials
 
@@ -203,12 +204,9 @@ class TunerSettings(Strict):
         :meth:`dcs.CorrectionSet.limited`.
     bounds : Bounds
         Values between which Optuna tunes.
-    prefer : "balance", "accuracy" or "knee"
-        What is chosen among all that was tried: highest accuracy minus COBias, highest accuracy
-        with ties by lowest COBias (the rule of the published code), or the knee of their front.
-    max_accuracy_loss, max_cobias : float or None
-        In points. Take the fairest scheme that loses no more accuracy than this; keep to schemes
-        with no more COBias than this.
+    prefer, exchange_rate, max_accuracy_loss, max_cobias : str, float or None
+        What is chosen among all that was tried; see :class:`dcs.Preference`. ``accuracy``, with
+        ties by lowest COBias, is the rule of the published code.
     """
 
     protocol: Annotated[Literal["cross-validation", "study"], BeforeValidator(_not_renamed)] = (
@@ -230,7 +228,8 @@ class TunerSettings(Strict):
     weight_scale: int | None = Field(default=None, ge=2, le=1000)
     memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
     bounds: Bounds = Bounds()
-    prefer: Literal["balance", "accuracy", "knee"] = "balance"
+    prefer: Prefer = "no-harm"
+    exchange_rate: float | None = Field(default=None, ge=0.0)
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
     max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
 
@@ -254,12 +253,8 @@ class TunerSettings(Strict):
 
     @property
     def preference(self) -> Preference:
-        """Which point of a trade-off is asked for, in shares and not in points."""
-        loss, cobias = (
-            None if points is None else points / 100.0
-            for points in (self.max_accuracy_loss, self.max_cobias)
-        )
-        return Preference(prefer=self.prefer, max_accuracy_loss=loss, max_cobias=cobias)
+        """Which point of a trade-off is asked for."""
+        return Preference(**{each.name: getattr(self, each.name) for each in fields(Preference)})
 
     @property
     def schedule_fields(self) -> dict[str, Any]:

@@ -10,14 +10,11 @@ from optuna.trial import BaseTrial
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.calibration import CalibrationKind
-from dcs.selection.cross_validation import (
-    FrontPoint,
-    SelectionSettings,
-    cross_validate,
-    fit_scheme,
-)
-from dcs.selection.front import pareto_front
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.folds import cross_validate
+from dcs.selection.front import FrontPoint
 from dcs.selection.methods import Method
+from dcs.selection.preference import pareto_front
 from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpacing
 from tracking import TrialRecord
 from workflows.config.tuner import SCHEDULE_PARAMETERS, TunerSettings
@@ -107,6 +104,7 @@ def cross_validated_scheme(tuning: Tuning) -> Fitted:
         trials=(*tried, *points),
         best=best,
         importances=importances(trials, "dev/score"),
+        front=fitted,
     )
 
 
@@ -190,7 +188,7 @@ def _ends(settings: TunerSettings, name: str) -> tuple[float, float]:
 
 
 def _point_record(number: int, point: FrontPoint) -> TrialRecord:
-    setting, metrics = point.setting, development_metrics(point.estimate)
+    setting, metrics = point.setting, development_metrics(point.figures)
     return TrialRecord(
         number=number,
         params={"calibration": "none", "corrections": "none"}

@@ -15,8 +15,8 @@ from dcs.evaluation.objective import Objective
 from dcs.search.annealing import AnnealingResult, Schedule, anneal
 from dcs.search.exact import exact_search
 from dcs.seeds import derive_seed
-from dcs.selection.front import Preference, choose
 from dcs.selection.methods import Method
+from dcs.selection.preference import Figures, choose
 from tracking import CellRecord
 from workflows.config.tuner import LOGARITHMIC, SCHEDULE_PARAMETERS, TunerSettings
 from workflows.tuning.trials import (
@@ -85,8 +85,9 @@ def study_scheme(tuning: Tuning) -> Fitted:
         tuning.progress(len(trials) / n_trials)
     if best is None:
         raise ValueError("a study needs at least one trial")
-    chosen = choose(trials, settings.preference)
-    if settings.preference == Preference():
+    preference = settings.preference
+    chosen = trials[choose([trial.figures for trial in trials], preference)]
+    if preference.rule == "balance" and not preference.limited:
         # As above, except where several trials are alike.
         chosen = max(trials, key=lambda trial: trial.metrics["dev/score"])
     # Of the other trials, and of those of an earlier run, only the figures were kept: what they
@@ -124,11 +125,15 @@ class _Annealer:
             seed=derive_seed(self.seed, "anneal", trial.number),
             classes=self.rows.classes,
         )
-        development, optimization = (
-            ClassificationMetrics.from_predictions(
-                table.labels, found.scheme.predict(table.probs), table.n_classes
-            )
-            for table in (self.held_out, self.rows)
+        held_out, rows = self.held_out, self.rows
+        development = Figures.from_predictions(
+            held_out.labels,
+            held_out.probs.argmax(axis=1),
+            found.scheme.predict(held_out.probs),
+            held_out.n_classes,
+        )
+        optimization = ClassificationMetrics.from_predictions(
+            rows.labels, found.scheme.predict(rows.probs), rows.n_classes
         )
         return {
             **development_metrics(development),

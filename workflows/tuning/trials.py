@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import optuna
@@ -23,7 +23,9 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import AnnealingResult
 from dcs.seeds import derive_seed
+from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method
+from dcs.selection.preference import Figures
 from tracking import TrialRecord
 from tracking.environment import source_digest
 from workflows.config.storage import StudyStorage, StudyStorageError
@@ -132,6 +134,8 @@ class Fitted:
         The search that found the scheme, where it was one search on one set of rows.
     importances : dict of str to float
         See :func:`importances`.
+    front : FittedScheme or None
+        What the scheme was picked from, where that was a front.
     """
 
     scheme: CorrectionScheme
@@ -139,6 +143,7 @@ class Fitted:
     best: TrialRecord | None = None
     annealing: AnnealingResult | None = None
     importances: dict[str, float] = field(default_factory=dict)
+    front: FittedScheme | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,11 @@ class StudyTrial(Generic[W, P]):
     def cobias(self) -> float:
         """COBias on these rows, a share."""
         return self.metrics["dev/cobias"]
+
+    @property
+    def figures(self) -> Figures:
+        """What a choice between trials goes by."""
+        return Figures(**{each.name: self.metrics[f"dev/{each.name}"] for each in fields(Figures)})
 
     def record(self, aim: str, **changes: Any) -> TrialRecord:
         """Return what is recorded of the trial, its value being the metric of that name."""
@@ -247,12 +257,15 @@ def fitted_at_once(table: ProbabilityTable, method: Method, seed: int) -> Fitted
 def development_metrics(estimate: _Judged) -> dict[str, float]:
     """Return what a trial is chosen for: accuracy, COBias, and the score, their difference.
 
-    The annealing objective cannot serve here, since trials differ in beta and tau.
+    The annealing objective cannot serve here, since trials differ in beta and tau. Of figures
+    that a preference goes by all are returned.
     """
+    named = asdict(estimate) if isinstance(estimate, Figures) else {}
     return {
         "dev/score": estimate.accuracy - estimate.cobias,
         "dev/accuracy": estimate.accuracy,
         "dev/cobias": estimate.cobias,
+        **{f"dev/{name}": value for name, value in named.items()},
     }
 
 

@@ -17,17 +17,9 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, cobias, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import (
-    Folds,
-    FrontPoint,
-    SelectionSettings,
-    choose_point,
-    cobias_noise,
-    cross_validate,
-    fit_scheme,
-    stratified_folds,
-)
-from dcs.selection.front import Preference
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.folds import Folds, cobias_noise, cross_validate, stratified_folds
+from dcs.selection.preference import Preference
 from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table, fit_setting, gain
 
@@ -159,23 +151,6 @@ def test_paired_differences_are_those_of_the_parts() -> None:
     )
     one = compare_predictions(labels, before, after, 3, parts=np.full(400, 7), resamples=50)
     assert one == compare_predictions(labels, before, after, 3, resamples=50)
-
-
-def test_a_limit_is_held_against_what_lasts() -> None:
-    probs, labels = biased_table(600, 3)
-    folds = Folds(probs, labels, 5, 0)
-    plain = probs.argmax(axis=1)
-    estimate = folds.metrics(plain)
-    identity = CorrectionScheme.identity(("0", "1", "2"))
-    noisy = FrontPoint(None, replace(estimate, cobias=0.05), identity, 0.3, 0.04, plain)
-    worse = replace(noisy, estimate=replace(estimate, cobias=0.045, accuracy=0.0), beta=1.0)
-    assert noisy.lasting_cobias == pytest.approx(0.03)
-    chosen = choose_point(
-        [noisy, worse, replace(worse, estimate=replace(estimate, cobias=0.9, accuracy=0.0))],
-        folds,
-        SelectionSettings(preference=Preference(max_cobias=0.035)),
-    )
-    assert chosen is noisy
 
 
 def test_many_nearly_fair_classes_are_not_made_worse() -> None:

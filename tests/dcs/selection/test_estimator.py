@@ -137,7 +137,7 @@ def test_bad_probabilities_are_named(row: list[float], message: str) -> None:
     [
         ("prefer", "speed"),
         ("calibration", "magic"),
-        ("max_cobias", 5.0),
+        ("max_cobias", 500.0),
         ("beta", -1.0),
         ("folds", 1),
     ],

@@ -1,76 +1,92 @@
-"""Fronts of accuracy and COBias, and which point of them is taken."""
+"""A front that was found: stored, read again, and picked from without fitting."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dcs.errors import InvalidInputError
-from dcs.selection.front import Preference, choose, pareto_front
+from dcs.errors import SchemeError
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.front import Change, FittedScheme
+from dcs.selection.preference import Prefer, Preference
+from dcs.selection.settings import Hyperparameters
+from tests.dcs.biased import biased_table
 
-
-@dataclass(frozen=True)
-class _Point:
-    accuracy: float
-    cobias: float
-
-
-_FRONT = [_Point(0.70, 0.30), _Point(0.69, 0.12), _Point(0.66, 0.06), _Point(0.60, 0.04)]
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(
-        st.builds(_Point, st.integers(0, 8).map(float), st.integers(0, 8).map(float)),
-        min_size=1,
-        max_size=12,
-    )
+_PREFERENCES = [
+    *(Preference(prefer=prefer) for prefer in get_args(Prefer)),
+    Preference(exchange_rate=0.25),
+    Preference(max_accuracy_loss=1.0),
+    Preference(max_cobias=8.0),
+]
+_SETTINGS = SelectionSettings(
+    candidates=(Hyperparameters(calibration="vector", averages=4),), betas=(0.0, 0.3, 1.0), folds=3
 )
-def test_front_is_what_no_point_beats(points: list[_Point]) -> None:
-    front = pareto_front(points)
 
-    def beats(a: _Point, b: _Point) -> bool:
-        return a.accuracy >= b.accuracy and a.cobias <= b.cobias and a != b
 
-    assert {(p.accuracy, p.cobias) for p in front} == {
-        (p.accuracy, p.cobias) for p in points if not any(beats(q, p) for q in points)
-    }
-    assert [p.accuracy for p in front] == sorted((p.accuracy for p in front), reverse=True)
+@pytest.fixture(scope="module")
+def fitted() -> FittedScheme:
+    probs, labels = biased_table(600, 3)
+    return fit_scheme(probs, labels, settings=_SETTINGS)
+
+
+@pytest.mark.parametrize("preference", _PREFERENCES)
+def test_picking_again_is_picking(
+    fitted: FittedScheme, preference: Preference, tmp_path: Path
+) -> None:
+    probs, labels = biased_table(600, 3)
+    fitted.save(tmp_path / "front.json")
+    stored = FittedScheme.load(tmp_path / "front.json")
+    assert stored == fitted
+    again = stored.pick(preference)
+    anew = fit_scheme(probs, labels, settings=replace(_SETTINGS, preference=preference))
+    assert again == anew
+    assert again.scheme == anew.scheme
+    assert again.pick(Preference()) == fitted
+
+
+def test_a_limit_is_held_against_what_lasts(fitted: FittedScheme) -> None:
+    first = fitted.points[0]
+    noisy = replace(first, estimate=replace(first.estimate, cobias=0.05), noise=0.04)
+    worse = replace(noisy, estimate=replace(first.estimate, cobias=0.045, accuracy=0.0))
+    worst = replace(worse, estimate=replace(first.estimate, cobias=0.9, accuracy=0.0))
+    assert noisy.lasting_cobias == pytest.approx(0.03)
+    preference = Preference(prefer="balance", max_cobias=3.5)
+    assert FittedScheme.picked([noisy, worse, worst], preference).chosen is noisy
+
+
+def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
+    # Independent differences: their variances add up.
+    change = Change(0.0, 1.0, accuracy_error=0.03, cobias_error=0.04, score_error=0.05)
+    assert change.error(1.0, 0.0) == pytest.approx(0.03)
+    assert change.error(0.0, 1.0) == pytest.approx(0.04)
+    assert change.error(1.0, 1.0) == pytest.approx(0.05)
+    assert change.error(2.0, 0.5) == pytest.approx((0.06**2 + 0.02**2) ** 0.5)
 
 
 @pytest.mark.parametrize(
-    ("preference", "index"),
+    ("path", "value"),
     [
-        (Preference(), 2),
-        (Preference(prefer="accuracy"), 0),
-        (Preference(prefer="knee"), 1),
-        (Preference(max_accuracy_loss=0.0), 0),
-        (Preference(max_accuracy_loss=0.01), 1),
-        (Preference(max_accuracy_loss=0.05), 2),
-        (Preference(max_cobias=0.05), 3),
-        (Preference(max_cobias=0.2, prefer="accuracy"), 1),
-        (Preference(max_cobias=0.01), 3),
-        (Preference(max_cobias=0.2, max_accuracy_loss=0.03), 2),
+        (("format",), "dcs-scheme"),
+        (("points",), []),
+        (("preference", "prefer"), "speed"),
+        (("preference", "colour"), "red"),
+        (("points", 0, "scheme"), {}),
+        (("points", 0, "confusion"), [[1, 2], [3]]),
+        (("points", 0, "setting", "schedule"), {"colour": "red"}),
+        (("points", 0, "setting", "colour"), "red"),
     ],
 )
-def test_rules_choose(preference: Preference, index: int) -> None:
-    dominated = [_Point(0.68, 0.2), _Point(0.5, 0.5)]
-    assert choose([*dominated, *_FRONT[::-1]], preference) is _FRONT[index]
-
-
-def test_a_single_point_is_chosen_by_every_rule() -> None:
-    for prefer in ("accuracy", "balance", "knee"):
-        assert choose(_FRONT[:1], Preference(prefer=prefer)) is _FRONT[0]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"prefer": "speed"}, {"max_cobias": 5.0}, {"max_accuracy_loss": -0.1}],
-)
-def test_bad_preferences_are_named(arguments: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=next(iter(arguments))):
-        Preference(**arguments)
+def test_what_is_no_front_is_refused(
+    fitted: FittedScheme, path: tuple[Any, ...], value: Any
+) -> None:
+    data = json.loads(json.dumps(fitted.to_dict()))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(SchemeError):
+        FittedScheme.from_dict(data)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcs.errors import InvalidInputError
-from dcs.selection.front import pareto_front
+from dcs.selection.preference import pareto_front
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames

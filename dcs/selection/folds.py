@@ -1,0 +1,260 @@
+"""Folds: what settings predict of rows that they were not fitted on, and what that is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data.checks import checked_rows, whole_number
+from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import ClassificationMetrics, cobias, confusion_matrix
+from dcs.evaluation.uncertainty import compare_predictions
+from dcs.seeds import derive_generator, derive_seed
+from dcs.selection.front import Change
+from dcs.selection.settings import Hyperparameters, Prepared
+
+__all__ = ["Folds", "Mapper", "cobias_noise", "cross_validate", "stratified_folds"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Rows per class below which the COBias of a fold says nothing.
+_FEW_ROWS: Final = 200
+
+
+class Mapper(Protocol):
+    """Applies a function to items, here or elsewhere; results come in order."""
+
+    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
+        """Yield ``function(item)`` for every item."""
+
+
+def stratified_folds(labels: ArrayLike, folds: int, *, seed: int) -> NDArray[np.int64]:
+    """Return the fold of every row, each fold with nearly the same mix of classes."""
+    values = np.asarray(labels, dtype=np.int64)
+    generator = derive_generator(seed, "folds")
+    shuffled = generator.permutation(values.size)
+    order = shuffled[np.argsort(values[shuffled], kind="stable")]
+    places = np.empty(values.size, dtype=np.int64)
+    places[order] = np.arange(values.size) % folds
+    return places
+
+
+def cross_validate(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    setting: Hyperparameters,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+) -> ClassificationMetrics:
+    """Judge one setting by K-fold cross-validation.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices.
+    setting : Hyperparameters
+        What to judge.
+    folds : int, optional
+        Number of folds, 2 or more; at most M are used.
+    seed : int, optional
+        Seed of folds and searches.
+
+    Returns
+    -------
+    ClassificationMetrics
+        Accuracy, COBias and class accuracies of rows that their scheme has not seen. COBias is
+        the mean of that of the folds, see Notes.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed or there are fewer than two rows.
+
+    Notes
+    -----
+    COBias is not counted over the predictions of all folds together. A search that makes the
+    classes equal on the rows it sees leaves each with the noise of those rows, turned round; added
+    up over the folds, this noise cancels that of the rows judged, and what is left is the COBias
+    on the rows searched: near 0 whatever new rows would show. Schemes that were not searched for
+    equality have no such advantage. Within a fold nothing cancels: its COBias is what as many new
+    rows would show, noise included, and the same noise for all schemes.
+
+    Below 200 rows per class the folds would show little but noise. There it is counted over all
+    of them together, and what a search cancels is added again: of the noise e of the rows, its
+    part f that follows the labels leaves (1 - f) e where other schemes show e, and new rows see
+    another f e. The squares differ by 2 f e^2.
+    """
+    values, indices, _ = checked_rows(probs, labels)
+    judged = Folds(values, indices, folds, seed)
+    return judged.metrics(judged.predictions([setting])[0], setting)
+
+
+def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
+    """Return the COBias that so many rows show of a scheme that has none.
+
+    The mean over pairs of classes of the expected difference of two class accuracies that are
+    alike but for sampling: ``sqrt(2 / pi)`` of its standard deviation.
+
+    Parameters
+    ----------
+    metrics : ClassificationMetrics
+        For the class accuracies; a class with no rows is left out.
+    counts : array of int, shape [N]
+        Rows per class.
+    """
+    rates, rows = np.array(metrics.class_accuracies), np.asarray(counts, np.float64)
+    there = rows > 0
+    # One right and one wrong row more: an accuracy of 1 on few rows is not without noise.
+    rates = (rates[there] * rows[there] + 1.0) / (rows[there] + 2.0)
+    variances = rates * (1.0 - rates) / rows[there]
+    pairs = np.triu_indices(variances.size, 1)
+    if pairs[0].size == 0:
+        return 0.0
+    spread = np.sqrt(variances[pairs[0]] + variances[pairs[1]])
+    return math.sqrt(2.0 / math.pi) * float(spread.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Fits settings without one fold; picklable, so that it can run elsewhere."""
+
+    probs: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    place: NDArray[np.int64]
+    seed: int
+
+    def __call__(self, item: tuple[int, tuple[Hyperparameters, ...]]) -> list[NDArray[np.int64]]:
+        """Return the predictions of the fold's rows by each of the settings."""
+        fold, settings = item
+        inside = self.place != fold
+        prepared = Prepared.from_arguments(
+            self.probs[inside],
+            self.labels[inside],
+            kind=settings[0].calibration,
+            ridge=settings[0].ridge,
+        )
+        seed = derive_seed(self.seed, "anneal", fold)
+        return [
+            prepared.fit(setting, seed=seed).predict(self.probs[~inside]) for setting in settings
+        ]
+
+
+class Folds:
+    """Rows divided into folds, and predictions of settings fitted without them.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices.
+    folds : int
+        Number of folds, 2 or more; at most M are used.
+    seed : int
+        Seed of folds and searches.
+
+    Attributes
+    ----------
+    place : array of int, shape [M]
+        The fold of every row.
+    few : bool
+        Whether the rows are too few to look at folds one by one.
+    part : array of int, shape [M]
+        The part of every row on which COBias is counted: its fold, or 0 with few rows.
+    n_parts : int
+        Number of parts.
+
+    Raises
+    ------
+    InvalidInputError
+        When there are fewer than two folds or rows.
+    """
+
+    def __init__(
+        self, probs: NDArray[np.float64], labels: NDArray[np.int64], folds: int, seed: int
+    ) -> None:
+        whole_number(folds, "folds", least=2)
+        if labels.size < 2:
+            raise InvalidInputError("probs has 1 row; cross-validation needs at least two")
+        self.probs, self.labels, self.seed = probs, labels, seed
+        self.n_folds = min(folds, labels.size)
+        self.place = stratified_folds(labels, self.n_folds, seed=seed)
+        self.few = labels.size < _FEW_ROWS * probs.shape[1]
+        self.n_parts = 1 if self.few else self.n_folds
+        self.part = self.place % self.n_parts
+
+    def predictions(
+        self,
+        grid: Sequence[Hyperparameters],
+        *,
+        mapper: Mapper = map,
+        progress: Callable[[float], None] | None = None,
+    ) -> list[NDArray[np.int64]]:
+        """Return, for each setting, the prediction of every row by a scheme without it.
+
+        Settings next to each other with the same calibration are fitted together; `mapper` is
+        given one item for each such group and fold.
+        """
+        alike = groupby(grid, key=lambda setting: (setting.calibration, setting.ridge))
+        groups = [tuple(group) for _, group in alike]
+        items = [(fold, group) for fold in range(self.n_folds) for group in groups]
+        work = _Work(self.probs, self.labels, self.place, self.seed)
+        found = [np.zeros(self.labels.size, np.int64) for _ in grid]
+        at = done = 0
+        for (fold, group), predictions in zip(items, mapper(work, items), strict=True):
+            at = 0 if at == len(grid) else at
+            for i, predicted in enumerate(predictions, at):
+                found[i][self.place == fold] = predicted
+            at, done = at + len(group), done + len(group)
+            if progress is not None:
+                progress(done / (self.n_folds * len(grid)))
+        return found
+
+    def metrics(
+        self, predictions: NDArray[np.int64], setting: Hyperparameters | None = None
+    ) -> ClassificationMetrics:
+        """Judge predictions of all rows by `setting`, None if nothing was fitted.
+
+        COBias is the mean of that of the parts. See :func:`cross_validate`.
+        """
+        n_classes = self.probs.shape[1]
+        whole = ClassificationMetrics.from_predictions(self.labels, predictions, n_classes)
+        biases = [
+            cobias(confusion_matrix(self.labels[rows], predictions[rows], n_classes))
+            for rows in (self.part == part for part in range(self.n_parts))
+        ]
+        bias = float(np.mean(biases))
+        if self.few and setting is not None:
+            bias = math.sqrt(
+                bias**2 + 2.0 * setting.follows(self.labels.size) * self.noise(whole) ** 2
+            )
+        return replace(whole, cobias=bias)
+
+    def noise(self, metrics: ClassificationMetrics) -> float:
+        """Return the part of the COBias of these metrics that is due to the parts being small."""
+        n_classes = self.probs.shape[1]
+        counts = np.bincount(self.labels, minlength=n_classes) / self.n_parts
+        return cobias_noise(metrics, counts)
+
+    def change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> Change:
+        """Compare two sets of predictions of all rows, COBias within the parts."""
+        pair = compare_predictions(
+            self.labels, before, after, self.probs.shape[1], parts=self.part, resamples=500
+        )
+        return Change(
+            accuracy=pair.accuracy.estimate,
+            accuracy_p=pair.accuracy_p,
+            accuracy_error=pair.accuracy.standard_error,
+            cobias_error=pair.cobias.standard_error,
+            score_error=pair.score.standard_error,
+        )
