@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, cobias, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
-from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.folds import Folds, cobias_noise, cross_validate, stratified_folds
-from dcs.selection.preference import Preference
 from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table, fit_setting, gain
 
