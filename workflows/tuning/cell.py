@@ -86,7 +86,7 @@ def compute_cell(
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
         histograms=class_histograms(optimization, fitted.scheme),
         importances=fitted.importances,
-        front=fitted.front and fitted.front.to_dict(),
+        front=None if fitted.front is None else fitted.front.to_dict(),
         status="FINISHED",
         error=None,
         started_ms=started_ms,
