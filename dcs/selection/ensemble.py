@@ -27,7 +27,7 @@ from dcs.schemes.calibration import (
     mean_combination,
 )
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import stratified_folds
+from dcs.selection.folds import stratified_folds
 
 __all__ = ["TableEnsemble", "combine", "mean_of"]
 
