@@ -58,7 +58,13 @@ def import_(
     format: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file or folder to read.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="TABLE", help="The Parquet file to write.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="TABLE",
+            help="The Parquet file to write; a folder for all tables, where PATH holds several.",
+        ),
     ],
     normalise: Normalise = False,
     logits: Annotated[
@@ -77,7 +83,7 @@ def import_(
         typer.Option(parser=_names, metavar="A,B,...", help="Columns of the probabilities."),
     ] = None,
     part: Annotated[
-        str | None, typer.Option(help="Which table of a folder: optimization or test.")
+        str | None, typer.Option(help="Which table of a folder, such as optimization or test.")
     ] = None,
     filter: Annotated[
         str | None, typer.Option(help="lm-eval: which filter's responses to read.")
@@ -93,25 +99,31 @@ def import_(
     ] = None,
 ) -> None:
     """Turn class probabilities from elsewhere into a probability table."""
-    from dcs.data.importers import import_file
+    from dcs.data.importers import import_tables, the_table
 
-    options = {k: v for k, v in context.params.items() if k not in ("format", "path", "output")}
-    table = import_file(format, path, **options)
-    table.write(output)
-    found = "none has a label"
-    if table.labelled.any():
-        labelled = table.only_labelled()
-        metrics = dcs.ClassificationMetrics.from_predictions(
-            labelled.labels, labelled.probs.argmax(axis=1), table.n_classes
+    said = ("format", "path", "output", "part")
+    options = {k: v for k, v in context.params.items() if k not in said}
+    found = import_tables(format, path, **options)
+    tables = {output / f"{name}.parquet": table for name, table in found.items()}
+    if part is not None or len(found) == 1 or output.suffix == ".parquet":
+        tables = {output: the_table(found, part, path)}
+    for file, table in tables.items():
+        table.write(file)
+        judged = "none has a label"
+        if table.labelled.any():
+            labelled = table.only_labelled()
+            metrics = dcs.ClassificationMetrics.from_predictions(
+                labelled.labels, labelled.probs.argmax(axis=1), table.n_classes
+            )
+            judged = f"accuracy {100 * metrics.accuracy:.1f} %, COBias {100 * metrics.cobias:.1f}"
+            if labelled.n_rows < table.n_rows:
+                judged += f" of the {labelled.n_rows} labelled rows"
+        console.print(
+            f"{file}: {table.n_rows} rows, {table.n_classes} classes "
+            f"({', '.join(table.classes)}); {judged}"
         )
-        found = f"accuracy {100 * metrics.accuracy:.1f} %, COBias {100 * metrics.cobias:.1f}"
-        if labelled.n_rows < table.n_rows:
-            found += f" of the {labelled.n_rows} labelled rows"
-    console.print(
-        f"{output}: {table.n_rows} rows, {table.n_classes} classes "
-        f"({', '.join(table.classes)}); {found}"
-    )
-    console.print(f"next: dcs tune {output}", style="bold")
+    pair = {"optimization", "test"} <= found.keys() and len(tables) > 1
+    console.print(f"next: dcs tune {output if pair else next(iter(tables))}", style="bold")
 
 
 def tune(
@@ -377,16 +389,17 @@ def _read_rows(path: Path) -> pd.DataFrame:
 
 
 def _class_columns(frame: pd.DataFrame, classes: Iterable[str], path: Path) -> list[str]:
-    columns = []
-    for name in classes:
-        found = [column for column in (f"p:{name}", name) if column in frame]
-        if not found:
-            raise TableError(
-                f"{path}: no column {name!r} or 'p:{name}' for this class of the scheme; its "
-                f"columns are {listing(list(map(str, frame.columns)))}"
-            )
-        columns.append(found[0])
-    return columns
+    # One form for all: a class may be called p:odd.
+    forms = [[f"p:{name}" for name in classes], list(classes)]
+    lacking = [[column for column in form if column not in frame] for form in forms]
+    best = min((0, 1), key=lambda form: len(lacking[form]))
+    if lacking[best]:
+        raise TableError(
+            f"{path}: no column {lacking[best][0]!r}; the scheme needs one for each class, all "
+            "named as the class or all p:<class>; its columns are "
+            f"{listing(list(map(str, frame.columns)))}"
+        )
+    return forms[best]
 
 
 def _probabilities(

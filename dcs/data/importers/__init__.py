@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     "import_tables",
     "read_tables",
     "table_sources",
+    "the_table",
 ]
 
 
@@ -87,7 +89,8 @@ IMPORTERS: tuple[Importer, ...] = (
     ),
     Importer(
         "lm-eval",
-        "lm-evaluation-harness sample log of a multiple-choice task (samples_<task>_<date>.jsonl)",
+        "lm-evaluation-harness sample log of a multiple-choice task (samples_<task>_<date>.jsonl), "
+        "or a folder with those of several models and tasks",
         "dcs.data.importers.lm_eval",
         frozenset({"classes", "filter", "targets"}),
     ),
@@ -113,7 +116,8 @@ def import_file(
     path : path-like
         A file, or a folder where the format allows one.
     part : str, optional
-        Which table, if the path holds several: ``"optimization"`` or ``"test"``.
+        Which table, if the path holds several: ``"optimization"``, ``"test"``, or a name that
+        :func:`import_tables` gives.
     **options
         The fields of :class:`ImportOptions`. One that the format does not heed is refused.
 
@@ -124,7 +128,19 @@ def import_file(
     TableError
         If the content cannot become a table; names file, row, class and value.
     """
-    tables = import_tables(format, path, **options)
+    return the_table(import_tables(format, path, **options), part, path)
+
+
+def the_table(
+    tables: Mapping[str, ProbabilityTable], part: str | None, path: str | os.PathLike[str]
+) -> ProbabilityTable:
+    """Return the only table of a path, or the part that was named.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such part, or several and none was named.
+    """
     if part is None and len(tables) == 1:
         return next(iter(tables.values()))
     if part in tables:
@@ -140,7 +156,8 @@ def import_tables(
     Returns
     -------
     dict of str to ProbabilityTable
-        By part: ``"optimization"``, ``"test"``, or ``"all"`` if the format knows no parts.
+        By part: ``"optimization"``, ``"test"``, or ``"all"`` if the format knows no parts; of a
+        folder of lm-evaluation-harness by task and model.
 
     Raises
     ------

@@ -5,12 +5,16 @@ a softmax over the choices turns into class probabilities. What varies between l
 here: one filter at a time; the same number of choices in every document; the unconditional half
 that ``acc_mutual_info`` adds is dropped; classes are the choices' texts if all documents share
 them, else the positions.
+
+A folder that the harness wrote is read whole, with all models and tasks in it: the newest log of
+each. Its results file tells model and shots.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +25,11 @@ from pydantic import BaseModel, ValidationError
 from dcs.data.importers.common import ImportOptions, TargetKind, build_table, text_of
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
+from dcs.io import read_json
 from dcs.messages import escaped, listing, show
 from dcs.validation import first_fault
 
-_NAME = re.compile(r"samples_(?P<task>.+)_[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+")
+_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 _MUTUAL = "acc_mutual_info"
 
 
@@ -84,7 +89,29 @@ class Sample(BaseModel, extra="allow"):
 
 
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
-    """Read the one table of a log."""
+    """Read the one table of a log, or those of a folder, by task and the folder of the model."""
+    if not path.is_dir():
+        return {"all": _read_log(path, options)}
+    logs = {}
+    for log in sorted(path.rglob("samples_*.jsonl"), key=lambda log: log.name):
+        if match := _NAME.fullmatch(log.stem):
+            place = (match["task"], *log.parent.relative_to(path).parts)
+            logs[re.sub(r"[^\w.-]+", "-", "_".join(place))] = log  # the newest stays
+    tables, refused = {}, []
+    for name, log in sorted(logs.items()):
+        try:
+            tables[name] = _read_log(log, options)
+        except TableError as error:
+            refused.append(error)
+    if not tables:
+        none = TableError(f"{escaped(path)}: holds no samples_<task>_<date>.jsonl")
+        raise refused[0] if refused else none
+    for error in refused:
+        warnings.warn(f"left out: {error}", UserWarning, stacklevel=4)
+    return tables
+
+
+def _read_log(path: Path, options: ImportOptions) -> ProbabilityTable:
     source = escaped(path)
     samples = _of_one_filter(_samples(path, source), options.filter, source)
     n_choices = len(samples[0].scores)
@@ -101,22 +128,35 @@ def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     labelled = [sample.target not in (None, "", -1, "-1") for sample in samples]
     known = [*itertools.compress(samples, labelled)]
     numbers = iter(_targets(known, options.classes or names, options.targets, source))
-    match = _NAME.fullmatch(path.stem)
-    table = build_table(
+    return build_table(
         np.array([sample.scores for sample in samples]),
         [next(numbers) if known else -1 for known in labelled],
         classes=names,
         ids=[sample.doc_id for sample in samples],
-        provenance=Provenance(
-            task=match["task"] if match else None,
-            scorer="lm-evaluation-harness",
-            source=path.name,
-        ),
+        provenance=_provenance(path),
         options=options,
         source=source,
         logits=True,
     )
-    return {"all": table}
+
+
+def _provenance(path: Path) -> Provenance:
+    """Return what the name of a log tells, and the results file of its run."""
+    task = model = shots = None
+    if match := _NAME.fullmatch(path.stem):
+        task = match["task"]
+        try:
+            told = read_json(path.with_name(f"results_{match['date']}.json"), error=TableError)
+            model, shots = told.get("model_name"), told.get("n-shot", {}).get(task)
+        except (TableError, AttributeError):
+            pass  # A log may be alone, or another program's file beside it.
+    return Provenance(
+        model=model if isinstance(model, str) else None,
+        task=task,
+        shots=shots if isinstance(shots, int) else None,
+        scorer="lm-evaluation-harness",
+        source=path.name,
+    )
 
 
 def _samples(path: Path, source: str) -> list[Sample]:

@@ -109,13 +109,19 @@ def _columns_table(
     table = build_table(
         _numbers(columns, given, rows),
         labels,
-        classes=[name.removeprefix(PREFIX) for name in given],
+        classes=class_names(given),
         ids=ids,
         provenance=Provenance(source=path.name),
         options=options,
         source=source,
     )
     return {"all": table}
+
+
+def class_names(columns: Sequence[str]) -> list[str]:
+    """Return the names of classes without a prefix, if all columns have it."""
+    plain = not all(name.startswith(PREFIX) for name in columns)
+    return [name if plain else name.removeprefix(PREFIX) for name in columns]
 
 
 _PARTS = {"opt": "optimization", "dev": "development", "test": "test"}

@@ -101,6 +101,20 @@ def test_logits(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(table.probs, weights / weights.sum(axis=1, keepdims=True))
 
 
+@pytest.mark.parametrize("name", ["csv", "parquet"])
+@pytest.mark.parametrize("classes", [("p:odd", "odd"), ("a, b", "c; d"), ("p:a", "p:b")])
+def test_odd_class_names(name: str, classes: tuple[str, ...], tmp_path: Path) -> None:
+    frame = FRAME.rename(columns={"p:no": f"p:{classes[0]}", "p:yes": f"p:{classes[1]}"})
+    getattr(frame, f"to_{name}")(tmp_path / "t", index=False)
+    table = import_file(name, tmp_path / "t")
+    table.write(tmp_path / "again.parquet")
+    assert ProbabilityTable.read(tmp_path / "again.parquet").classes == table.classes == classes
+    plain = FRAME.rename(columns={"p:no": classes[0], "p:yes": classes[1]})
+    getattr(plain, f"to_{name}")(tmp_path / "t", index=False)
+    if not all(one.startswith("p:") for one in classes):
+        assert import_file(name, tmp_path / "t", class_columns=classes).classes == classes
+
+
 @pytest.mark.parametrize(
     ("format", "options"),
     [

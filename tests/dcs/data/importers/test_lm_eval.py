@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dcs.data.importers import import_file
+from dcs.data.importers import import_file, import_tables
 from dcs.errors import TableError
 
 NAME = "samples_my_task_2024-05-01T10-20-30.123456.jsonl"
@@ -92,6 +93,51 @@ class TestProbabilities:
         assert table.labels.tolist() == [1, 0]
         lines = [sample(k, "1", QUARTERS, **asked("rest", "rest")) for k in range(2)]
         assert import_file("lm-eval", log(tmp_path, *lines)).classes == ("choice_0", "choice_1")
+
+
+class TestFolder:
+    """What the harness writes for two models: newest logs, results, other kinds of tasks."""
+
+    DATE = "2024-05-02T10-20-30.123456"
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for model, wins in (("me__a-7b", 0), ("me__b", 1)):
+            (tmp_path / model).mkdir()
+            for task, date in (("news", self.DATE), ("mood", self.DATE), ("news", "2024-05-01T1")):
+                target = str(wins if date == self.DATE else 1 - wins)
+                lines = [sample(0, target, QUARTERS, **asked("yes, sure", "no"))]
+                name = f"samples_{task}_{date}.jsonl"
+                (tmp_path / model / name).write_text("\n".join(map(json.dumps, lines)))
+            told = {"model_name": model.replace("__", "/"), "n-shot": {"news": 5}}
+            (tmp_path / model / f"results_{self.DATE}.json").write_text(json.dumps(told))
+        return tmp_path
+
+    def test_every_task_of_every_model(self, folder: Path) -> None:
+        tables = import_tables("lm-eval", folder)
+        assert list(tables) == ["mood_me__a-7b", "mood_me__b", "news_me__a-7b", "news_me__b"]
+        assert [table.labels.tolist() for table in tables.values()] == [[0], [1], [0], [1]]
+        told = tables["news_me__a-7b"].provenance
+        assert (told.model, told.task, told.shots) == ("me/a-7b", "news", 5)
+        assert tables["mood_me__b"].classes == ("yes, sure", "no")
+        assert list(import_tables("lm-eval", folder / "me__b")) == ["mood", "news"]
+        assert import_file("lm-eval", folder, part="mood_me__b").provenance.model == "me/b"
+
+    def test_what_is_not_multiple_choice_is_left_out(self, folder: Path) -> None:
+        (folder / f"samples_open_{self.DATE}.jsonl").write_text(
+            json.dumps(sample(0, "a", []) | {"filtered_resps": ["an answer"]})
+        )
+        with pytest.warns(UserWarning, match="samples_open_"):
+            assert len(import_tables("lm-eval", folder)) == 4
+        for model in folder.glob("me__*"):
+            shutil.rmtree(model)
+        with pytest.raises(TableError, match="samples_open_"):
+            import_tables("lm-eval", folder)
+
+    @pytest.mark.parametrize("content", ["[1]", "{", '{"n-shot": 3}', '{"model_name": [1]}'])
+    def test_a_results_file_of_another_kind(self, folder: Path, content: str) -> None:
+        (folder / "me__b" / f"results_{self.DATE}.json").write_text(content)
+        assert import_tables("lm-eval", folder)["news_me__b"].provenance.model is None
 
 
 class TestFilters:
