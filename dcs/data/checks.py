@@ -19,6 +19,7 @@ from dcs.messages import listing, reason, show
 __all__ = [
     "SUM_TOLERANCE",
     "Named",
+    "RowNumbers",
     "checked_classes",
     "checked_ids",
     "checked_labels",
@@ -27,6 +28,7 @@ __all__ = [
     "checked_shape",
     "finite_number",
     "normalised_rows",
+    "refuse_too_large",
     "softmax",
     "warn_of_absent_classes",
     "whole_number",
@@ -38,6 +40,46 @@ SUM_TOLERANCE: Final = 1e-6
 # Rows nearer to 1 than this are left as they are. Dividing them again would change last bits, so
 # that a table would not survive a round trip unchanged.
 _EXACT: Final = 1e-12
+
+#: Most numbers of one table: as float64 they take 1 GiB, and a few times that at work.
+_MOST_VALUES: Final = 2**27
+
+
+def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
+    """Refuse a table before it is read: a small file may stand for very many rows.
+
+    Raises
+    ------
+    TableError
+        If it has more values than a table may have.
+    """
+    if n_rows * n_columns > _MOST_VALUES:
+        raise TableError(
+            f"{source}: {n_rows} rows of {n_columns} columns are too much for one table, which "
+            f"holds at most {_MOST_VALUES} values; take fewer rows"
+        )
+
+
+class RowNumbers(Sequence[str]):
+    """The row numbers as texts, made when one is asked for."""
+
+    def __init__(self, n_rows: int) -> None:
+        self._numbers = range(n_rows)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        found = self._numbers[row]
+        return tuple(map(str, found)) if isinstance(found, range) else str(found)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RowNumbers):
+            return len(self) == len(other)
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 def finite_number(
@@ -322,7 +364,7 @@ def checked_classes(
     return tuple(str(name) for name in names)
 
 
-def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> tuple[str, ...]:
+def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> Sequence[str]:
     """Return different row ids as text, the row numbers when none are given.
 
     Raises
@@ -331,7 +373,9 @@ def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> tuple
         If there are more or fewer, one is neither text nor integer, or two are equal.
     """
     if ids is None:
-        return tuple(map(str, range(n_rows)))
+        return RowNumbers(n_rows)
+    if isinstance(ids, RowNumbers) and len(ids) == n_rows:
+        return ids
     given = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     if len(given) != n_rows:
         raise TableError(f"{source}: {len(given)} ids for {n_rows} rows; give one id per row")

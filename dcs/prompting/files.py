@@ -420,6 +420,12 @@ def _path(file: TaskFile, split: Split, data: str) -> Path:
         for folder in (Path(data) / file.name, Path(data)):
             path = folder / str(getattr(file.files, split))
             if path.is_file():
+                # As with the name itself: a stranger's task must not send others' files away.
+                if not path.resolve().is_relative_to(Path(data).resolve()):
+                    raise ConfigError(
+                        f"{escaped(path)}: links to a file outside of {escaped(data)}; texts are "
+                        "read from within that folder: copy the file there"
+                    )
                 return path
     raise ConfigError(_how_to_get(file, data))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dcs.messages import (
@@ -27,10 +27,14 @@ def test_the_nearest_name_is_suggested(name, answer):
 
 
 @given(st.text())
+@example("\u202egnp.exe\u2066\u200f\x1b[31m")
 def test_every_text_makes_one_line(text):
     error = RuntimeError(text)
     for said in (show(text), escaped(text), reason(error), one_line(error), named(error)):
         assert len(said.splitlines()) <= 1
+    for said in (show(text), escaped(text), reason(error)):
+        # Nothing that turns the direction of what is read, hides it or moves the cursor.
+        assert said.isprintable()
     for said in (one_line(error), last_line(error)):
         assert 0 < len(said) <= 300
 

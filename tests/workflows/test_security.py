@@ -13,6 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dcs.errors import DCSError
 from dcs.prompting.tasks import Task
@@ -20,6 +22,7 @@ from tests.servers import free_port
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from tracking import Archive, ui_arguments
 from workflows.cells import Cell
+from workflows.cli.failures import explained
 from workflows.config.sweep import SweepConfig
 from workflows.tuning.cell import failed_record
 
@@ -137,6 +140,12 @@ def test_the_record_of_a_cell_that_failed(tmp_path: Path) -> None:
     record = failed_record(cell, error, sweep="s", started_ms=0)
     assert "ConnectionError" in (record.error or "")
     search(Outcome(0, record.to_json(), ""), tmp_path)
+
+
+@given(st.text())
+@example("\u202egnp.exe\u2066\u200f\x1b[31m")
+def test_a_message_holds_nothing_that_turns_or_hides_it(text: str) -> None:
+    assert explained(DCSError(text)).isprintable()
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", "", "a\0b", "~/x", "a\nb"])

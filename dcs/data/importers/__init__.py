@@ -89,8 +89,8 @@ IMPORTERS: tuple[Importer, ...] = (
     ),
     Importer(
         "lm-eval",
-        "lm-evaluation-harness sample log of a multiple-choice task (samples_<task>_<date>.jsonl), "
-        "or a folder with those of several models and tasks",
+        "lm-evaluation-harness sample log of a multiple-choice task (samples_<task>_<date>.jsonl) "
+        "or folder of such logs",
         "dcs.data.importers.lm_eval",
         frozenset({"classes", "filter", "targets"}),
     ),
@@ -143,7 +143,7 @@ def the_table(
     """
     if part is None and len(tables) == 1:
         return next(iter(tables.values()))
-    if part in tables:
+    if part is not None and part in tables:
         return tables[part]
     raise unknown(f"{escaped(path)}: --part (part=...)", part, tables)
 

@@ -106,8 +106,8 @@ def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     if not tables:
         none = TableError(f"{escaped(path)}: holds no samples_<task>_<date>.jsonl")
         raise refused[0] if refused else none
-    for error in refused:
-        warnings.warn(f"left out: {error}", UserWarning, stacklevel=4)
+    for left in refused:
+        warnings.warn(f"left out: {left}", UserWarning, stacklevel=4)
     return tables
 
 

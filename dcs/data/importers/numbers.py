@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.data.checks import Named, checked_ids
+from dcs.data.checks import Named, checked_ids, refuse_too_large
 from dcs.data.importers.common import ImportOptions, build_table, text_of
 from dcs.data.table import PREFIX, ProbabilityTable, Provenance, open_parquet
 from dcs.errors import TableError
@@ -48,6 +49,7 @@ def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
         if len(set(names)) < len(names):
             raise TableError(f"{escaped(path)}: two columns have one name; rename one")
         chosen = [names[k] for k in _chosen(names, options, escaped(path))]
+        refuse_too_large(file.metadata.num_rows, len(chosen), source=escaped(path))
         frame = file.read(columns=chosen).to_pandas(ignore_metadata=True)[chosen]
     return _columns_table(frame, chosen, path, options)
 
@@ -208,7 +210,7 @@ def _numbers(
     return values
 
 
-_KEYS = ("probs", "logits", "labels", "classes", "ids")
+_KEYS = frozenset({"probs", "logits", "labels", "classes", "ids"})
 
 
 def read_npz(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
@@ -220,8 +222,12 @@ def read_npz(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     source, file = escaped(path), existing_file(path, error=TableError)
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {key: np.atleast_1d(archive[key]) for key in archive.files if key in _KEYS}
             names = archive.files
+            for key in set(names) & _KEYS:
+                _refuse_too_large(archive, key, source)
+            arrays = {key: np.atleast_1d(archive[key]) for key in names if key in _KEYS}
+    except TableError:
+        raise
     except Exception as error:
         # Damaged archives fail in zipfile, zlib, struct, the header's parser or the allocator.
         raise TableError(
@@ -247,6 +253,18 @@ def read_npz(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
         logits=found == "logits",
     )
     return {"all": table}
+
+
+def _refuse_too_large(archive: Any, key: str, source: str) -> None:
+    """Refuse an array of an archive by its header, before it is unpacked."""
+    header = np.lib.format
+    with archive.zip.open(f"{key}.npy") as member:
+        is_first = header.read_magic(member) == (1, 0)
+        read = header.read_array_header_1_0 if is_first else header.read_array_header_2_0
+        (rows, *columns), _, dtype = read(member)
+    # A text counts as the numbers that would take its place.
+    width = math.prod(columns) * math.ceil(dtype.itemsize / 8)
+    refuse_too_large(rows, width, source=f"{source}: array {key!r}")
 
 
 def _index_entry(path: Path) -> dict[str, Any]:

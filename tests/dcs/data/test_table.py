@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
 
@@ -49,6 +51,33 @@ def written(path: Path, header: bytes | None = None, **change: Any) -> Path:
 def header(**change: Any) -> bytes:
     fields = {"format": "dcs-probability-table", "version": 1, "classes": ["no", "yes"]}
     return json.dumps({**fields, **change}).encode()
+
+
+def test_row_numbers_stand_in_for_ids(tmp_path: Path) -> None:
+    plain = make(12)
+    named = make(12, ids=map(str, range(12)))
+    assert plain.ids == named.ids == tuple(map(str, range(12)))
+    assert (plain.ids[3], plain.ids[-2:]) == ("3", ("10", "11"))
+    assert plain.digest == named.digest == plain.with_probs(plain.probs).digest
+    assert plain.subset([4, 2]).ids == ("4", "2")
+    assert plain.ids != make(11).ids
+    for table in (plain, named):
+        table.write(tmp_path / "t.parquet")
+        assert ProbabilityTable.read(tmp_path / "t.parquet").digest == plain.digest
+    assert pickle.loads(pickle.dumps(plain)).ids == plain.ids
+
+
+def test_a_small_file_of_very_many_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    schema = pa.schema([(name, pa.int8()) for name in ("id", "label", "p:a", "p:b")])
+    group = pa.table([pa.array(np.zeros(2 * 10**6, np.int8))] * 4, schema=schema)
+    with pq.ParquetWriter(path, schema) as writer:
+        for _ in range(17):
+            writer.write_table(group)
+    assert path.stat().st_size < 10**6
+    for read in (ProbabilityTable.read, partial(import_file, "parquet")):
+        with pytest.raises(TableError, match="34000000 rows"):
+            read(path)
 
 
 class TestRoundTrip:

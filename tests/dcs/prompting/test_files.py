@@ -218,6 +218,23 @@ class TestOwnTask:
 
         assert pickle.loads(pickle.dumps(task)).examples("test") == task.examples("test")
 
+    def test_links_lead_nowhere_else(self, tmp_path: Path) -> None:
+        folder = tmp_path / "task"
+        folder.mkdir()
+        name = write_own(folder)
+        kept = get_task(name).examples("test")
+        texts = folder / OWN["files"]["test"]
+        texts.rename(folder / "kept")
+        texts.symlink_to("kept")
+        (tmp_path / "link").symlink_to(folder)
+        for data in (None, tmp_path / "link"):
+            assert get_task(name, data).examples("test") == kept
+        (folder / "kept").rename(tmp_path / "secret")
+        texts.unlink()
+        texts.symlink_to("../secret")
+        for data in (None, tmp_path / "link"):
+            refuses(lambda data=data: get_task(name, data).examples("test"), texts.name)
+
     def test_changed_texts_are_read_again(self, tmp_path: Path) -> None:
         task = get_task(write_own(tmp_path))
         assert len(task.examples("test")) == 5

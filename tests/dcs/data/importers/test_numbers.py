@@ -278,6 +278,16 @@ class TestNpz:
         with pytest.raises(TableError, match=r"t\.npz: "):
             import_file("npz", saved(tmp_path, **changes))
 
+    @pytest.mark.parametrize("key", ["probs", "labels", "ids", "classes"])
+    def test_a_small_file_of_a_large_array(self, key: str, tmp_path: Path) -> None:
+        path = saved(tmp_path, **{key: None})
+        shape = (3 * 10**8, 2) if key == "probs" else (3 * 10**8,)
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        with zipfile.ZipFile(path, "a") as archive, archive.open(f"{key}.npy", "w") as member:
+            np.lib.format.write_array_header_1_0(member, header)
+        with pytest.raises(TableError, match="300000000 rows"):
+            import_file("npz", path)
+
     def test_no_pickle_is_loaded(self, tmp_path: Path) -> None:
         path = tmp_path / "t.npz"
         path.write_bytes(pickle.dumps(Trap()))
