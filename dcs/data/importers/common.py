@@ -89,9 +89,7 @@ def build_table(
     )
 
 
-def _label_numbers(
-    labels: Sequence[Any], names: Named, *, named: bool
-) -> Sequence[Any]:
+def _label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Sequence[Any]:
     """Return labels that are texts as class numbers; leave others as they are.
 
     If every text is a class name, the texts are names. If not, every text must be an integer
