@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,13 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError
+from dcs.evaluation.metrics import confusion_matrix
 from dcs.io import atomic_write_text, parse_json, read_text
 from dcs.messages import escaped, listing
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 from dcs.validation import validated
 
+if TYPE_CHECKING:
+    from dcs.data.table import ProbabilityTable
+
 __all__ = ["CorrectionScheme"]
+
+#: Shares of the predictions below which a class is said to have as many as before.
+_SHOWN: Final = 0.0005
 
 
 class _Values(BaseModel):
@@ -228,17 +235,38 @@ class CorrectionScheme:
         predictions: NDArray[np.int64] = np.argmax(self.correct(probs), axis=1).astype(np.int64)
         return predictions
 
-    def explain(self) -> list[str]:
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether every prediction stays what it is, whatever the probabilities."""
+        first, *others = dict.fromkeys(self.corrections)
+        even = not others and (first == DONT_CHANGE or isinstance(first, Weight))
+        return even and self.calibration is None and self.combination is None
+
+    def explain(self, probs: ArrayLike | None = None) -> list[str]:
         """Return one plain sentence per class, after those on combination and calibration, if any.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N], optional
+            Class probabilities as of :meth:`correct`, for which the sentences say how many predictions each class
+            gains or loses, in percent of the rows.
 
         Returns
         -------
         list of str
-            The sentences.
+            The sentences; a single one if nothing changes.
+
+        Raises
+        ------
+        InvalidInputError
+            When a value is not a probability or the number of classes differs.
         """
+        if self.changes_nothing:
+            return ["Nothing is changed: every class keeps its probabilities."]
+        ends = [""] * len(self.classes) if probs is None else self._moves(probs)
         sentences = [
-            f"{name}: {correction.effect}."
-            for name, correction in zip(self.classes, self.corrections, strict=True)
+            f"{name}: {correction.effect}{end}."
+            for name, correction, end in zip(self.classes, self.corrections, ends, strict=True)
         ]
         if self.calibration is not None:
             sentences.insert(0, f"First, {self.calibration.name} calibration of all classes.")
@@ -246,6 +274,38 @@ class CorrectionScheme:
             tables = f"{self.combination.name} of the tables {listing(self.inputs)}"
             sentences.insert(0, f"Before all, the {tables} becomes one table.")
         return sentences
+
+    def _moves(self, probs: ArrayLike) -> list[str]:
+        """Say of every class what predictions it gains or loses, and the class behind most."""
+        unchanged = self.identity(self.classes, combination=self.combination, inputs=self.inputs)
+        before = unchanged.predict(probs)
+        moved = confusion_matrix(before, self.predict(probs), len(self.classes))
+        # What two classes exchange with each other is no gain of either.
+        net = (moved - moved.T) / before.size
+        ends = []
+        for gains in net.T:
+            total = gains.sum()
+            other = int(np.argmax(gains * np.sign(total)))
+            verb, word = ("gains", "from") if total > 0 else ("loses", "to")
+            if abs(total) < _SHOWN:
+                ends.append("; as many predictions as before")
+                continue
+            mostly = "" if abs(gains[other]) > 0.95 * np.abs(gains).sum() else "mostly "
+            share = f"{100 * abs(total):.1f} % of all predictions"
+            ends.append(f"; {verb} {share}, {mostly}{word} {self.classes[other]}")
+        return ends
+
+    def share_fitted(self, table: ProbabilityTable) -> float:
+        """Return about which share of the rows that the scheme was fitted on are in a table.
+
+        Figures of such rows flatter the scheme. The provenance holds hashes of some of the rows,
+        see :attr:`ProbabilityTable.sample`; 0 where it has none.
+        """
+        sample = self.provenance.get("rows", {}).get("sample")
+        if not sample:
+            return 0.0
+        there = set(table.row_hashes())
+        return sum(each in there for each in sample) / len(sample)
 
     def for_classes(self, classes: Sequence[str], *, source: str = "scheme") -> CorrectionScheme:
         """Return the scheme with its classes in the order of a table's columns.

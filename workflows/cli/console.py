@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SweepView",
+    "column_tables",
     "console",
     "count_bar",
     "duration",
@@ -64,6 +65,28 @@ def new_table(*columns: str) -> Table:
     for name in columns:
         table.add_column(name.rstrip(), justify="left" if name.endswith(" ") else "right")
     return table
+
+
+def column_tables(
+    corner: str,
+    rows: Sequence[str],
+    columns: Mapping[str, Sequence[str]],
+    *,
+    width: int,
+    ruled: int = 0,
+) -> Iterator[Table]:
+    """Lay columns out by their heads, as many on each table as fit; rule off the first rows."""
+    widest = max(
+        len(line) for head, texts in columns.items() for line in (*head.split("\n"), *texts)
+    )
+    number = max(1, (width - max(map(len, rows)) - 1) // (widest + 2))
+    heads = list(columns)
+    for start in range(0, len(heads), number):
+        some = heads[start : start + number]
+        table = new_table(corner, *some)
+        for i, name in enumerate(rows):
+            table.add_row(name, *(columns[head][i] for head in some), end_section=i + 1 == ruled)
+        yield table
 
 
 def duration(seconds: float) -> str:

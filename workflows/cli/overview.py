@@ -30,7 +30,7 @@ from tracking.results.frames import (
 from tracking.results.settings import axes_of
 from tracking.store.runs import cell_name
 from workflows.cells import Cell, Source, Variant
-from workflows.cli.console import console, duration, new_table
+from workflows.cli.console import column_tables, console, duration, new_table
 from workflows.cli.scoring import announce
 from workflows.plan import SweepPlan
 from workflows.tables import ProbabilityStore
@@ -262,19 +262,4 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
     unbounded = console.options.update(width=10_000)
     if Measurement.get(console, unbounded, wide).maximum <= width:
         return [wide]
-    return [narrow, *_class_tables(classes, columns, width=width)]
-
-
-def _class_tables(
-    classes: Sequence[str], columns: dict[str, list[str]], *, width: int
-) -> Iterable[Table]:
-    """Lay class accuracies out by class, with as many columns on each table as fit."""
-    heads = list(columns)
-    widest = max(len(line) for head in heads for line in head.split("\n"))
-    number = max(1, (width - max(map(len, classes)) - 1) // (max(3, widest) + 2))
-    for start in range(0, len(heads), number):
-        some = heads[start : start + number]
-        table = new_table("class ", *some)
-        for name, *texts in zip(classes, *(columns[head] for head in some), strict=True):
-            table.add_row(name, *texts)
-        yield table
+    return [narrow, *column_tables("class ", classes, columns, width=width)]

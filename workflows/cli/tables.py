@@ -13,10 +13,9 @@ import typer
 
 import dcs
 from dcs.errors import ConfigError, TableError
-from dcs.evaluation.formatting import percent, sentence_of_chance
 from dcs.io import atomic_write_bytes, atomic_write_text, read_text
 from dcs.messages import listing, reason
-from workflows.cli.console import console, new_table, share_bar
+from workflows.cli.console import console, share_bar
 from workflows.cli.options import Output, Seed, Settings, TrackingUri, recording
 from workflows.cli.runs import link_to
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from dcs.evaluation.uncertainty import Interval
     from workflows.config.sweep import TunerSettings
 
 __all__ = ["apply", "evaluate", "import_", "tune"]
@@ -184,6 +182,14 @@ def tune(
         float | None,
         typer.Option(metavar="POINTS", help="The most accurate scheme with at most this COBias."),
     ] = None,
+    compare: Annotated[
+        Any,
+        typer.Option(
+            parser=_names,
+            metavar="NAME,...",
+            help="Methods to judge beside it on the same rows, e.g. logistic-balanced,batch.",
+        ),
+    ] = None,
     certify: Annotated[
         bool,
         typer.Option(
@@ -204,7 +210,7 @@ def tune(
     is written to OUTPUT/TABLE-METHOD/scheme.json, all that was tried to MLflow.
     """
     from dcs.io import content_key
-    from workflows.cli.overview import results_tables
+    from workflows.cli.judgement import UNCORRECTED, judged_tables
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import SweepConfig, TuneConfig, configured
     from workflows.plan import plan_sweep
@@ -223,12 +229,14 @@ def tune(
     )
     tuner = config.tuner
     name = table.name if table.is_dir() else table.stem
-    _check(method, tuner, certify=certify)
+    methods = tuple(dict.fromkeys((method, *(compare or ()))))
+    for each in methods:
+        _check(each, tuner, certify=certify and each == method)
     sweep = SweepConfig(
         name="tune",
         tables=(str(table) if test is None else (str(table), str(test)),),
         held_out=HELD_OUT,
-        methods=("icl", method),
+        methods=("icl", *methods),
         seeds=(seed,),
         tuner=tuner,
         tracking=config.tracking,
@@ -255,37 +263,32 @@ def tune(
         with console.status("recording in MLflow"):
             report = recorder.finish()
 
-    found = records[-1].metrics
-    scheme = dcs.CorrectionScheme.from_dict(records[-1].scheme)
+    found = {record.identity["method"]: record for record in records}
+    schemes = {
+        UNCORRECTED if name == "icl" else name: dcs.CorrectionScheme.from_dict(record.scheme)
+        for name, record in found.items()
+    }
+    scheme = schemes[method]
     # What another table or method left is not replaced, and what other settings left not unsaid.
     path = output / f"{name}-{method}" / "scheme.json"
     replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
     scheme.save(path)
-    sentences = scheme.explain()
+    sentences = scheme.explain(held_out.probs)
     if certify:
         with console.status("searching exhaustively"):
-            gap = prove(rows, dcs.get_method(method), records[-1], settings=tuner)
-        sentences.append(f"Z {found['opt/z']:.6f} on its rows: {gap:.2e} above the proven optimum")
+            gap = prove(rows, dcs.get_method(method), found[method], settings=tuner)
+        reached = found[method].metrics["opt/z"]
+        sentences.append(f"Z {reached:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
-    console.print(
-        f"{name}: % of {held_out.n_rows} held-out rows [95 % interval], p against ICL",
-        style="bold",
-    )
-    for shown in results_tables(records, width=console.width):
+    console.print(f"{name}: % of {held_out.n_rows} held-out rows [95 % interval]", style="bold")
+    for shown in judged_tables(held_out, schemes, width=console.width):
         console.print(shown, soft_wrap=False)
-    gains = _changes(
-        *(
-            (found[f"test/{x}"] - found[f"uncorrected/test/{x}"], found[f"test/{x}_p"])
-            for x in ("accuracy", "cobias")
-        )
-    )
-    console.print(f"against ICL, paired on the same rows: {gains}")
     console.print()
     for sentence in sentences:
         console.print(f"  {sentence}")
     console.print()
     console.print(report.message)
-    console.print(link_to(records[-1].key, output, tracking_uri))
+    console.print(link_to(found[method].key, output, tracking_uri))
     console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
     console.print(
         f"next: dcs apply {path} {'ROWS' if table.is_dir() else test or table} "
@@ -307,14 +310,6 @@ def _check(method: str, tuner: TunerSettings, *, certify: bool) -> None:
             "--certify proves the one search of a study with dcs, dnip or furud; "
             "add --set tuner.protocol=study, or leave --certify out"
         )
-
-
-def _changes(*changes: tuple[float, float]) -> str:
-    """Say by how much accuracy and COBias change, and how probable that is by chance."""
-    return ", ".join(
-        f"{title} {100 * by:+.1f} points ({sentence_of_chance(p)})"
-        for title, (by, p) in zip(("accuracy", "COBias"), changes, strict=True)
-    )
 
 
 def apply(
@@ -428,42 +423,26 @@ def _write_rows(frame: pd.DataFrame, path: Path) -> None:
 def evaluate(
     table: Table,
     scheme: Annotated[
-        Path | None,
-        typer.Option("--scheme", "-s", metavar="SCHEME", help="Correct with this scheme first."),
+        list[Path] | None,
+        typer.Option(
+            "--scheme", "-s", metavar="SCHEME", help="Judge this scheme too; repeatable."
+        ),
     ] = None,
 ) -> None:
-    """Print accuracy, COBias and class accuracies of a table, before and after correction."""
-    from dcs.evaluation.metrics import confusion_matrix
-    from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
+    """Judge a table as it is and corrected by schemes: figures, intervals, paired tests.
+
+    Example: dcs evaluate new.parquet -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json
+    """
+    from workflows.cli.judgement import UNCORRECTED, judged_tables, warn_of_fitted_rows
 
     rows = dcs.ProbabilityTable.read(table).only_labelled()
-    schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes)}
-    if scheme is not None:
-        found = dcs.CorrectionScheme.load(scheme)
-        schemes["corrected"] = found.for_classes(rows.classes, source=str(scheme))
-    labels, n_classes = rows.labels, rows.n_classes
-    predictions = [correction.predict(rows.probs) for correction in schemes.values()]
-    intervals = [
-        bootstrap_intervals(confusion_matrix(labels, some, n_classes)) for some in predictions
-    ]
+    schemes = {UNCORRECTED: dcs.CorrectionScheme.identity(rows.classes)}
+    for path in scheme or ():
+        # Schemes of dcs tune are told apart by their folders.
+        name = path.resolve().parent.name if path.stem == "scheme" else path.stem
+        found = dcs.CorrectionScheme.load(path).for_classes(rows.classes, source=str(path))
+        schemes[str(path) if name in schemes else name] = found
     console.print(f"{table.name}: % of {rows.n_rows} rows [95 % interval]", style="bold")
-    shown = new_table(" ", *schemes)
-    shown.add_row("accuracy ↑", *_figures(each.accuracy for each in intervals), style="bold")
-    shown.add_row("COBias ↓", *_figures(each.cobias for each in intervals), style="bold")
-    shown.add_section()
-    for index, name in enumerate(rows.classes):
-        shown.add_row(name, *_figures(each.class_accuracies[index] for each in intervals))
-    console.print(shown, soft_wrap=False)
-    if scheme is not None:
-        change = compare_predictions(labels, predictions[0], predictions[1], n_classes)
-        accuracy = change.accuracy.estimate, change.accuracy_p
-        cobias = change.cobias.estimate, change.cobias_p
-        console.print(f"change: {_changes(accuracy, cobias)}")
-
-
-def _figures(intervals: Iterable[Interval]) -> list[str]:
-    # A class without rows has no accuracy.
-    return [
-        percent(each.estimate, interval=(each.low, each.high), padded=True) or "-"
-        for each in intervals
-    ]
+    for shown in judged_tables(rows, schemes, width=console.width):
+        console.print(shown, soft_wrap=False)
+    warn_of_fitted_rows(rows, schemes)

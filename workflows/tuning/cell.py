@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dcs.data.splits import stratified_choice
@@ -66,7 +67,8 @@ def compute_cell(
     if storage is not None:
         stored = StoredStudy(storage, cell.key, {"cell": cell.label, "sweep": sweep})
     fitted = _fit(cell, optimization, progress, mapper, stored)
-    metrics, class_accuracies = _judged(test, fitted.scheme)
+    scheme = _with_rows(fitted.scheme, optimization)
+    metrics, class_accuracies = _judged(test, scheme)
     params: dict[str, Any] = {}
     if fitted.best is not None:
         metrics |= fitted.best.metrics
@@ -80,11 +82,11 @@ def compute_cell(
         identity=cell.identity,
         params=params,
         metrics=metrics,
-        scheme=fitted.scheme.to_dict(),
+        scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
         trials=fitted.trials,
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
-        histograms=class_histograms(optimization, fitted.scheme),
+        histograms=class_histograms(optimization, scheme),
         importances=fitted.importances,
         front=None if fitted.front is None else fitted.front.to_dict(),
         status="FINISHED",
@@ -194,6 +196,12 @@ def _judged(
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
     }
+
+
+def _with_rows(scheme: CorrectionScheme, table: ProbabilityTable) -> CorrectionScheme:
+    """Note in a scheme which rows it was fitted on."""
+    rows = {"digest": table.digest, "number": table.n_rows, "sample": table.sample}
+    return replace(scheme, provenance={**scheme.provenance, "rows": rows})
 
 
 def _sources(optimization: ProbabilityTable, test: ProbabilityTable) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, SchemeError
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, CorrectionSet, Membership, Weight
@@ -70,6 +71,42 @@ def test_explain_has_one_sentence_per_class() -> None:
     assert all(
         s.startswith(f"{n}: ") and s.endswith(".") for n, s in zip(names, sentences, strict=True)
     )
+
+
+def test_explain_says_what_classes_gain_and_lose() -> None:
+    probs = np.repeat([[0.6, 0.4, 0.0], [0.6, 0.1, 0.3], [0.1, 0.8, 0.1]], [4, 1, 15], axis=0)
+    scheme = CorrectionScheme(("much", "little", "none"), (Weight(0.4), Weight(1), Weight(1)))
+    much, little, none = scheme.explain(probs)
+    assert "loses 25.0 %" in much and "mostly to little" in much
+    assert "gains 20.0 %" in little and "from much" in little
+    assert "gains 5.0 %" in none and "from much" in none
+    unmoved = scheme.explain(probs[5:])
+    assert not any("%" in sentence for sentence in unmoved)
+
+
+@pytest.mark.parametrize("correction", [DONT_CHANGE, Weight(0.5), Weight(1.0)])
+def test_nothing_changed_is_said_and_true(correction: Weight | Membership) -> None:
+    probs = np.random.default_rng(0).dirichlet([0.5] * 3, size=30)
+    scheme = CorrectionScheme(("a", "b", "c"), (correction,) * 3)
+    assert scheme.changes_nothing and len(scheme.explain(probs)) == 1
+    np.testing.assert_allclose(scheme.apply(probs), probs)
+    peak = CorrectionScheme(("a", "b"), (Membership(0, 0.5, 1),) * 2)
+    assert not peak.changes_nothing
+
+
+def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
+    probs = np.random.default_rng(0).dirichlet([0.5] * 3, size=500)
+    table = ProbabilityTable.from_arrays(probs, probs.argmax(axis=1), classes=("c", "a", "b"))
+    fitted, others = table.subset(range(300)), table.subset(range(300, 500))
+    scheme = CorrectionScheme(table.classes, (Weight(1),) * 3, {"rows": {"sample": fitted.sample}})
+    assert scheme.share_fitted(table) == scheme.share_fitted(fitted) == 1.0
+    assert scheme.share_fitted(others) == 0.0
+    assert 0.2 < scheme.share_fitted(table.subset(range(150, 250))) < 0.5
+    turned = ProbabilityTable.from_arrays(
+        table.probs[:, [1, 2, 0]], table.labels, classes=("a", "b", "c"), ids=table.ids
+    )
+    assert scheme.share_fitted(turned) == 1.0
+    assert CorrectionScheme.identity(table.classes).share_fitted(table) == 0.0
 
 
 def _good() -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_tune_raises_accuracy_and_writes_a_scheme(tuned):
     scheme = CorrectionScheme.load(scheme_of(output))
     assert scheme.classes == ("Anger", "Fear", "Joy")
     assert str(scheme_of(output)) in outcome.out
-    assert "ICL" in outcome.out and "DCS" in outcome.out
+    assert "uncorrected" in outcome.out and "against uncorrected" in outcome.out
     cell = _tuned_cell(output)
     metrics = cell["metrics"]
     assert metrics["test/accuracy"] > metrics["uncorrected/test/accuracy"]
@@ -207,7 +207,7 @@ def test_tune_takes_an_objective_and_tests_the_change(dcs, table, output):
     searched = [t["params"] for t in cell["trials"] if t["params"]["corrections"] != "none"]
     assert {(p["beta"], p["tau"]) for p in searched} <= {(0.4, 0.0)}
     gain = 100 * (cell["metrics"]["test/accuracy"] - cell["metrics"]["uncorrected/test/accuracy"])
-    assert f"accuracy {gain:+.1f} points (p " in outcome.out
+    assert f"{gain:+.1f}, p " in outcome.out
     unknown = dcs("tune", table, "--set", "tuner.betta=1", "--output", output)
     _is_one_line_error(unknown, ["betta", "bounds"])
 
@@ -216,9 +216,12 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     other = tmp_path / "other.parquet"
     biased_table(90, seed=1).write(other)
     batch = ("--method", "batch", *UNDRAWN)
-    outcome = dcs("tune", table, "--test", other, *batch, "--output", output)
+    compared = ("--compare", "logistic,batch", "--test", other)
+    outcome = dcs("tune", table, *compared, *batch, "--output", output)
     assert outcome.code == 0, outcome.err
-    assert "90 held-out rows" in outcome.out and "Batch calibration" in outcome.out
+    assert "90 held-out rows" in outcome.out
+    assert "uncorrected batch logistic" in " ".join(outcome.out.split())
+    assert outcome.out.count("against batch") == 2
     first = scheme_of(output, "batch").read_bytes()
     again = dcs("tune", table, *batch, "--seed", 1, "--output", output)
     assert "in place of another" in again.out
@@ -258,8 +261,8 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     both = dcs("evaluate", table, "--scheme", scheme)
     assert plain.code == both.code == 0
     accuracy = f"{100 * (expected == source.labels).mean():.1f}"
-    assert accuracy in plain.out
-    assert accuracy in both.out
+    assert accuracy in plain.out and "warning" not in plain.out
+    assert accuracy in both.out and "fitted on" in both.out
 
 
 @pytest.mark.parametrize("form", [".csv", ".jsonl", ".parquet", "-"])
@@ -360,6 +363,7 @@ def test_missing_files_and_unknown_names(dcs, table, tmp_path):
         (["import", "nqz", gone, "-o", tmp_path / "x.parquet"], ["nqz", "npz"]),
         (["tune", table, "--method", "dsc", "-o", output], ["dsc", "dcs"]),
         (["tune", table, "--method", "icl", "-o", output], ["icl", "dcs"]),
+        (["tune", table, "--compare", "icl", "-o", output], ["icl", "dcs"]),
         (["tasks", "show", "revews"], ["revews", "reviews"]),
         (["submit", "nosuch"], ["quickstart"]),
         (["sweep", gone, "-o", output], [str(gone)]),
