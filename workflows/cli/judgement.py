@@ -66,11 +66,10 @@ def judged_tables(
                 by, p = getattr(pair, figure).estimate, getattr(pair, f"{figure}_p")
                 change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"
                 heads.append(f"  against {reference}")
-                texts.append("" if reference == name else change)
+                # Of the earlier ones the column of the later one tells.
+                texts.append(change if reference in columns else "")
         columns[name] = [*texts, *map(_figure, found.class_accuracies)]
-    return column_tables(
-        "figure ", [*heads, *rows.classes], columns, width=width, ruled=len(heads)
-    )
+    return column_tables(" ", [*heads, *rows.classes], columns, width=width, ruled=len(heads))
 
 
 def _figure(interval: Interval) -> str:
