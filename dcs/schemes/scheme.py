@@ -248,8 +248,8 @@ class CorrectionScheme:
         Parameters
         ----------
         probs : array of float, shape [M, N], optional
-            Class probabilities as of :meth:`correct`, for which the sentences say how many predictions each class
-            gains or loses, in percent of the rows.
+            Class probabilities as of :meth:`correct`, for which the sentences say how many
+            predictions each class gains or loses, in percent of the rows.
 
         Returns
         -------
