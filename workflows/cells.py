@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -31,6 +31,7 @@ __all__ = [
     "cells_of",
     "effective_settings",
     "request_key",
+    "sharing",
     "table_requests",
     "texts_key",
     "variants_of",
@@ -323,6 +324,21 @@ def cells_of(source: Source, config: SweepConfig, digests: Mapping[str, str]) ->
         )
         for variant in variants_of(config)
     ]
+
+
+def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
+    """Return cells with those together that choose from one search, in their order.
+
+    Parameters
+    ----------
+    cells : iterable of Cell
+        Of one table.
+    """
+    groups: dict[Cell, list[Cell]] = {}
+    for cell in cells:
+        method = get_method(cell.method)
+        groups.setdefault(replace(cell, method=method.shares or method.name), []).append(cell)
+    return [tuple(group) for group in groups.values()]
 
 
 def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:

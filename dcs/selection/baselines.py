@@ -88,8 +88,9 @@ def fit_method(
     classes: Sequence[str] | None,
     seed: int,
     content_free: ArrayLike | None,
+    known: dict[Any, Any] | None = None,
 ) -> Fitted:
-    """Fit a method that comes with this package; arguments as of `Method.fit`.
+    """Fit a method that comes with this package; arguments as of `Method.fitted`.
 
     Raises
     ------
@@ -98,7 +99,8 @@ def fit_method(
         content-free probabilities.
     """
     if name in _PUBLISHED:
-        return fit_published(probs, labels, classes=classes, seed=seed, **_PUBLISHED[name])
+        options = _PUBLISHED[name]
+        return fit_published(probs, labels, classes=classes, seed=seed, known=known, **options)
     if name in ("dnip", "furud", "dcs"):
         settings = SelectionSettings.of_method(name)
         found = fit_scheme(probs, labels, settings=settings, seed=seed, classes=classes)
@@ -161,6 +163,7 @@ def fit_published(
     accepted: int = 3,
     generated: int = 6,
     grid: Sequence[_Combination] = PUBLISHED_GRID,
+    known: dict[Any, Any] | None = None,
 ) -> Fitted:
     """Anneal once for every combination of a grid, and choose by 5 % development rows.
 
@@ -181,6 +184,8 @@ def fit_published(
         As for :meth:`dcs.Schedule.published`.
     grid : sequence of tuple, optional
         Error weight, beta, tau and D_W of every search, by default the 304 of the public code.
+    known : dict, optional
+        As of :meth:`dcs.selection.methods.Method.fitted`.
 
     Returns
     -------
@@ -202,10 +207,35 @@ def fit_published(
     if n_rows < 2:
         raise InvalidInputError("probs has 1 row; development rows need another")
     warn_of_absent_classes(indices, names)
+    known, searched = {} if known is None else known, (seed, accepted, generated, *grid)
+    if searched not in known:
+        known[searched] = _search_grid(values, indices, names, searched)
+    trials, searches = known[searched]
+    balanced = prefer == "balance"
+    # Of equals the first.
+    best = max(trials, key=lambda t: (t.accuracy - balanced * t.cobias, t.accuracy, -t.cobias))
+    found = searches[best.number]
+    provenance = {
+        "method": "published",
+        "seed": seed,
+        "prefer": prefer,
+        "moves": [accepted, generated],
+        "setting": best.params,
+    }
+    scheme = CorrectionScheme(names, found.scheme.corrections, provenance)
+    return Fitted(scheme, trials, best, found)
+
+
+def _search_grid(
+    values: _Probs, indices: _Labels, names: Sequence[str], searched: tuple[Any, ...]
+) -> tuple[tuple[Trial, ...], list[AnnealingResult]]:
+    """Anneal on 95 % of the rows for every combination, and judge on the others."""
+    seed, accepted, generated, *grid = searched
+    n_rows = indices.size
     shuffled = derive_generator(seed, "split").permutation(n_rows)
     outside, inside = np.split(shuffled, [max(1, round(_DEVELOPMENT * n_rows))])
     schedule = Schedule.published(inside.size, accepted=accepted, generated=generated)
-    searched, searched_labels = values[inside], indices[inside]
+    rows, labels = values[inside], indices[inside]
     trials: list[Trial] = []
     searches: list[AnnealingResult] = []
     for number, (error_weight, beta, tau, weight_scale) in enumerate(grid):
@@ -213,8 +243,8 @@ def fit_published(
             # Once is enough.
             warnings.simplefilter("ignore", UserWarning)
             search = anneal(
-                searched,
-                searched_labels,
+                rows,
+                labels,
                 corrections=CorrectionSet.dcs(weight_scale=weight_scale),
                 objective=Objective(beta=beta, tau=tau, error_weight=error_weight),
                 schedule=schedule,
@@ -232,19 +262,7 @@ def fit_published(
         }
         trials.append(Trial(number, params, judged.accuracy, judged.cobias, search.seconds))
         searches.append(search)
-    balanced = prefer == "balance"
-    # Of equals the first.
-    best = max(trials, key=lambda t: (t.accuracy - balanced * t.cobias, t.accuracy, -t.cobias))
-    found = searches[best.number]
-    provenance = {
-        "method": "published",
-        "seed": seed,
-        "prefer": prefer,
-        "moves": [accepted, generated],
-        "setting": best.params,
-    }
-    scheme = CorrectionScheme(names, found.scheme.corrections, provenance)
-    return Fitted(scheme, tuple(trials), best, found)
+    return tuple(trials), searches
 
 
 #: What is a calibration and nothing else, of probabilities, labels and content-free inputs.

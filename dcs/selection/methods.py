@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from numpy.typing import ArrayLike
 
@@ -52,6 +52,8 @@ class Method:
         Whether the set depends on the weight scale, so that tuning it is worth a try.
     uses_memberships : bool
         Whether membership functions are in the set, so that there can be fewer of them.
+    shares : str, optional
+        The method that tries the same settings, and chooses otherwise among them.
     fitter : callable, optional
         What :meth:`fit` does; a method of a package's own needs it.
     """
@@ -62,6 +64,7 @@ class Method:
     build: Callable[[int], CorrectionSet] | None = None
     uses_weight_scale: bool = False
     uses_memberships: bool = False
+    shares: str | None = None
     fitter: Fitter | None = None
 
     @property
@@ -133,6 +136,7 @@ class Method:
         classes: Sequence[str] | None = None,
         seed: int = 0,
         content_free: ArrayLike | None = None,
+        known: dict[Any, Any] | None = None,
     ) -> Fitted:
         """Fit as :meth:`fit` does, and return what was tried beside the scheme.
 
@@ -140,6 +144,9 @@ class Method:
         ----------
         probs, labels, classes, seed, content_free
             As of :meth:`fit`.
+        known : dict, optional
+            Give the same one, empty at first, to methods that are fitted on the same rows: what
+            one tries serves those that it shares with.
 
         Returns
         -------
@@ -157,7 +164,13 @@ class Method:
         from dcs.selection.baselines import fit_method
 
         return fit_method(
-            self.name, probs, labels, classes=classes, seed=seed, content_free=content_free
+            self.name,
+            probs,
+            labels,
+            classes=classes,
+            seed=seed,
+            content_free=content_free,
+            known=known,
         )
 
 
@@ -203,9 +216,19 @@ BASELINES: Final = (
     Method("logistic-balanced", "Balanced logistic regression", "The same, classes count alike."),
     Method("thresholds", "Thresholds", "Thresholds at which all true positive rates are alike."),
     Method("published", "Published DCS", "Schedule, grid and selection of the paper's code."),
-    Method("published-balanced", "Published DCS, balanced", "The same by accuracy minus COBias."),
+    Method(
+        "published-balanced",
+        "Published DCS, balanced",
+        "The same by accuracy minus COBias.",
+        shares="published",
+    ),
     Method("published-long", "Published DCS, long", "As published, with 50 times the moves."),
-    Method("published-balanced-long", "Published DCS, long, balanced", "Both of these."),
+    Method(
+        "published-balanced-long",
+        "Published DCS, long, balanced",
+        "Both of these.",
+        shares="published-long",
+    ),
 )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dcs.io import content_key
-from workflows.cells import Cell, cells_of, table_requests
+from workflows.cells import Cell, cells_of, sharing, table_requests
 from workflows.config.sweep import SweepConfig, TunerSettings
 
 CELL = Cell(
@@ -57,3 +57,12 @@ def test_a_sweep_is_the_product_of_its_axes():
     ]
     assert len({cell.key for cell in cells}) == 48
     assert {cell.method for cell in cells if cell.tuner is None} == {"icl"}
+
+
+def test_cells_that_share_a_search_are_together():
+    names = ("published", "icl", "published-balanced", "published-long", "dcs")
+    cells = [dataclasses.replace(CELL, method=name) for name in names]
+    groups = [[cell.method for cell in group] for group in sharing(cells)]
+    assert groups == [["published", "published-balanced"], ["icl"], ["published-long"], ["dcs"]]
+    other = dataclasses.replace(cells[2], optimization_size=50)
+    assert sharing([cells[0], other]) == [(cells[0],), (other,)]

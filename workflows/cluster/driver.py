@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -27,7 +27,7 @@ from dcs.messages import last_line
 from dcs.search.annealing import Schedule, anneal
 from tracking import Archive, CellRecord
 from tracking.results.figures import cell_figures
-from workflows.cells import Cell, TableRequest
+from workflows.cells import Cell, TableRequest, sharing
 from workflows.cluster.connect import ClusterError
 from workflows.cluster.placement import Placement, place
 from workflows.cluster.scoring import ScoringActor
@@ -68,18 +68,21 @@ class _Scoring:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Cells of one table that have not been handed out; with the last one the table is let go."""
+    """Cells of one table that have not been handed out, together if they share a search.
+
+    With the last of them the table is let go.
+    """
 
     key: str
-    cells: deque[Cell]
+    cells: deque[tuple[Cell, ...]]
     tables: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Tuning:
-    """A cell that is handed out."""
+    """Cells that are handed out together."""
 
-    cell: Cell
+    cells: tuple[Cell, ...]
     key: str
     started_ms: int
     width: int
@@ -161,7 +164,7 @@ class Driver:
         self._actor_class = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES)(
             ScoringActor
         )
-        self._cell_task = ray.remote(max_retries=_RETRIES)(run_cell)
+        self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
 
         # Tables to be scored, those at work by the reference of their result, and those given up.
         self._requests = deque(plan.missing_tables.items())
@@ -317,9 +320,9 @@ class Driver:
         wrapped.__cause__ = error.with_traceback(None)
         self._unscored.append(wrapped)
 
-    def _enqueue(self, key: str, cells: list[Cell]) -> None:
+    def _enqueue(self, key: str, cells: Sequence[Cell]) -> None:
         if cells:
-            self._waiting.append(_Waiting(key, deque(cells)))
+            self._waiting.append(_Waiting(key, deque(sharing(cells))))
 
     def _start_tuning(self) -> None:
         task = self._cell_task.options(
@@ -330,17 +333,18 @@ class Driver:
             if waiting.tables is None:
                 # Put here and not by the actor, whose node may leave before the cells are done.
                 waiting.tables = ray.put(self._plan.read(waiting.key))
-            width = self._width(waiting.cells[0])
-            cell = waiting.cells.popleft()
+            width = self._width(waiting.cells[0][0])
+            cells = waiting.cells.popleft()
             running = task.remote(
-                cell,
+                run_cell,
+                cells,
                 waiting.tables,
                 self._plan.config.name,
                 ray_mapper(width=width, options=self._placement.cells),
                 self._storage,
                 self._plan.config.tracking.figures == "all",
             )
-            self._tuning[running] = _Tuning(cell, waiting.key, time.time_ns() // 1_000_000, width)
+            self._tuning[running] = _Tuning(cells, waiting.key, time.time_ns() // 1_000_000, width)
             if not waiting.cells:
                 self._waiting.popleft()
 
@@ -363,30 +367,33 @@ class Driver:
         return max(1, share)
 
     def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[tuple[CellRecord, Figures]]:
-        record: CellRecord
-        figures: Figures = {}
+        records: list[tuple[CellRecord, Figures]]
         try:
-            record, figures = ray.get(done)
+            records = ray.get(done)
         except RayError as error:
             if isinstance(error.cause if isinstance(error, RayTaskError) else error, _LOST):
                 self._tune_again(ended, error)
                 return
-            record = failed_record(
-                ended.cell, error, sweep=self._plan.config.name, started_ms=ended.started_ms
-            )
-        self._cells_ended += 1
-        self._cells_failed += not record.finished
-        self._progress.computed(record)
-        yield record, figures
+            name, started_ms = self._plan.config.name, ended.started_ms
+            records = [
+                (failed_record(cell, error, sweep=name, started_ms=started_ms), {})
+                for cell in ended.cells
+            ]
+        for record, figures in records:
+            self._cells_ended += 1
+            self._cells_failed += not record.finished
+            self._progress.computed(record)
+            yield record, figures
 
     def _tune_again(self, ended: _Tuning, error: RayError) -> None:
-        self._attempts[ended.cell.key] += 1
-        if self._attempts[ended.cell.key] > _RETRIES:
+        first = ended.cells[0]
+        self._attempts[first.key] += 1
+        if self._attempts[first.key] > _RETRIES:
             raise ClusterError(
-                f"{ended.cell.label}: the cluster loses it again and again ({last_line(error)}); "
+                f"{first.label}: the cluster loses it again and again ({last_line(error)}); "
                 "what is finished is kept, run the same command again to go on"
             ) from error
-        self._enqueue(ended.key, [ended.cell])
+        self._enqueue(ended.key, ended.cells)
 
 
 def _look() -> Placement:
@@ -397,6 +404,14 @@ def _creation_failed(error: RayError) -> bool:
     return isinstance(error, RayActorError) and "creation task" in str(error)
 
 
+def run_cells(
+    run: Callable[..., tuple[CellRecord, Figures]], cells: tuple[Cell, ...], *more: Any
+) -> list[tuple[CellRecord, Figures]]:
+    """Compute cells that share a search, each as `run` does with the other arguments."""
+    known: dict[Any, Any] = {}
+    return [run(cell, *more, known) for cell in cells]
+
+
 def run_cell(
     cell: Cell,
     tables: dict[str, ProbabilityTable],
@@ -404,6 +419,7 @@ def run_cell(
     mapper: Mapper,
     storage: StudyStorage | None,
     drawn: bool,
+    known: dict[Any, Any] | None = None,
 ) -> tuple[CellRecord, Figures]:
     """Compute a cell; an error becomes a record, so that it stops no other cell.
 
@@ -421,6 +437,8 @@ def run_cell(
         Where the cell's study is kept.
     drawn : bool
         Whether its figures are drawn.
+    known : dict, optional
+        As of :func:`compute_cell`.
 
     Returns
     -------
@@ -445,6 +463,7 @@ def run_cell(
             sweep=sweep,
             mapper=mapper,
             storage=storage,
+            known=known,
         )
     except StudyStorageError:
         time.sleep(_STORAGE_SECONDS)

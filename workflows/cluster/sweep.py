@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracking import CellRecord, Recorder
+from workflows.cells import sharing
 from workflows.plan import SweepPlan
 from workflows.tables import ProbabilityStore
 
@@ -87,18 +88,21 @@ def run_here(
         recorder.record(record)
     for key, cells in plan.missing_cells.items():
         tables = plan.read(key)
-        for cell in cells:
-            record = compute_cell(
-                cell,
-                tables["optimization"],
-                tables["test"],
-                sweep=plan.config.name,
-                progress=progress,
-                storage=storage,
-            )
-            drawn = plan.config.tracking.figures == "all"
-            recorder.record(record, cell_figures(record) if drawn else None)
-            records[record.key] = record
+        for group in sharing(cells):
+            known: dict[Any, Any] = {}
+            for cell in group:
+                record = compute_cell(
+                    cell,
+                    tables["optimization"],
+                    tables["test"],
+                    sweep=plan.config.name,
+                    progress=progress,
+                    storage=storage,
+                    known=known,
+                )
+                drawn = plan.config.tracking.figures == "all"
+                recorder.record(record, cell_figures(record) if drawn else None)
+                records[record.key] = record
     return _in_order(records, plan)
 
 

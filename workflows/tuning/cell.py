@@ -38,6 +38,7 @@ def compute_cell(
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = in_process,
     storage: StudyStorage | None = None,
+    known: dict[Any, Any] | None = None,
 ) -> CellRecord:
     """Tune one cell and judge the chosen scheme on the test rows.
 
@@ -55,6 +56,9 @@ def compute_cell(
         Where trials are computed; the result is the same everywhere.
     storage : StudyStorage, optional
         Where the cell's study is kept, and found again by a later run; by default in memory.
+    known : dict, optional
+        Give the same one, empty at first, to cells that share a search; see
+        :func:`workflows.cells.sharing`.
 
     Returns
     -------
@@ -66,7 +70,7 @@ def compute_cell(
     stored = None
     if storage is not None:
         stored = StoredStudy(storage, cell.key, {"cell": cell.label, "sweep": sweep})
-    fitted = _fit(cell, optimization, progress, mapper, stored)
+    fitted = _fit(cell, optimization, progress, mapper, stored, known)
     scheme = _with_rows(fitted.scheme, optimization)
     metrics, class_accuracies = _judged(test, scheme)
     params: dict[str, Any] = {}
@@ -113,10 +117,11 @@ def _fit(
     progress: Callable[[float], None] | None,
     mapper: Mapper,
     stored: StoredStudy | None,
+    known: dict[Any, Any] | None,
 ) -> Fitted:
     method = get_method(cell.method)
     if cell.tuner is None:
-        return fitted_at_once(table, method, cell.seed)
+        return fitted_at_once(table, method, cell.seed, known)
     tuning = Tuning(
         table=table,
         method=method,

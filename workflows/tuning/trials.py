@@ -220,7 +220,9 @@ class _Judged(Protocol):
     def cobias(self) -> float: ...
 
 
-def fitted_at_once(table: ProbabilityTable, method: Method, seed: int) -> Fitted:
+def fitted_at_once(
+    table: ProbabilityTable, method: Method, seed: int, known: dict[Any, Any] | None = None
+) -> Fitted:
     """Fit a method that makes its own choices, and return what it tried.
 
     Parameters
@@ -231,9 +233,11 @@ def fitted_at_once(table: ProbabilityTable, method: Method, seed: int) -> Fitted
         E.g. ``published``, whose grid becomes the trials.
     seed : int
         Root seed.
+    known : dict, optional
+        As of :meth:`dcs.selection.methods.Method.fitted`.
     """
     started_ms = time.time_ns() // 1_000_000
-    found = method.fitted(table.probs, table.labels, classes=table.classes, seed=seed)
+    found = method.fitted(table.probs, table.labels, classes=table.classes, seed=seed, known=known)
     aim = "dev/score" if "balanced" in method.name else "dev/accuracy"
     records = []
     for trial in found.trials:

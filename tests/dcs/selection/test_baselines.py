@@ -123,8 +123,15 @@ def test_selection_by_balance_tries_the_same(fitted: Fitted) -> None:
     def timeless(found: Fitted) -> list[object]:
         return [replace(trial, seconds=0.0) for trial in found.trials]
 
-    balanced = get_method("published-balanced").fitted(_PROBS, _LABELS, seed=1)
+    known: dict[object, object] = {}
+    balanced = get_method("published-balanced").fitted(_PROBS, _LABELS, seed=1, known=known)
     assert timeless(balanced) == timeless(fitted)
+    # What is known is not searched again, and another search is not taken for it.
+    again = get_method("published").fitted(_PROBS, _LABELS, seed=1, known=known)
+    assert again.trials is balanced.trials
+    assert again.scheme.corrections == fitted.scheme.corrections
+    other = fit_published(_PROBS, _LABELS, seed=2, grid=_FEW, known=known)
+    assert timeless(other) == timeless(fit_published(_PROBS, _LABELS, seed=2, grid=_FEW))
     assert balanced.best is not None
     score = balanced.best.accuracy - balanced.best.cobias
     assert score == max(trial.accuracy - trial.cobias for trial in fitted.trials)

@@ -14,8 +14,11 @@ from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
 from tracking import CellRecord
 from workflows.cells import Cell
+from workflows.cluster.driver import run_cell, run_cells
 from workflows.config.sweep import TunerSettings
 from workflows.config.tuner import SCHEDULE_PARAMETERS
+from workflows.parallel import in_process
+from workflows.reproduce import compare_results
 from workflows.tuning.cell import compute_cell, optimization_rows
 from workflows.tuning.study import certify, study_scheme
 from workflows.tuning.trials import Fitted, Tuning
@@ -149,6 +152,14 @@ def test_the_grid_of_the_published_baseline_is_recorded():
     assert best.value == max(trial.value for trial in record.trials)
     assert record.params.items() >= best.params.items()
     assert record.trace and record.metrics["opt/seconds"] > 0
+    # Together with the one that chooses otherwise, both are as they are alone.
+    pair = (_cell("published"), _cell("published-balanced"))
+    tables = {"optimization": TABLE, "test": TEST}
+    records = [r for r, _ in run_cells(run_cell, pair, tables, "x", in_process, None, False)]
+    assert records[0].trials[0].seconds == records[1].trials[0].seconds
+    for cell, together in zip(pair, records, strict=True):
+        alone = record if cell == pair[0] else _computed(cell)
+        assert all(row.same for row in compare_results(alone, together))
 
 
 @pytest.mark.parametrize("method", ["batch", "logistic-balanced", "dcs"])
