@@ -17,6 +17,7 @@ from workflows.cells import request_key, table_requests
 from workflows.cluster.driver import Silent
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_sweep
+from workflows.cluster.watch import Look
 from workflows.config.sweep import SweepConfig, TrackingSettings, TunerSettings
 from workflows.plan import plan_sweep
 from workflows.tables import ProbabilityStore
@@ -169,8 +170,8 @@ def test_the_last_cells_share_all_cpus(finished, tmp_path, monkeypatch):
     shutil.copytree(output / "probabilities", tmp_path / "probabilities")
     monkeypatch.setattr("workflows.cluster.driver.run_cell", _note_width)
     monkeypatch.setattr(
-        "workflows.cluster.driver._look",
-        lambda: replace(place([]), cells={}, cell_cpus=8),
+        "workflows.cluster.driver.look",
+        lambda: Look(replace(place([]), cells={}, cell_cpus=8)),
     )
     records, _ = _sweep(CONFIG, tmp_path)
     widths = {"icl": [], "dcs": []}

@@ -13,12 +13,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import ray
 from ray.exceptions import (
-    LocalRayletDiedError,
-    NodeDiedError,
-    ObjectLostError,
+    OutOfMemoryError,
     RayActorError,
     RayError,
     RayTaskError,
+    WorkerCrashedError,
 )
 
 from dcs.data.table import ProbabilityTable
@@ -29,8 +28,9 @@ from tracking import Archive, CellRecord
 from tracking.results.figures import cell_figures
 from workflows.cells import Cell, TableRequest, sharing
 from workflows.cluster.connect import ClusterError
-from workflows.cluster.placement import Placement, place
+from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
+from workflows.cluster.watch import ClusterWatch, check_alive, gone, look
 from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.parallel import Mapper, ray_mapper
 from workflows.plan import SweepPlan
@@ -46,12 +46,12 @@ Figures: TypeAlias = dict[str, bytes]
 
 #: A worker that dies (out of memory, a lost node) is tried again so often.
 _RETRIES = 3
-#: What the cluster is at fault for, and never the cell that meets it.
-_LOST = (LocalRayletDiedError, NodeDiedError, ObjectLostError)
+#: What of Ray's errors a cell may be at fault for, again and again; for the others the cluster is.
+_OWN = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Workers that are started ahead of the first table.
 _WARM_WORKERS = 64
-#: How often the cluster is looked at again: nodes come and go.
-_LOOK_SECONDS = 2.0
+#: How long a wait for results lasts before the cluster is looked at again.
+_WAIT_SECONDS = 2.0
 #: A storage that fails is given so long to come back before the cell is tried again.
 _STORAGE_SECONDS = 10.0
 
@@ -159,7 +159,8 @@ class Driver:
         self._storage = StudyStorage.chosen(plan.config.optuna_storage)
         if self._storage is not None:
             self._storage.check()
-        self._placement, self._looked = _look(), time.monotonic()
+        self._watch = ClusterWatch(look)
+        self._look = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
         self._actor_class = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES)(
             ScoringActor
@@ -189,6 +190,19 @@ class Driver:
         DCSError
             The results cannot be kept, for example on a full disk.
         """
+        try:
+            with self._watch.watching():
+                yield from self._work()
+        except RayError as error:
+            raise gone(last_line(error)) from error
+        if self._unscored:
+            first, *others = self._unscored
+            more = f" (and {len(others)} more tables)" if others else ""
+            raise ScoringError(
+                f"{first}{more}; what is finished is kept, run the same command again to go on"
+            ) from first.__cause__
+
+    def _work(self) -> Iterator[tuple[CellRecord, Figures]]:
         self._report()
         self._warm_up()
         while self._submit():
@@ -198,12 +212,10 @@ class Driver:
                 else:
                     yield from self._end_tuning(done, self._tuning.pop(done))
             self._report()
-        if self._unscored:
-            first, *others = self._unscored
-            more = f" (and {len(others)} more tables)" if others else ""
-            raise ScoringError(
-                f"{first}{more}; what is finished is kept, run the same command again to go on"
-            ) from first.__cause__
+
+    @property
+    def _placement(self) -> Placement:
+        return self._look.placement
 
     def _submit(self) -> bool:
         """Hand out what there is room for; False if nothing is under way."""
@@ -214,7 +226,7 @@ class Driver:
     def _wait(self) -> list[Any]:
         """Return what has ended, after a while nothing, so that the cluster is looked at again."""
         running = [*self._scoring, *self._tuning]
-        ready, _ = ray.wait(running, num_returns=1, timeout=_LOOK_SECONDS)
+        ready, _ = ray.wait(running, num_returns=1, timeout=_WAIT_SECONDS)
         if ready:
             # With thousands in flight a wait is dear: take all that are done by now.
             ready, _ = ray.wait(running, num_returns=len(running), timeout=0)
@@ -224,17 +236,14 @@ class Driver:
         missing = len(self._requests) + len(self._scoring) + len(self._unscored)
         self._progress.tables(self._plan.n_tables - missing, self._plan.n_tables)
         self._progress.cells(self._cells_ended, self._plan.n_cells, self._cells_failed)
-        if time.monotonic() - self._looked > _LOOK_SECONDS:
-            self._placement, self._looked = _look(), time.monotonic()
-            there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-            free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-            cpus, gpus = there.get("CPU", 0.0), there.get("GPU", 0.0)
+        if self._watch.latest is not self._look:
+            self._look = now = self._watch.latest
             self._progress.machines(
                 running=len(self._tuning),
-                cpus_used=cpus - free.get("CPU", 0.0),
-                cpus=cpus,
-                gpus_used=gpus - free.get("GPU", 0.0),
-                gpus=gpus,
+                cpus_used=now.cpus_used,
+                cpus=now.cpus,
+                gpus_used=now.gpus_used,
+                gpus=now.gpus,
             )
 
     def _warm_up(self) -> None:
@@ -278,6 +287,8 @@ class Driver:
                 # The actor's disk is not ours: keep what it made here too.
                 self._store.keep(key, ray.get(ended.tables), note)
         except RayError as error:
+            if not isinstance(error, RayTaskError):
+                check_alive()
             if isinstance(error, RayTaskError):
                 # The table is at fault and not the actor, which holds its model still.
                 self._idle.setdefault(request.model, []).append(ended.actor)
@@ -371,7 +382,9 @@ class Driver:
         try:
             records = ray.get(done)
         except RayError as error:
-            if isinstance(error.cause if isinstance(error, RayTaskError) else error, _LOST):
+            if not isinstance(error, RayTaskError):
+                check_alive()
+            if _of_the_cluster(error.cause if isinstance(error, RayTaskError) else error):
                 self._tune_again(ended, error)
                 return
             name, started_ms = self._plan.config.name, ended.started_ms
@@ -396,8 +409,8 @@ class Driver:
         self._enqueue(ended.key, ended.cells)
 
 
-def _look() -> Placement:
-    return place(ray.nodes())  # type: ignore[no-untyped-call]
+def _of_the_cluster(error: BaseException | None) -> bool:
+    return isinstance(error, RayError) and not isinstance(error, _OWN)
 
 
 def _creation_failed(error: RayError) -> bool:
@@ -468,9 +481,9 @@ def run_cell(
     except StudyStorageError:
         time.sleep(_STORAGE_SECONDS)
         raise
-    except _LOST:
-        raise
     except Exception as error:
+        if _of_the_cluster(error):
+            raise
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms), {}
     return record, _figures(record) if drawn else {}
 
