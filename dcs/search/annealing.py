@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, get_args
 
@@ -212,6 +212,7 @@ def anneal(
     schedule: Schedule = DEFAULT_SCHEDULE,
     seed: int = 0,
     classes: Sequence[str] | None = None,
+    stop: Callable[[AnnealingResult], bool] | None = None,
 ) -> AnnealingResult:
     """Search the correction scheme that minimises Z.
 
@@ -232,6 +233,8 @@ def anneal(
         the machine's load or number of processors.
     classes : sequence of str, optional
         Class names for the scheme, by default ``"class_0", "class_1", ...``.
+    stop : callable, optional
+        Called after every cooling with the best that was found so far; true ends the search.
 
     Returns
     -------
@@ -263,6 +266,15 @@ def anneal(
     best = math.inf
     evaluations = 0
     trace: list[TracePoint] = []
+
+    def so_far() -> AnnealingResult:
+        return problem.result(
+            best_choice,
+            evaluations=evaluations,
+            seconds=time.perf_counter() - started,
+            trace=tuple(trace),
+        )
+
     for r in range(schedule.restarts):
         if r > 0 and evaluations >= schedule.budget:
             break
@@ -290,13 +302,10 @@ def anneal(
         if z < best - TOLERANCE:
             best = z
             best_choice[:] = found
+        if stop is not None and stop(so_far()):
+            break
     trace[-1] = replace(trace[-1], best=best)
-    return problem.result(
-        best_choice,
-        evaluations=evaluations,
-        seconds=time.perf_counter() - started,
-        trace=tuple(trace),
-    )
+    return so_far()
 
 
 def _unchanged(start: Start, problem: Problem) -> NDArray[np.int64]:

@@ -163,6 +163,10 @@ class Bounds(Strict):
         return values
 
 
+def _unused(value: str | None) -> bool:
+    return value in (None, "none")
+
+
 class TunerSettings(Strict):
     """How the scheme of one cell is found.
 
@@ -204,6 +208,13 @@ class TunerSettings(Strict):
         :meth:`dcs.CorrectionSet.limited`.
     bounds : Bounds
         Values between which Optuna tunes.
+    cost : "moves", "seconds" or None
+        Second objective of a study, to be low: candidate solutions that the search of a trial
+        judged, or its time. Optuna's Pareto front is marked among the trials. The time is
+        another on every run, and so is then what is tried.
+    pruner : "successive-halving", "hyperband" or "none"
+        Optuna's pruner of that name ends a trial whose scheme is behind those of earlier trials
+        at the same share of the budget of its annealing.
     prefer, exchange_rate, max_accuracy_loss, max_cobias : str, float or None
         What is chosen among all that was tried; see :class:`dcs.Preference`. ``accuracy``, with
         ties by lowest COBias, is the rule of the published code.
@@ -228,6 +239,11 @@ class TunerSettings(Strict):
     weight_scale: int | None = Field(default=None, ge=2, le=1000)
     memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
     bounds: Bounds = Bounds()
+    # Left out of what names a cell where they are not used: it is the cell it was without them.
+    cost: Literal["moves", "seconds"] | None = Field(default=None, exclude_if=_unused)
+    pruner: Literal["none", "successive-halving", "hyperband"] = Field(
+        default="none", exclude_if=_unused
+    )
     prefer: Prefer = "no-harm"
     exchange_rate: float | None = Field(default=None, ge=0.0)
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
@@ -243,13 +259,24 @@ class TunerSettings(Strict):
         if self.protocol == "study":
             if self.trials == 0:
                 raise ValueError("trials 0: a study needs at least one")
+            if self.pruner != "none":
+                self._check_prunable()
             return self
-        for name in ("search", "error_weight", "pseudo_count"):
+        for name in ("search", "error_weight", "pseudo_count", "cost", "pruner"):
             if getattr(self, name) != TunerSettings.model_fields[name].default:
                 raise ValueError(f"{name} {getattr(self, name)} needs protocol: study")
         if self.sampler == "grid":
             raise ValueError("sampler grid needs protocol: study")
         return self
+
+    def _check_prunable(self) -> None:
+        if self.cost is not None:
+            raise ValueError(f"pruner {self.pruner} needs a single objective; leave cost out")
+        if (self.restarts or (1000 if self.search == "heat-bath" else 1)) == 1:
+            raise ValueError(
+                f"pruner {self.pruner}: a search of one cooling has nothing to show before its "
+                "end; set restarts to 2 or more"
+            )
 
     @property
     def preference(self) -> Preference:

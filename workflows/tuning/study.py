@@ -20,11 +20,15 @@ from dcs.selection.preference import Figures, choose
 from tracking import CellRecord
 from workflows.config.tuner import LOGARITHMIC, SCHEDULE_PARAMETERS, TunerSettings
 from workflows.tuning.trials import (
+    LAST_STEP,
+    Direction,
     Fitted,
+    Report,
     StudyTrial,
     Tuning,
     development_metrics,
     importances,
+    pareto_numbers,
     run_trials,
     sampler_of,
 )
@@ -40,6 +44,8 @@ _FIRST: Final[dict[str, float]] = {
     "pseudo_count": Objective().pseudo_count,
     **{name: getattr(Schedule(), name) for name in SCHEDULE_PARAMETERS},
 }
+#: The metric of each cost.
+_COSTS: Final = {"moves": "opt/evaluations", "seconds": "opt/seconds"}
 #: Candidate solutions that the heat-bath search of a trial judges.
 _BUDGET: Final = 750_000
 
@@ -61,8 +67,11 @@ def study_scheme(tuning: Tuning) -> Fitted:
     """
     settings, method = tuning.settings, tuning.method
     rows, held_out = study_rows(tuning.table, settings=settings, seed=tuning.seed)
-    anneal_trial = _Annealer(rows, held_out, tuning.seed)
     aim = "dev/accuracy" if settings.prefer == "accuracy" else "dev/score"
+    aims: dict[str, Direction] = {aim: "maximize"}
+    if settings.cost is not None:
+        aims[_COSTS[settings.cost]] = "minimize"
+    anneal_trial = _Annealer(rows, held_out, tuning.seed, tuple(aims))
     space, n_trials = settings.space(method), settings.n_trials(method)
     first = {name: min(max(_FIRST[name], v[0]), v[-1]) for name, v in space.items()}
     trials: list[_Trial] = []
@@ -70,7 +79,7 @@ def study_scheme(tuning: Tuning) -> Fitted:
     for trial in run_trials(
         lambda trial: _suggest(trial, tuning, rows.n_rows),
         anneal_trial,
-        aims={aim: "maximize"},
+        aims=aims,
         trials=n_trials,
         window=settings.window,
         seed=tuning.seed,
@@ -78,26 +87,36 @@ def study_scheme(tuning: Tuning) -> Fitted:
         first=None if settings.sampler == "grid" else first,
         mapper=tuning.mapper,
         stored=tuning.stored,
+        pruner=settings.pruner,
     ):
         trials.append(replace(trial, found=None))
-        if best is None or trial.metrics[aim] > best.metrics[aim]:
+        if not trial.pruned and (best is None or trial.metrics[aim] > best.metrics[aim]):
             best = trial
         tuning.progress(len(trials) / n_trials)
     if best is None:
         raise ValueError("a study needs at least one trial")
+    # The search of a pruned trial is not whole.
+    whole = [trial for trial in trials if not trial.pruned]
     preference = settings.preference
-    chosen = trials[choose([trial.figures for trial in trials], preference)]
+    chosen = whole[choose([trial.figures for trial in whole], preference)]
     if preference.rule == "balance" and not preference.limited:
         # As above, except where several trials are alike.
-        chosen = max(trials, key=lambda trial: trial.metrics["dev/score"])
+        chosen = max(whole, key=lambda trial: trial.metrics["dev/score"])
     # Of the other trials, and of those of an earlier run, only the figures were kept: what they
     # found is found again.
     found = best.found if best.number == chosen.number else None
     found = found or anneal_trial(chosen)[1]
     # Nothing was searched for a repetition.
     repeated = {"opt/evaluations": 0.0}
+    # What a repetition would cost is what its parameters cost: that is what the front is of.
+    front = pareto_numbers(trials, aims) if len(aims) > 1 else ()
     records = tuple(
-        trial.record(aim, metrics=trial.metrics | (repeated if trial.repeats is not None else {}))
+        trial.record(
+            aim,
+            metrics=trial.metrics
+            | (repeated if trial.repeats is not None and len(aims) == 1 else {})
+            | ({"pareto": float(trial.number in front)} if len(aims) > 1 else {}),
+        )
         for trial in trials
     )
     return Fitted(
@@ -116,15 +135,28 @@ class _Annealer:
     rows: ProbabilityTable
     held_out: ProbabilityTable
     seed: int
+    aims: tuple[str, ...]
 
-    def __call__(self, trial: _Trial) -> tuple[dict[str, float], AnnealingResult]:
+    def __call__(
+        self, trial: _Trial, report: Report | None = None
+    ) -> tuple[dict[str, float], AnnealingResult]:
+        budget = trial.work["schedule"].budget
+
+        def behind(so_far: AnnealingResult) -> bool:
+            step = min(LAST_STEP, so_far.evaluations * LAST_STEP // budget)
+            return report is not None and report(step, self._figures(so_far)[self.aims[0]])
+
         found = anneal(
             self.rows.probs,
             self.rows.labels,
             **trial.work,
             seed=derive_seed(self.seed, "anneal", trial.number),
             classes=self.rows.classes,
+            stop=None if report is None else behind,
         )
+        return self._figures(found), found
+
+    def _figures(self, found: AnnealingResult) -> dict[str, float]:
         held_out, rows = self.held_out, self.rows
         development = Figures.from_predictions(
             held_out.labels,
@@ -135,13 +167,14 @@ class _Annealer:
         optimization = ClassificationMetrics.from_predictions(
             rows.labels, found.scheme.predict(rows.probs), rows.n_classes
         )
-        return {
+        figures = {
             **development_metrics(development),
             "opt/accuracy": optimization.accuracy,
             "opt/cobias": optimization.cobias,
             "opt/z": found.z,
             "opt/evaluations": float(found.evaluations),
-        }, found
+        }
+        return figures | ({"opt/seconds": found.seconds} if "opt/seconds" in self.aims else {})
 
 
 def study_rows(

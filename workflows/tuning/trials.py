@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.pruners import BasePruner, HyperbandPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, GPSampler, GridSampler, RandomSampler, TPESampler
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
 
@@ -35,12 +36,15 @@ from workflows.parallel import Mapper, in_process, one_thread
 __all__ = [
     "Direction",
     "Fitted",
+    "LAST_STEP",
+    "Report",
     "StoredStudy",
     "StudyTrial",
     "Tuning",
     "development_metrics",
     "fitted_at_once",
     "importances",
+    "pareto_numbers",
     "run_trials",
     "sampler_of",
 ]
@@ -59,9 +63,21 @@ _GOOD_SHARE: Final = 0.25
 #: has whichever run asks it, and its verdict.
 _CODE, _NUMBER, _VERDICT = "code", "number", "verdict"
 
+#: The step at which the search of a trial is whole; a pruner compares at 1/27, 1/9 and 1/3 of it.
+LAST_STEP: Final = 27
+_PRUNERS: Final[dict[str, Callable[[], BasePruner]]] = {
+    "successive-halving": lambda: SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
+    "hyperband": lambda: HyperbandPruner(
+        min_resource=1, max_resource=LAST_STEP, reduction_factor=3
+    ),
+}
+
 W = TypeVar("W")
 P = TypeVar("P")
-Judge: TypeAlias = "Callable[[StudyTrial[W, P]], tuple[dict[str, float], P | None]]"
+#: Tells a pruner the first objective at a step; true says that the trial is behind.
+Report: TypeAlias = Callable[[int, float], bool]
+#: With a pruner it is given a :data:`Report` too.
+Judge: TypeAlias = "Callable[..., tuple[dict[str, float], P | None]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +186,14 @@ class StudyTrial(Generic[W, P]):
         When that began, milliseconds since the epoch.
     repeats : int or None
         The earlier trial with the same parameters whose metrics these are.
+    pruned : bool
+        Whether a pruner ended it.
+    reports : dict of str to float
+        What a pruner was told, by step.
+    rungs : dict of str to float
+        What a pruner noted of it for later trials.
+    earlier : tuple of dict or None
+        With a pruner: `rungs` of the trials before it, None for those under way.
     """
 
     number: int
@@ -181,6 +205,10 @@ class StudyTrial(Generic[W, P]):
     seconds: float = 0.0
     started_ms: int = 0
     repeats: int | None = None
+    pruned: bool = False
+    reports: dict[str, float] = field(default_factory=dict)
+    rungs: dict[str, float] = field(default_factory=dict)
+    earlier: tuple[dict[str, float] | None, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -203,7 +231,7 @@ class StudyTrial(Generic[W, P]):
             number=self.number,
             params=self.params,
             metrics=self.metrics,
-            state="COMPLETE",
+            state="PRUNED" if self.pruned else "COMPLETE",
             seconds=self.seconds,
             started_ms=self.started_ms,
             value=self.metrics[aim],
@@ -291,33 +319,88 @@ def importances(trials: Sequence[StudyTrial[W, P]], aim: str) -> dict[str, float
     """
     if len(trials) < _FEWEST_TRIALS or len({trial.metrics[aim] for trial in trials}) == 1:
         return {}
-    study = optuna.create_study(direction="maximize")
-    study.add_trials(
-        optuna.create_trial(
-            params=trial.params, distributions=trial.distributions, value=trial.metrics[aim]
-        )
-        for trial in trials
-    )
+    study = _as_study(trials, {aim: "maximize"})
     drawn = trials[0].distributions
     evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
     shares = get_param_importances(study, evaluator=evaluator)
     return {name: float(share) for name, share in shares.items() if not drawn[name].single()}
 
 
+def pareto_numbers(
+    trials: Sequence[StudyTrial[W, P]], aims: Mapping[str, Direction]
+) -> frozenset[int]:
+    """Return the numbers of the trials on Optuna's Pareto front of some metrics."""
+    return frozenset(trials[best.number].number for best in _as_study(trials, aims).best_trials)
+
+
+def _as_study(trials: Sequence[StudyTrial[W, P]], aims: Mapping[str, Direction]) -> optuna.Study:
+    """Return a study in memory of trials that have been judged."""
+    study = optuna.create_study(directions=[*aims.values()])
+    study.add_trials(
+        optuna.create_trial(
+            params=trial.params,
+            distributions=trial.distributions,
+            values=[trial.metrics[name] for name in aims],
+        )
+        for trial in trials
+    )
+    return study
+
+
 @dataclass(frozen=True, slots=True)
 class _TimedJudge(Generic[W, P]):
     """Runs where the mapper puts it, and takes the time there."""
 
-    judge: Judge[W, P]
+    judge: Judge[P]
+    pruner: str
 
     @one_thread()
     def __call__(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
         if trial.metrics or trial.repeats is not None:
-            return trial
+            return replace(trial, earlier=())
         started_ms, clock = time.time_ns() // 1_000_000, time.perf_counter()
-        metrics, found = self.judge(trial)
-        seconds = time.perf_counter() - clock
-        return replace(trial, metrics=metrics, found=found, seconds=seconds, started_ms=started_ms)
+        halving = None if self.pruner == "none" else _Halving(self.pruner, trial)
+        metrics, found = self.judge(trial) if halving is None else self.judge(trial, halving)
+        judged = replace(
+            trial,
+            metrics=metrics,
+            found=found,
+            seconds=time.perf_counter() - clock,
+            started_ms=started_ms,
+            earlier=(),
+        )
+        return judged if halving is None else replace(judged, **halving.outcome)
+
+
+class _Halving:
+    """Optuna's pruner over a study in memory of what a trial may know: a :data:`Report`."""
+
+    def __init__(self, pruner: str, trial: StudyTrial[Any, Any]) -> None:
+        # Its name decides what Hyperband does with a trial of which number.
+        self._study = optuna.create_study(
+            study_name="trials", direction="maximize", pruner=_PRUNERS[pruner]()
+        )
+        for rungs in trial.earlier:
+            # Those under way keep the numbers right.
+            state = TrialState.FAIL if rungs is None else TrialState.PRUNED
+            self._study.add_trial(optuna.create_trial(state=state, system_attrs=rungs or {}))
+        self._trial = self._study.ask()
+        self._step, self._pruned = 0, False
+
+    def __call__(self, step: int, value: float) -> bool:
+        if not self._step < step < LAST_STEP:
+            return False
+        self._step = step
+        self._trial.report(value, step)
+        self._pruned = self._trial.should_prune()
+        return self._pruned
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        trial = self._study.trials[-1]
+        reports = {str(step): value for step, value in trial.intermediate_values.items()}
+        rungs = dict(trial.system_attrs)
+        return {"pruned": self._pruned, "reports": reports, "rungs": rungs}
 
 
 def sampler_of(
@@ -355,7 +438,7 @@ class _GridSampler(GridSampler):
 
 def run_trials(
     suggest: Callable[[BaseTrial], W],
-    judge: Judge[W, P],
+    judge: Judge[P],
     *,
     aims: Mapping[str, Direction],
     trials: int,
@@ -365,6 +448,7 @@ def run_trials(
     first: Mapping[str, Any] | None = None,
     mapper: Mapper = in_process,
     stored: StoredStudy | None = None,
+    pruner: str = "none",
 ) -> Iterator[StudyTrial[W, P]]:
     """Let Optuna suggest trials, have them judged, and yield them in order.
 
@@ -395,6 +479,8 @@ def run_trials(
     stored : StoredStudy, optional
         Where the study is kept, by default in memory. Trials that an earlier run finished there
         are not judged again.
+    pruner : "none", "successive-halving" or "hyperband"
+        Trial ``n`` is compared with trials ``0`` to ``n - window`` alone, for the same reason.
 
     Yields
     ------
@@ -418,9 +504,10 @@ def run_trials(
             sampler or sampler_of("tpe"),
             first,
             _earlier_trials(study),
+            pruner != "none",
         )
         yield from running.finished_earlier()
-        for trial in mapper(_TimedJudge(judge), running.asked_trials(), ahead=window):
+        for trial in mapper(_TimedJudge(judge, pruner), running.asked_trials(), ahead=window):
             yield running.end(trial)
         running.tell(trials)
 
@@ -438,6 +525,7 @@ class _RunningStudy(Generic[W, P]):
     sampler: Callable[[int], BaseSampler]
     first: Mapping[str, Any] | None
     earlier: dict[int, FrozenTrial]
+    prunes: bool
     done: list[StudyTrial[W, P]] = field(default_factory=list)
     asked: dict[int, optuna.Trial] = field(default_factory=dict)
     #: The first trial of each set of parameters.
@@ -447,7 +535,7 @@ class _RunningStudy(Generic[W, P]):
         """Yield the first trials, as far as an earlier run told them all."""
         for number in range(self.trials):
             whole = self.earlier.get(number)
-            if whole is None or whole.state is not TrialState.COMPLETE:
+            if whole is None or not whole.state.is_finished() or whole.state is TrialState.FAIL:
                 return
             trial = self._begun(number, whole, whole.user_attrs[_VERDICT])
             yield self._ended(trial)
@@ -465,6 +553,10 @@ class _RunningStudy(Generic[W, P]):
                 self.study.enqueue_trial(dict(params))
             self.asked[number] = asked = self.study.ask()
             trial = self._begun(number, asked, again.user_attrs.get(_VERDICT) if again else None)
+            if self.prunes:
+                told = max(0, number - self.window + 1)
+                known = [each.rungs for each in self.done[:told]]
+                trial = replace(trial, earlier=(*known, *[None] * (number - told)))
             # Only now, when it has all its parameters, is it one that can be put in line.
             asked.set_user_attr(_NUMBER, number)
             yield trial
@@ -472,15 +564,22 @@ class _RunningStudy(Generic[W, P]):
     def end(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
         """Keep the verdict of a judged trial and return it."""
         trial = self._ended(trial)
-        verdict = {"metrics": trial.metrics, "seconds": trial.seconds}
+        verdict: dict[str, Any] = {"metrics": trial.metrics, "seconds": trial.seconds}
+        if self.prunes:
+            verdict |= {"pruned": trial.pruned, "reports": trial.reports, "rungs": trial.rungs}
         self.asked[trial.number].set_user_attr(_VERDICT, verdict)
         return trial
 
     def tell(self, before: int) -> None:
         """Tell the study the verdicts of all trials before this one."""
         for number in sorted(number for number in self.asked if number < before):
-            values = [self.done[number].metrics[name] for name in self.aims]
-            self.study.tell(self.asked.pop(number), values)
+            done, asked = self.done[number], self.asked.pop(number)
+            for step, value in done.reports.items():
+                asked.report(value, int(step))
+            if done.pruned:
+                self.study.tell(asked, state=TrialState.PRUNED)
+            else:
+                self.study.tell(asked, [done.metrics[name] for name in self.aims])
 
     def _begun(
         self, number: int, trial: optuna.Trial | FrozenTrial, verdict: Mapping[str, Any] | None
@@ -502,7 +601,10 @@ class _RunningStudy(Generic[W, P]):
 
     def _ended(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
         if trial.repeats is not None:
-            trial = replace(trial, metrics=self.done[trial.repeats].metrics)
+            first = self.done[trial.repeats]
+            trial = replace(
+                trial, metrics=first.metrics, pruned=first.pruned, reports=first.reports
+            )
         # What was found is the caller's to keep; the numbers are enough to go on.
         self.done.append(replace(trial, found=None))
         return trial

@@ -16,6 +16,7 @@ from dcs.errors import InvalidInputError, SchemeError
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
+from tracking.records import TrialRecord
 from tracking.results.figures import (
     cell_figures,
     class_accuracy_figure,
@@ -29,6 +30,7 @@ from tracking.results.figures.cells import class_histograms
 from tracking.results.figures.sweeps import (
     ablation_figure,
     class_group_figure,
+    cost_figure,
     importance_figure,
     slice_figure,
     time_figure,
@@ -47,6 +49,30 @@ def test_panels_come_in_the_order_of_the_records() -> None:
     assert all("5-shot" in text for text in titles), "not the largest number of shots"
     assert "accuracy 60 → 80" in titles[0]
     assert "World" in _texts(figure)
+
+
+def test_a_front_of_costs_joins_the_trials_that_were_recorded_on_it() -> None:
+    trials = tuple(
+        TrialRecord(
+            number=i,
+            params={},
+            metrics={"opt/evaluations": 10.0 * (i + 1), "pareto": float(i != 2)},
+            state="COMPLETE",
+            seconds=0.1,
+            started_ms=0,
+            value=value,
+        )
+        for i, value in enumerate((0.1, 0.3, 0.2, 0.4))
+    )
+    who = make_cell().identity | {"tuner": {"cost": "moves"}}
+    figure = cost_figure([replace(make_cell(), identity=who, trials=trials), make_cell(1)])
+    (panel,) = figure.axes
+    (line,) = panel.lines
+    assert line.get_xdata() == pytest.approx([10, 20, 40])
+    assert line.get_ydata() == pytest.approx([10, 30, 40])
+    assert len(panel.collections[0].get_offsets()) == 4
+    with pytest.raises(InvalidInputError):
+        cost_figure([make_cell()])
 
 
 def test_a_class_without_rows_is_left_out() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
@@ -143,6 +144,52 @@ def test_a_study_tunes_what_its_search_heeds(search, drawn):
     terms = {"weight_scale", "beta", "tau", "error_weight", "pseudo_count"}
     assert {*fitted.trials[0].params} == terms | drawn
     assert all(1.0 <= trial.params.get("lambda2", 1.0) <= 3.0 for trial in fitted.trials)
+
+
+@pytest.mark.parametrize("search", ["metropolis", "heat-bath"])
+def test_the_front_of_score_and_cost_is_what_no_trial_beats_in_both(search):
+    fitted = _studied(search=search, cost="moves", trials=8)
+    points = [(-trial.value, trial.metrics["opt/evaluations"]) for trial in fitted.trials]
+    for trial, own in zip(fitted.trials, points, strict=True):
+        beaten = any(other != own and np.all(np.less_equal(other, own)) for other in points)
+        assert trial.metrics["pareto"] == (not beaten)
+    assert "pareto" not in _studied().trials[0].metrics
+
+
+def test_a_pruned_trial_is_shorter_and_is_not_chosen():
+    settings = {"trials": 12, "budget": 40_000}
+    whole = _studied(**settings)
+    fitted = _studied(pruner="successive-halving", **settings)
+    pruned = [trial for trial in fitted.trials if trial.state == "PRUNED"]
+    assert pruned and fitted.best not in pruned
+    for trial in pruned:
+        assert trial.metrics["opt/evaluations"] < 0.5 * settings["budget"]
+    for trial, other in zip(fitted.trials, whole.trials, strict=True):
+        if trial.state == "COMPLETE" and trial.params == other.params:
+            assert trial.metrics == other.metrics
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"protocol": "cross-validation", "cost": "moves"},
+        {"protocol": "cross-validation", "pruner": "hyperband"},
+        {"protocol": "study", "pruner": "hyperband", "cost": "moves"},
+        {"protocol": "study", "pruner": "hyperband", "search": "metropolis"},
+        {"protocol": "study", "pruner": "hyperband", "restarts": 1},
+    ],
+)
+def test_objectives_and_pruners_that_do_not_go_together(refused):
+    with pytest.raises(ValidationError):
+        TunerSettings(**refused)
+    several = {"protocol": "study", "pruner": "hyperband", "search": "metropolis", "restarts": 3}
+    assert TunerSettings(**several).pruner == "hyperband"
+
+
+def test_what_is_not_used_does_not_name_a_cell():
+    assert not {"cost", "pruner"} & set(TunerSettings().model_dump())
+    named = TunerSettings(protocol="study", cost="moves").model_dump()
+    assert TunerSettings(**named).cost == "moves"
 
 
 def test_the_grid_of_the_published_baseline_is_recorded():

@@ -145,6 +145,46 @@ def test_every_sampler_is_its_seeds_alone(name):
         assert len(combinations) == 12 and {params["x"] for params in first} == {*space["x"]}
 
 
+def _judge_in_steps(trial: StudyTrial, report) -> tuple[dict[str, float], str]:
+    metrics, found = _judge(trial)
+    for step in range(1, 28):
+        value = metrics["value"] - 10 / step
+        if report(step, value):
+            break
+    return metrics | {"value": value}, found
+
+
+@pytest.mark.parametrize("pruner", ["successive-halving", "hyperband"])
+def test_a_pruner_ends_the_same_trials_wherever_they_are_judged(stored, cluster, pruner):
+    settings = {"pruner": pruner, "trials": 14}
+    alone = _trials(_judge_in_steps, **settings)
+    pruned = {trial.number for trial in alone if trial.pruned}
+    whole = [trial for trial in alone if not trial.pruned]
+    assert pruned and whole
+    assert max(alone, key=lambda trial: _judge(trial)[0]["value"]) in whole
+    assert all(max(map(int, trial.reports)) < 26 for trial in alone if trial.pruned)
+
+    def result(trials: list[StudyTrial]) -> list[tuple]:
+        return [(t.number, t.params, t.metrics, t.pruned, t.reports, t.rungs) for t in trials]
+
+    spread = _trials(_judge_in_steps, mapper=ray_mapper(width=3), **settings)
+    assert result(spread) == result(alone)
+    left = [4]
+
+    def dying(trial: StudyTrial, report) -> tuple[dict[str, float], str]:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return _judge_in_steps(trial, report)
+
+    for lives in (4, 1, 3, 100):
+        left[0] = lives
+        with suppress(Killed):
+            kept = _trials(dying, stored=stored, **settings)
+    assert result(kept) == result(alone)
+    assert _states(stored).count("PRUNED") == len(pruned)
+
+
 def test_first_parameters_come_first():
     first, *_ = _trials(trials=3, first={"x": 0.25, "k": 4})
     assert first.params == {"x": 0.25, "k": 4}

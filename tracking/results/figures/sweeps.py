@@ -30,6 +30,7 @@ __all__ = [
     "ablation_figure",
     "class_accuracy_figure",
     "class_group_figure",
+    "cost_figure",
     "importance_figure",
     "overview_figures",
     "slice_figure",
@@ -45,6 +46,11 @@ ABLATION = "ablation"
 _MOST_GROUPS = 6
 _LEVELS = {"dnip": "class level only", "furud": "sample level only", "dcs": "both levels"}
 _NAMES = {"accuracy": "accuracy", "cobias": "COBias"}
+#: Metrics of the second objective of a study, and what their axes are called.
+_COSTS = {
+    "moves": ("opt/evaluations", "candidate solutions judged"),
+    "seconds": ("opt/seconds", "seconds of annealing"),
+}
 _BEATEN = "#f4f6f8"
 #: More dots are a picture, and no longer lines to edit.
 _MOST_DOTS = 2000
@@ -402,6 +408,41 @@ def importance_figure(records: Iterable[CellRecord]) -> Figure:
 
 
 @style.styled
+def cost_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw score against cost of the trials of studies with both objectives, a panel per cell.
+
+    A line joins Optuna's Pareto front, as the study recorded it in the metric ``pareto``.
+
+    Raises
+    ------
+    InvalidInputError
+        No finished cell had such a study.
+    """
+    cells = [
+        c for c in frames.main_finished(records) if any("pareto" in t.metrics for t in c.trials)
+    ]
+    if not cells:
+        raise InvalidInputError("no finished cell has a study with a second objective")
+    figure, panels = style.grid_of(len(cells), width=3.2, height=2.6)
+    looks = style.looks(cell.identity["method"] for cell in cells)
+    for panel, cell in zip(panels, cells, strict=True):
+        metric, title = _COSTS[cell.identity["tuner"]["cost"]]
+        points = sorted(
+            (trial.metrics[metric], 100 * score, trial.metrics["pareto"])
+            for trial in cell.trials
+            if (score := frames.trial_score(trial)) is not None
+        )
+        color = looks[cell.identity["method"]].color
+        panel.scatter(*np.transpose(points)[:2], s=13, color=style.LIGHT, edgecolor=style.GREY)
+        front = np.transpose([point for point in points if point[2]])
+        panel.plot(front[0], front[1], marker="o", markersize=4, color=color, label="Pareto front")
+        panel.set(xscale="log", xlabel=title, ylabel="score, points")
+        panel.set_title(frames.name_of(cell.identity, "method", "task", "shots", "seed"))
+    style.legend(figure)
+    return figure
+
+
+@style.styled
 def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
     """Draw what each value of each hyperparameter reached, a panel per hyperparameter.
 
@@ -491,6 +532,11 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     "importances": (
         "How much of what trials reached each hyperparameter explains, mean over cells",
         importance_figure,
+    ),
+    "costs": (
+        "Score on development rows against what a trial cost; the line joins Optuna's Pareto "
+        "front",
+        cost_figure,
     ),
     "slices": (
         "What each value of each hyperparameter of DCS reached, a dot per trial, the later the "

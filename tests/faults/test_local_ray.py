@@ -1,0 +1,30 @@
+"""A Ray of this machine that dies under its driver: one line, no failed cell, and it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from .processes import descendants, done, end, find_worker, start_dcs, title, wait_for
+from .sweeps import check_complete, kept, sweep_command
+
+
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
+def test_a_local_ray_that_dies_ends_the_sweep_with_one_line(undisturbed, scored, part):
+    arguments = sweep_command(None, scored)
+    process = start_dcs(*arguments)
+    wait_for(lambda: find_worker(process.pid, "run_cell"), "work")
+    below = descendants(process.pid)
+    victim = next(pid for pid in below if Path(title(pid).partition(" ")[0]).name == part)
+    os.kill(victim, signal.SIGKILL)
+    code, _, err = end(process)
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("dcs: ")]
+    assert part in line and "same command" in line
+    assert {record.status for record in kept(scored)} <= {"FINISHED"}
+
+    done(*arguments)
+    check_complete(scored, undisturbed[1])
