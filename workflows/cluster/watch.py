@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -123,7 +124,8 @@ def check_processes() -> None:
     # Ray has no public name for this.
     from ray._private.worker import _global_node as node
 
-    for name, _ in node.dead_processes() if node is not None else ():
+    dead: list[tuple[str, Any]] = [] if node is None else node.dead_processes()
+    for name, _ in dead:
         if name in ("gcs_server", "raylet"):
             raise gone(f"its {name} on this machine has died")
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -77,7 +77,9 @@ P = TypeVar("P")
 #: Tells a pruner the first objective at a step; true says that the trial is behind.
 Report: TypeAlias = Callable[[int, float], bool]
 #: With a pruner it is given a :data:`Report` too.
-Judge: TypeAlias = "Callable[..., tuple[dict[str, float], P | None]]"
+Judge: TypeAlias = (
+    "Callable[Concatenate[StudyTrial[W, P], ...], tuple[dict[str, float], P | None]]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +353,7 @@ def _as_study(trials: Sequence[StudyTrial[W, P]], aims: Mapping[str, Direction])
 class _TimedJudge(Generic[W, P]):
     """Runs where the mapper puts it, and takes the time there."""
 
-    judge: Judge[P]
+    judge: Judge[W, P]
     pruner: str
 
     @one_thread()
@@ -438,7 +440,7 @@ class _GridSampler(GridSampler):
 
 def run_trials(
     suggest: Callable[[BaseTrial], W],
-    judge: Judge[P],
+    judge: Judge[W, P],
     *,
     aims: Mapping[str, Direction],
     trials: int,

@@ -433,7 +433,8 @@ def cost_figure(records: Iterable[CellRecord]) -> Figure:
             if (score := frames.trial_score(trial)) is not None
         )
         color = looks[cell.identity["method"]].color
-        panel.scatter(*np.transpose(points)[:2], s=13, color=style.LIGHT, edgecolor=style.GREY)
+        costs, scores, _ = np.transpose(points)
+        panel.scatter(costs, scores, s=13, color=style.LIGHT, edgecolor=style.GREY)
         front = np.transpose([point for point in points if point[2]])
         panel.plot(front[0], front[1], marker="o", markersize=4, color=color, label="Pareto front")
         panel.set(xscale="log", xlabel=title, ylabel="score, points")
