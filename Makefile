@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 VLLM := .venv-vllm
+GPU := .venv-gpu
 PACKAGE := .venv-package
 MINIMUM := .venv-minimum
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo docs package check audit clean
-.PHONY: test test-slow test-browser test-faults test-vllm test-minimum
+.PHONY: test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -54,6 +55,24 @@ $(VLLM)/.installed: constraints.txt
 test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vllm
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=. \
 		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scoring/test_vllm.py \
+		tests/workflows/cluster/test_scoring_vllm.py
+
+# The official vLLM, with the torch that it wants.
+$(GPU)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(GPU)
+	$(GPU)/bin/python $(PIP) --editable '.[vllm]' hypothesis pytest
+	@touch $@
+
+test-gpu:  ## pass the tests of both engines on an NVIDIA GPU, in .venv-gpu; skipped without one
+	@if nvidia-smi --list-gpus 2>/dev/null; then $(MAKE) --no-print-directory on-gpu; \
+	else echo "test-gpu: skipped, nvidia-smi finds no NVIDIA GPU on this machine"; fi
+
+# Each in a process of its own: vLLM keeps the card until its process ends.
+on-gpu: $(GPU)/.installed
+	$(GPU)/bin/python -m pytest -m gpu -W ignore tests/dcs/scoring/test_gpu.py
+	VLLM_ENABLE_V1_MULTIPROCESSING=0 $(GPU)/bin/python -m pytest -m vllm -W ignore \
+		tests/dcs/scoring/test_vllm.py
+	VLLM_ENABLE_V1_MULTIPROCESSING=0 PYTHONPATH=. $(GPU)/bin/python -m pytest -m vllm -W ignore \
 		tests/workflows/cluster/test_scoring_vllm.py
 
 docs: $(INSTALLED)  ## make the API reference in docs/reference

@@ -1,7 +1,8 @@
 """Prompts scored per second, against the way the paper's figures were made.
 
     python benchmarks/scoring.py                          # tiny_lm, here
-    python benchmarks/scoring.py --model llama2-7b        # random weights of that shape, on a GPU
+    python benchmarks/scoring.py --gpu                    # random weights of a 7B shape, and vLLM;
+                                                          # skipped where there is no GPU
     python benchmarks/scoring.py --vllm                   # vLLM too, where it is installed
 
 The published way generates one token for a padded batch, then runs the whole padded batch a
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
+import importlib.util
 import json
 import os
 import platform
@@ -30,6 +33,7 @@ from dcs.scoring.transformers import TransformersScorer
 
 # hidden size, intermediate size, layers, heads, key-value heads
 SHAPES = {
+    "llama-1b": (2048, 5632, 22, 32, 4),
     "llama2-7b": (4096, 11008, 32, 32, 32),
     "llama2-13b": (5120, 13824, 40, 40, 40),
     "llama2-toy": (64, 172, 2, 2, 2),  # to try the rest out where there is no GPU
@@ -107,8 +111,8 @@ def seconds(work: Callable[[], Any], repeats: int, synchronise: Callable[[], Non
     return statistics.median(times)
 
 
-def operations(model: Any, tokens: int, outputs: int) -> float:
-    """Return the operations of the matrix products: two per weight and token.
+def operations(model: Any) -> tuple[float, float]:
+    """Return the operations of the matrix products per token, and per output: two per weight.
 
     Embeddings are looked up, not multiplied; attention over the context comes on top.
     """
@@ -116,13 +120,14 @@ def operations(model: Any, tokens: int, outputs: int) -> float:
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     output = model.get_output_embeddings().weight.numel()
     layers = sum(p.numel() for p in model.parameters()) - embedding - (0 if tied else output)
-    return 2.0 * (layers * tokens + output * outputs)
+    return 2.0 * layers, 2.0 * output
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prompts scored per second.")
     parser.add_argument("--peak", type=float, help="matrix peak in TFLOP/s, where not known")
-    parser.add_argument("--model", default="tiny_lm", help=f"a model, or {', '.join(SHAPES)}")
+    parser.add_argument("--gpu", action="store_true", help="only on a GPU: llama2-7b, and vLLM")
+    parser.add_argument("--model", help=f"a model, or {', '.join(SHAPES)}; default tiny_lm")
     parser.add_argument("--task", default="helpdesk")
     parser.add_argument("--data")
     parser.add_argument("--shots", default="N")
@@ -141,6 +146,10 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.startswith("cuda")
+    if options.gpu and not on_gpu:
+        print("skipped: torch finds no GPU on this machine")
+        return
+    options.model = options.model or ("llama2-7b" if options.gpu else "tiny_lm")
     task = get_task(options.task, options.data)
     shown = select_demonstrations(task, parse_shots(options.shots), seed=0)
     prefix = render_prefix(task, shown)
@@ -151,7 +160,7 @@ def main() -> None:
     scorer = TransformersScorer.from_model(model, tokenizer, name=options.model)
     lengths = [len(ids) for ids in tokenizer(prompts)["input_ids"]]
     shared = len(tokenizer(prefix)["input_ids"]) - 1
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters, weights = sum(p.numel() for p in model.parameters()), operations(model)
     synchronise = torch.cuda.synchronize if on_gpu else (lambda: None)
     peak = None
     where = cpu_name()
@@ -180,21 +189,6 @@ def main() -> None:
             len(prompts),
         ),
     }
-    if options.vllm:
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-        name = options.model
-        if name in SHAPES:
-            name = tempfile.mkdtemp(prefix=f"{name}-")
-            model.save_pretrained(name)
-            tokenizer.save_pretrained(name)
-        engine = load_scorer(name, engine="vllm", max_length=4096)
-        engine.score(prefix, queries[:8], task.label_words)
-        ways["dcs, vllm"] = (
-            lambda: engine.score(prefix, queries, task.label_words),
-            run_tokens,
-            len(prompts),
-        )
     results: dict[str, Any] = {
         "machine": f"{where}, {os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads",
         "torch": torch.__version__,
@@ -206,24 +200,55 @@ def main() -> None:
         "largest_difference": difference,
     }
     print(json.dumps(results, indent=1))
-    base = None
-    for name, (work, tokens, outputs) in ways.items():
+
+    def measure(name: str, work: Callable[[], Any], tokens: int, outputs: int) -> None:
         taken = seconds(work, options.repeats, synchronise)
         rate = len(prompts) / taken
-        base = base or rate
+        base = results.get("published way", {"prompts_per_second": rate})["prompts_per_second"]
         figures = {
             "prompts_per_second": rate,
             "prompt_tokens_per_second": sum(lengths) / taken,
             "times_the_published_way": rate / base,
         }
         if peak:
-            figures["share_of_peak"] = operations(model, tokens, outputs) / taken / (peak * 1e12)
+            done = weights[0] * tokens + weights[1] * outputs
+            figures["share_of_peak"] = done / taken / (peak * 1e12)
         results[name] = figures
         shares = f", {100 * figures['share_of_peak']:.0f} % of the matrix peak" if peak else ""
         print(
             f"{name:24s} {rate:9.1f} prompts/s {figures['prompt_tokens_per_second']:11.0f} "
             f"tokens/s {rate / base:6.2f}x{shares}"
         )
+
+    for name, way in ways.items():
+        measure(name, *way)
+    if options.vllm or (options.gpu and importlib.util.find_spec("vllm")):
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        name, expected = options.model, ours()
+        with tempfile.TemporaryDirectory() as folder:
+            if name in SHAPES:
+                name = folder
+                model.save_pretrained(name)
+                tokenizer.save_pretrained(name)
+            # A card holds large weights once.
+            scorer.close()
+            del model
+            ways.clear()
+            gc.collect()
+            if on_gpu:
+                torch.cuda.empty_cache()
+            engine = load_scorer(name, engine="vllm", max_length=4096)
+
+        def vllm() -> np.ndarray[Any, Any]:
+            # Of the run before it would have all prompts, not what they share alone.
+            engine._engine.reset_prefix_cache()
+            return engine.score(prefix, queries, task.label_words)
+
+        results["vllm_difference"] = float(np.abs(vllm() - expected).max())
+        measure("dcs, vllm", vllm, run_tokens, len(prompts))
+    elif options.gpu:
+        print("dcs, vllm: skipped, vllm is not installed")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

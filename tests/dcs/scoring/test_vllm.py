@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,8 @@ from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContract
 from tests.servers import free_port, running
+
+HAS_GPU = shutil.which("nvidia-smi") is not None
 
 
 def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +46,8 @@ def engine() -> Iterator[VLLMScorer]:
     pytest.importorskip("vllm")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    scorer = VLLMScorer("tiny_lm")
+    # What is compared is computed in float32, and a part of a GPU is enough.
+    scorer = VLLMScorer("tiny_lm", dtype="float32", memory=0.3 if HAS_GPU else None)
     yield scorer
     scorer.close()
     with pytest.raises(ScoringError, match="closed"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,10 @@ from workflows.tables import ProbabilityStore
 
 pytestmark = pytest.mark.vllm
 
-SCORING = ScoringSettings(engine="vllm", max_length=1024)
+HAS_GPU = shutil.which("nvidia-smi") is not None
+SCORING = ScoringSettings(
+    engine="vllm", max_length=1024, dtype="float32", memory=0.3 if HAS_GPU else None
+)
 REQUEST = TableRequest(
     model="tiny_lm", task="reviews", shots="N", seed=0, limit=60, scoring=SCORING
 )
@@ -45,7 +51,8 @@ def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
     assert vllm.__version__.partition("+")[0] in SCORING.identity("tiny_lm")["versions"]["vllm"]
     assert note.digests == ProbabilityStore(store).digests(key)
 
-    plain = ScoringActor("tiny_lm", tmp_path / "plain" / "probabilities", 0)
+    on_cpu = ScoringSettings(device="cpu")
+    plain = ScoringActor("tiny_lm", tmp_path / "plain" / "probabilities", 0, on_cpu)
     expected, _ = plain.generate(REQUEST, key)
     for split, table in tables.items():
         assert table.ids == expected[split].ids
@@ -53,9 +60,23 @@ def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
 
     del actor
     deadline = time.monotonic() + 60
-    while cluster.available_resources().get("GPU", 0) < 1 and time.monotonic() < deadline:
+    while not is_given_back(cluster) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert cluster.available_resources()["GPU"] == 1
+    assert is_given_back(cluster)
+
+
+def is_given_back(cluster) -> bool:
+    """Whether Ray has its GPU again, and no process of ours is left on a real one."""
+    used = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+    pids = subprocess.run(used, capture_output=True, text=True, check=True) if HAS_GPU else None
+    left = [] if pids is None else [pid for pid in pids.stdout.split() if is_ours(int(pid))]
+    return cluster.available_resources().get("GPU", 0) == 1 and not left
+
+
+def is_ours(pid: int) -> bool:
+    with suppress(OSError):
+        return "ScoringActor" in Path(f"/proc/{pid}/cmdline").read_text()
+    return False
 
 
 def test_the_key_names_the_engine_installed(monkeypatch: pytest.MonkeyPatch):
