@@ -11,7 +11,7 @@ from workflows.config.sweep import SweepConfig, TunerSettings, load_config
 from workflows.config.sweep import packaged_config as packaged
 from workflows.plan import plan_sweep
 
-STUDY = TunerSettings(protocol="study", trials=30, search="metropolis")
+STUDY = TunerSettings(protocol="study", trials=30, search="metropolis", prefer="balance")
 NAMES = sorted(path.stem for path in packaged("quickstart").parent.glob("*.yaml"))
 
 
