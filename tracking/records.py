@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator
@@ -216,6 +217,17 @@ class CellRecord:
             name: [None if isinstance(v, float) and math.isnan(v) else v for v in column]
             for name, column in table.items()
         }
+
+    @property
+    def who(self) -> dict[str, Any]:
+        """What tells a cell in tables: model, task, shots, seed, method; a task's own name."""
+        names = ("model", "task", "shots", "seed", "method")
+        own = {name: self.identity.get(name) for name in names}
+        if str(own["task"]).endswith((".yaml", ".yml")):
+            # The path of a file: its probabilities know what the file calls the task.
+            tables = self.provenance.get("tables", {})
+            own["task"] = tables.get("test", {}).get("task") or Path(own["task"]).stem
+        return own
 
     @property
     def finished(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -30,6 +31,36 @@ SETTING_TAGS: Final = (OBJECTIVE, OPTIMIZATION_SIZE)
 PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"
 LOGGED_ARTIFACTS: Final = "mlflow.loggedArtifacts"
+
+#: The share key of the view of an experiment that links open.
+VIEW: Final = "cells"
+#: What an experiment has from the start: opened as one of classical learning, how to look at it,
+#: and that view: the cells alone, with the columns that tell them apart.
+EXPERIMENT_TAGS: Final = {
+    "mlflow.experimentKind": "custom_model_development",
+    NOTE: (
+        "A sweep of `dcs`: a run of the whole, and in it a run for each cell (one method on one "
+        "table of class probabilities), and in that the best trials of its study.\n\n"
+        f"- Cells alone: search for ``tags.`{KIND}` = '{KIND_CELL}'``; trials: "
+        f"``tags.`{KIND}` = '{KIND_TRIAL}'``.\n"
+        "- `test/accuracy` and `test/cobias` are fractions of the test rows; "
+        "`uncorrected/test/...` the same before correction. Less COBias is fairer.\n"
+        "- The run of the whole has the leaderboard, tables, figures and the report; a cell has "
+        "its scheme, in words in its description."
+    ),
+    f"mlflow.sharedViewState.{VIEW}": json.dumps(
+        {
+            "searchFilter": f"tags.`{KIND}` = '{KIND_CELL}'",
+            # By the time of their start MLflow would fold the cells away under the sweep.
+            "orderByKey": "metrics.`test/cobias`",
+            "orderByAsc": True,
+            "selectedColumns": [
+                *(f"metrics.`test/{name}`" for name in ("accuracy", "cobias", "weakest_class")),
+                *(f"tags.`dcs.{name}`" for name in ("method", "task", "shots", "seed")),
+            ],
+        }
+    ),
+}
 
 CELL_FILE: Final = "cell.json"
 SCHEME_FILE: Final = "scheme.json"

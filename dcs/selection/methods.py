@@ -180,7 +180,9 @@ def _memberships(weight_scale: int) -> CorrectionSet:
 
 #: The methods of the paper, in the order in which tables list them.
 METHODS: Final = (
-    Method("icl", "ICL", "In-context learning as it is: the probabilities are not corrected."),
+    Method(
+        "icl", "uncorrected", "The probabilities as they are; of prompts, in-context learning."
+    ),
     Method(
         "dnip",
         "DNIP",

@@ -20,12 +20,15 @@ RowKind = Literal["measured", "paper", "difference"]
 KINDS: Final[tuple[RowKind, ...]] = ("measured", "paper", "difference")
 
 _PAPER_NOTE: Final = (
-    "Rows marked 'paper' are the published figures, 'difference' is ours minus theirs, in points."
+    "Rows marked 'paper' are the published figures, 'difference' is ours minus theirs, in points; "
+    "uncorrected is called ICL there."
 )
 _DAGGER_NOTE: Final = "† The paper chose its schemes by accuracy on development rows, ours not."
 
 #: A table of more columns is set to the width of the page.
 _WIDE = 8
+#: What a spreadsheet takes for the beginning of a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -139,8 +142,8 @@ class ResultTable:
         return latex
 
     def to_csv(self) -> str:
-        """Return the tidy numbers as CSV."""
-        text: str = self.frame.to_csv(index=False, lineterminator="\n")
+        """Return the tidy numbers as CSV, in which a spreadsheet finds no formulas."""
+        text: str = self.frame.map(_inert).to_csv(index=False, lineterminator="\n")
         return text
 
     def to_mlflow_json(self) -> str:
@@ -196,6 +199,10 @@ def to_mlflow_json(frame: pd.DataFrame) -> str:
     plain = frame.astype(object).where(frame.notna(), None)
     rows = [[_json_value(value) for value in row] for row in plain.to_numpy().tolist()]
     return json.dumps({"columns": list(map(str, plain)), "data": rows}, allow_nan=False)
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _json_value(value: Any) -> Any:

@@ -85,10 +85,10 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         sets the cell apart from the main ones, and each setting in which cells differ under its
         own name; ``objective``, its label, and ``terms``, those of its terms that have weight;
         ``as_paper``, whether the paper chooses so; the metrics under their names, with the ends
-        of 95 % intervals and the p-value of the test against ICL (NaN for ICL itself), moves and
-        seconds of the annealing run as ``opt/evaluations`` and ``opt/seconds``; ``temperatures``,
-        its outer loops; ``tuning_seconds``, the time of all that was tried; ``classes``, ``rows``
-        and ``search_space``, the size of the search. Fractions, not percent; NaN where a record
+        of 95 % intervals and the p-value of the test against uncorrected (NaN for that method
+        itself), moves and seconds of the annealing run as ``opt/evaluations`` and
+        ``opt/seconds``; ``temperatures``, its outer loops; ``tuning_seconds``, the time of
+        all that was tried; ``classes``, ``rows`` and ``search_space``, the size of the search. Fractions, not percent; NaN where a record
         does not say.
     """
     cells = finished_cells(records)
@@ -111,7 +111,7 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
 
     frame = _tidy(cells, lambda cell: [row(cell)], ("objective", "terms", "as_paper"), _NUMBERS)
     for measure in MEASURES:
-        # ICL is what the others are compared with.
+        # Uncorrected is what the others are compared with.
         frame.loc[frame["method"] == "icl", f"test/{measure}_p"] = math.nan
     return frame
 
@@ -209,8 +209,7 @@ def _tidy(
     axes = axes_of(cells)
     rows: list[Mapping[str, Any]] = []
     for cell in cells:
-        who = {name: cell.identity.get(name) for name in IDENTITY_TAGS}
-        about = {"key": cell.key, **who, "setting": setting(cell, axes)}
+        about = {"key": cell.key, **cell.who, "setting": setting(cell, axes)}
         rows += [{**about, **row} for row in rows_of(cell)]
     known = dict.fromkeys((*_CELL, *texts, *numbers))
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
@@ -223,8 +222,8 @@ def _tidy(
 #: A change of which chance is less likely than this is marked.
 _SIGNIFICANT: Final = 0.05
 
-P_VALUES: Final = "p: paired test against ICL on the same rows."
-STARS: Final = f"* differs from ICL on the same rows (paired test, p < {_SIGNIFICANT})."
+P_VALUES: Final = "p: paired test against uncorrected on the same rows."
+STARS: Final = f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +237,8 @@ class Estimate:
     low, high : float
         95 % interval of a single seed; NaN for several.
     p : float
-        How likely chance makes such a change from ICL on the same rows, of a single seed; NaN for
-        several. Not known of what earlier versions recorded, as the interval is not.
+        How likely chance makes such a change from uncorrected on the same rows, of a single
+        seed; NaN for several. Not known of what earlier versions recorded, as the interval is not.
     """
 
     mean: float
@@ -271,7 +270,7 @@ class Estimate:
         return self.std, self.std
 
     def marked(self) -> str:
-        """Return it in percent, with a star if chance hardly makes such a change from ICL."""
+        """Return it in percent, with a star if chance hardly makes such a change."""
         return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
 
     def percent(self, *, coarse: bool = False, padded: bool = False) -> str:
@@ -295,8 +294,8 @@ def estimates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     pandas.DataFrame
         The columns `by`, ``seeds`` (number of cells), then `MEASURE_COLUMNS`: of several seeds
         mean and sample standard deviation, of one seed its 95 % interval and p-value; then
-        ``accuracy_change`` and ``cobias_change``, the mean change from ICL, and ``as_paper``,
-        whether all cells were chosen as in the paper.
+        ``accuracy_change`` and ``cobias_change``, the mean change from uncorrected, and
+        ``as_paper``, whether all cells were chosen as in the paper.
     """
     result, groups = grouped(frame, by)
     result["seeds"] = groups.size()
@@ -360,21 +359,20 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
     """Sort cells by model and task as they first come, then by shots, method and seed."""
     cells = list(records)
     models, tasks = (
-        list(dict.fromkeys(cell.identity.get(name) for cell in cells))
-        for name in ("model", "task")
+        list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
     )
     methods = method_names(baselines=True)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:
-        who = cell.identity
-        method = str(who.get("method"))
+        who = cell.who
+        method = str(who["method"])
         return (
-            models.index(who.get("model")),
-            tasks.index(who.get("task")),
-            shots_rank(who.get("shots")),
+            models.index(who["model"]),
+            tasks.index(who["task"]),
+            shots_rank(who["shots"]),
             methods.index(method) if method in methods else len(methods),
             method,
-            _number(who.get("seed")),
+            _number(who["seed"]),
         )
 
     return sorted(cells, key=position)

@@ -30,7 +30,7 @@ __all__ = ["render_report"]
 
 #: A picture of more characters than this is smaller, and no worse, as a bitmap.
 _LARGEST_SVG = 250_000
-#: A figure, its deviation or interval, a star, and the change from ICL.
+#: A figure, its deviation or interval, a star, and the change from uncorrected.
 _MEASURED = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MOST_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
@@ -128,7 +128,7 @@ def render_report(
 
 def _facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[str, str]]:
     def different(name: str) -> list[str]:
-        return list(dict.fromkeys(str(cell.identity.get(name)) for cell in records))
+        return list(dict.fromkeys(str(cell.who[name]) for cell in records))
 
     shots = ", ".join(name for name in different("shots") if name != "None")
     return [
@@ -244,7 +244,7 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
     shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
     best: dict[tuple[Any, Any], StoredCell] = {}
     for cell in shown:
-        where = cell.record.identity.get("model"), cell.record.identity.get("task")
+        where = cell.record.who["model"], cell.record.who["task"]
         best[where] = max(best.get(where, cell), cell, key=merit)
     drawn = {cell.run_id for cell in best.values()}
     schemes = []
@@ -254,7 +254,7 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
         schemes.append(
             _Scheme(
-                name=frames.name_of(record.identity, "task", "model", "shots", "seed", "method"),
+                name=frames.name_of(record.who, "task", "model", "shots", "seed", "method"),
                 link=link(cell),
                 calibration=scheme.calibration.name if scheme.calibration else "",
                 classes=tuple((name, each.kind, each.effect) for name, each in corrections),
@@ -294,11 +294,11 @@ def _rows(
             before = record.metrics.get(f"uncorrected/test/{measure}")
             measures.append((after.percent(), percent(before), chance(after.p)))
         seconds = record.metrics.get("opt/seconds")
-        who = {name: record.identity.get(name) for name in ("model", "task", "shots", "seed")}
+        who = record.who
         rows.append(
             {
                 **{name: "" if value is None else value for name, value in who.items()},
-                "method": frames.method_title(record.identity.get("method")),
+                "method": frames.method_title(who["method"]),
                 "measures": measures,
                 "seconds": "" if seconds is None else f"{seconds:.2f}",
                 "status": record.status.lower(),
@@ -311,7 +311,7 @@ def _rows(
 
 
 def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
-    name = frames.name_of(cell.record.identity, "method", "task", "shots", "seed")
+    name = frames.name_of(cell.record.who, "method", "task", "shots", "seed")
     return name, last_line(cell.record.error or "") or "no traceback was kept", link
 
 

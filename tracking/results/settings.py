@@ -154,13 +154,14 @@ def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
     )
 
 
-def own_setting(record: CellRecord) -> str:
-    """Return in words what a cell, seen alone, has unlike the usual."""
+def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
+    """Return in words what a cell, seen alone, has unlike the usual, and all that is `varied`."""
     own = _settings(record)
+    names = [name for name in (OBJECTIVE, *_WORDS) if own.get(name) != _USUAL[name][0]]
     return ", ".join(
         Axis(name, (own[name],), ()).words(own[name])
-        for name in (OBJECTIVE, *_WORDS)
-        if name in own and own[name] != _USUAL[name][0]
+        for name in dict.fromkeys([*names, *varied])
+        if name in own
     )
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "difference",
     "leaderboard",
     "leaderboard_markdown",
+    "leaderboard_metrics",
     "main_results",
     "scheme_summary",
     "table_files",
@@ -85,7 +86,8 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``accuracy_mean``, ``accuracy_std``, ``accuracy_low``, ``accuracy_high``,
         ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The standard
         deviation is the sample's (``n - 1``), NaN for one seed; the ends of the 95 % interval
-        and the chance of no difference to ICL on the same rows are of one seed, NaN for several.
+        and the chance of no difference to uncorrected on the same rows are of one seed, NaN for
+        several.
     """
     return estimates(_measured(cells_frame(records)), _GROUP)[[*LEADERBOARD_COLUMNS]]
 
@@ -112,6 +114,21 @@ def leaderboard_markdown(frame: pd.DataFrame) -> str:
     note = frames.notes_of(chain(*shown.values()), tested=frames.P_VALUES)
     table = to_markdown(text, words=words)
     return f"{table}\n{note}\n" if note else table
+
+
+def leaderboard_metrics(frame: pd.DataFrame) -> dict[str, float]:
+    """Return the means of a `leaderboard` by name: ``accuracy/trec/dcs``.
+
+    What its rows have in common, and what they do not have, is left out of the names.
+    """
+    several = [name for name in ("model", "shots", "setting") if frame[name].nunique() > 1]
+    names = [*several, "task", "method"]
+    return {
+        "/".join([measure, *filter(None, (_text(row[name]) for name in names))]): value
+        for measure in MEASURES
+        for row in frame.to_dict("records")
+        if not is_missing(value := row[f"{measure}_mean"])
+    }
 
 
 def main_results(records: Iterable[CellRecord]) -> ResultTable:
@@ -157,7 +174,7 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     -------
     list of ResultTable
         ``objective_ablation`` first: DCS by the terms of its objective (paper, Section 4.4), with
-        arrows for the change from ICL; empty if all cells have the same settings.
+        arrows for the change from uncorrected; empty if all cells have the same settings.
     """
     cells = frames.finished_cells(records)
     tables = []
@@ -296,7 +313,7 @@ def _gaps(ours: Iterable[float], theirs: Iterable[float]) -> list[str]:
 
 
 def _arrow(text: str, change: float) -> str:
-    """Add a change from ICL as the paper prints it: ``81.5 ↑12.9``."""
+    """Add a change from uncorrected as the paper prints it: ``81.5 ↑12.9``."""
     if not text or is_missing(change):
         return text
     return f"{text} {'↑' if change >= 0 else '↓'}{100 * abs(change):.1f}"
@@ -469,13 +486,13 @@ def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]
     -------
     list of ResultTable
         One per task: a row per model, shots, method and seed; in percent, with the change of
-        accuracy and COBias from ICL.
+        accuracy and COBias from uncorrected.
     """
     by_task: dict[Any, list[CellRecord]] = {}
     for cell in frames.main_finished(records):
         if cell.class_accuracies:
             classes = map(str, cell.class_accuracies["class"])
-            by_task.setdefault((cell.identity.get("task"), *classes), []).append(cell)
+            by_task.setdefault((cell.who["task"], *classes), []).append(cell)
     return [_class_table(task, classes, cells) for (task, *classes), cells in by_task.items()]
 
 
@@ -611,10 +628,9 @@ def all_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     return [table for make in TABLES.values() for table in make(cells) if table.rows]
 
 
-def table_files(records: Iterable[CellRecord]) -> dict[str, str]:
-    """Return the tables that the run of a sweep shows, by artifact path."""
+def table_files(records: Iterable[CellRecord], board: pd.DataFrame) -> dict[str, str]:
+    """Return the tables that the run of a sweep shows, its `leaderboard` too, by artifact path."""
     cells = list(records)
-    board = leaderboard(cells)
     classes = frames.classes_frame(cells)[[*frames.CLASS_COLUMNS[1:]]]
     files = {
         schema.LEADERBOARD_FILE: to_mlflow_json(board),

@@ -20,8 +20,9 @@ from filelock import FileLock
 
 from dcs.errors import ConfigError, TrackingError
 from dcs.io import atomic_path
-from dcs.messages import one_line, suggest
+from dcs.messages import one_line, show, suggest
 from dcs.messages import redact as redact_text
+from tracking import schema
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,6 +46,9 @@ _ALLOWED = (
 
 #: Where `dcs ui` and `mlflow ui` listen by default.
 LOCAL_UI = "http://127.0.0.1:5000"
+
+#: MLflow opens an experiment in its pages for language models otherwise.
+_CLASSICAL = "workflowType=machine_learning"
 
 _CONNECT_SECONDS = 3.0
 
@@ -170,18 +174,28 @@ def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list
     if has_server(uri):
         raise ConfigError(f"{redact(uri)} is a server with pages of its own; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    # Without a line for every picture that the browser asks for.
+    command += ["--uvicorn-opts", "--log-level warning"]
     return [*command, "--host", host, "--port", str(port)]
 
 
 def pages(tracking_uri: str, ui: str | None = None) -> str:
     """Return what the addresses of MLflow's pages on a store begin with; `ui` as of `run_page`."""
-    base = ui or (tracking_uri if tracking_uri.startswith("http") else LOCAL_UI)
+    base = ui or (tracking_uri if has_server(tracking_uri) else LOCAL_UI)
+    if not base.lower().startswith(("http://", "https://", "databricks")):
+        raise ConfigError(f"--ui {show(base)}: write http:// or https:// and where MLflow is")
     return f"{base.rstrip('/')}/#"
 
 
 def run_page(uri: str, experiment_id: str, run_id: str, *, ui: str | None = None) -> str:
     """Return the address of a run's page; `ui` is where those of a store without a server are."""
-    return f"{pages(uri, ui)}/experiments/{experiment_id}/runs/{run_id}"
+    return f"{pages(uri, ui)}/experiments/{experiment_id}/runs/{run_id}?{_CLASSICAL}"
+
+
+def cells_page(uri: str, experiment_id: str, *, ui: str | None = None) -> str:
+    """Return the address of the page with the cells of an experiment; see `run_page`."""
+    view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}"
+    return f"{pages(uri, ui)}/experiments/{experiment_id}/runs?{view}"
 
 
 def has_server(uri: str) -> bool:

@@ -16,6 +16,7 @@ from tracking.records import CellRecord, StoredCell
 from tracking.results.frames import CORRECTION_COLUMNS, CORRECTION_NUMBERS, ordered
 from tracking.store.client import (
     artifact_text,
+    cells_page,
     open_experiment,
     open_store,
     quietly,
@@ -35,6 +36,7 @@ __all__ = [
     "is_share",
     "log_report",
     "matching",
+    "newest_link",
     "run_link",
     "schemes",
     "stored_cells",
@@ -91,8 +93,8 @@ def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
         ``started``, ``seconds``,
         ``test/accuracy``, ``test/cobias``, also where there are no cells; then whatever the cells
         have of other metrics, such as the ends of 95 % intervals ``test/accuracy_low`` and
-        ``test/accuracy_high`` and the chance ``test/accuracy_p`` of no difference to ICL, and of
-        parameters as ``params.<name>``. The last values of annealing traces are left out.
+        ``test/accuracy_high`` and the chance ``test/accuracy_p`` of no difference to uncorrected,
+        and of parameters as ``params.<name>``. The last values of annealing traces are left out.
 
     Raises
     ------
@@ -407,8 +409,23 @@ def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
         Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
     ui : str, optional
         Where MLflow's pages of a store without a server are; by default those of `dcs ui`.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        `ui` is no address of a page.
     """
     return run_page(tracking_uri, run.experiment_id, run.run_id, ui=ui)
+
+
+def newest_link(tracking_uri: str, ui: str) -> str:
+    """Return the page at `ui` with the cells of the newest sweep of a store, or `ui` itself."""
+    client = open_store(tracking_uri)
+    with quietly():
+        newest_first = client.search_experiments(order_by=["creation_time DESC"])
+    ours = (each for each in newest_first if each.tags.keys() >= schema.EXPERIMENT_TAGS.keys())
+    found = next(ours, None)
+    return ui if found is None else cells_page(tracking_uri, found.experiment_id, ui=ui)
 
 
 def _stored(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:

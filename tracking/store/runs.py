@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from tracking.environment import git_commit, user_name
 from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord, sealed, text_digest
 from tracking.results.frames import has_chosen, trial_score
 from tracking.results.settings import objective_label, own_setting
-from tracking.results.tables import table_files
+from tracking.results.tables import leaderboard, leaderboard_metrics, table_files
 from tracking.store.client import check_active, log_files, search_runs
 from tracking.store.serving import scheme_model
 
@@ -31,6 +31,9 @@ __all__ = ["SweepRuns", "cell_name", "chosen", "setting_tags", "thin"]
 #: At most so many points of an annealing trace become step metrics, of which each costs as much as
 #: any metric; the record has them all.
 _TRACE_POINTS = 25
+
+#: MLflow takes no more in one request; the leaderboard has them all.
+_MOST_METRICS = 900
 
 _COMPLETE = ("FINISHED", "FAILED")
 
@@ -96,6 +99,7 @@ class SweepRuns:
         self._client = client
         self._sweep = sweep
         self._owner = owner
+        self._varied = tuple(sweep.sweep_params.get("axes") or ())
         self.experiment_id = self._experiment(location)
         self.parent_id, self.status = self._parent()
         # One listing instead of a search per cell, which gets slower with every run.
@@ -137,12 +141,12 @@ class SweepRuns:
         run = _Found.of(
             self._create(
                 schema.KIND_CELL,
-                cell_name(record),
+                cell_name(record, self._varied),
                 {
                     schema.PARENT: self.parent_id,
                     schema.RECORD_DIGEST: digest,
                     schema.CLAIM: f"{self._owner} {time.time():.0f}",
-                    **_cell_tags(record),
+                    **_cell_tags(record, self._varied),
                 },
                 start=record.started_ms,
             )
@@ -176,7 +180,7 @@ class SweepRuns:
         stays: whoever of the two looks later sees the other.
         """
         # By name: a store searches its runs faster than their tags.
-        for run in self._search(f"attributes.run_name = '{cell_name(record)}'"):
+        for run in self._search(f"attributes.run_name = '{cell_name(record, self._varied)}'"):
             other = _Found.of(run)
             if other.key != record.key or other.id == claim:
                 continue
@@ -197,15 +201,17 @@ class SweepRuns:
 
     def write_summary(self, records: Iterable[CellRecord]) -> None:
         """Write the tables of the parent run, replacing earlier ones."""
-        from mlflow.entities import Metric, RunTag
+        from mlflow.entities import RunTag
 
         cells = list(records)
-        files = table_files(cells)
+        board = leaderboard(cells)
+        files = table_files(cells, board)
         log_files(self._client, self.parent_id, files)
         now = time.time_ns() // 1_000_000
-        counts = {
+        figures = {
             "cells/finished": sum(cell.finished for cell in cells),
             "cells/failed": sum(not cell.finished for cell in cells),
+            **leaderboard_metrics(board),
         }
         note = schema.shorten(files[schema.LEADERBOARD_TEXT], schema.TAG_LIMIT)
         # The form and the order of the keys that `mlflow.load_table` searches for.
@@ -214,7 +220,7 @@ class SweepRuns:
         )
         self._client.log_batch(
             self.parent_id,
-            [Metric(name, float(value), now, 0) for name, value in counts.items()],
+            _metrics(figures, now)[:_MOST_METRICS],
             tags=[RunTag(schema.NOTE, note), RunTag(schema.LOGGED_ARTIFACTS, listed)],
         )
 
@@ -232,13 +238,17 @@ class SweepRuns:
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             try:
-                return str(self._client.create_experiment(name, artifact_location=location))
+                self._client.create_experiment(name, artifact_location=location)
             except Exception:
                 # Another driver may have been faster; otherwise the reason is said by the caller.
-                experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:
+                if self._client.get_experiment_by_name(name) is None:
                     raise
+            experiment = self._client.get_experiment_by_name(name)
         check_active(experiment)
+        # What somebody has written or arranged there stays.
+        for key, value in schema.EXPERIMENT_TAGS.items():
+            if key not in experiment.tags:
+                self._client.set_experiment_tag(experiment.experiment_id, key, value)
         return str(experiment.experiment_id)
 
     def _parent(self) -> tuple[str, str]:
@@ -326,12 +336,25 @@ def thin(length: int, limit: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(length - 1, 0, min(length, limit))})
 
 
-def cell_name(record: CellRecord) -> str:
-    """Return the name that MLflow lists a cell by, fit for a search too."""
-    who = record.identity
+def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
+    """Return the name that MLflow lists a cell by, fit for a search too.
+
+    Parameters
+    ----------
+    record : CellRecord
+        The cell.
+    varied : collection of str
+        Settings that the sweep varies: each is in the name.
+    """
     forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
-    parts = [form.format(who[name]) for name, form in forms.items() if name in who]
-    name = ", ".join(filter(None, (" ".join(parts) or record.key, own_setting(record))))
+    who = record.who
+    if who["method"] == "icl":
+        who["method"] = "uncorrected"
+    if who["model"] is not None:  # The end of a path, or of a name on the hub.
+        who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
+    parts = [form.format(who[name]) for name, form in forms.items() if who[name] is not None]
+    words = " ".join(dict.fromkeys(parts)) or record.key
+    name = ", ".join(filter(None, (words, own_setting(record, varied))))
     return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
 
 
@@ -355,21 +378,24 @@ def _authorship() -> dict[str, str]:
     return tags | ({"mlflow.source.git.commit": commit} if commit else {})
 
 
-def _cell_tags(record: CellRecord) -> dict[str, str]:
+def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
+    known = {**record.identity, **record.who}
     identity = {
-        f"dcs.{name}": schema.shorten(record.identity[name], schema.TAG_LIMIT)
+        f"dcs.{name}": schema.shorten(known[name], schema.TAG_LIMIT)
         for name in (*schema.IDENTITY_TAGS, *schema.DIGESTS)
-        if record.identity.get(name) is not None
+        if known.get(name) is not None
     }
     note = schema.shorten(cell_note(record), schema.TAG_LIMIT)
     own = {schema.CELL_KEY: record.key, schema.NOTE: note}
-    return identity | own | setting_tags(record) | _authorship()
+    return identity | own | setting_tags(record, varied) | _authorship()
 
 
-def setting_tags(record: CellRecord) -> dict[str, str]:
-    """Return the tags of what ablations vary, in words; of uncorrected cells only the rows."""
+def setting_tags(record: CellRecord, varied: Collection[str] = ()) -> dict[str, str]:
+    """Return the tags of what a sweep varies, in words; of uncorrected cells only the rows."""
     size = record.identity.get(schema.OPTIMIZATION_SIZE)
+    tuner = record.identity.get("tuner") or {}
     values = {
+        **{name: tuner[name] or "none" for name in varied if name in tuner},
         schema.OBJECTIVE: objective_label(record),
         schema.OPTIMIZATION_SIZE: "full" if size is None else size,
     }
@@ -380,7 +406,7 @@ def _datasets(record: CellRecord) -> list[DatasetInput]:
     """Return the tables of a cell as MLflow's datasets: what they are, without their numbers."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    who = [str(record.identity[name]) for name in ("task", "model") if name in record.identity]
+    who = [str(name) for name in (record.who["task"], record.who["model"]) if name is not None]
     classes = [str(name) for name in record.class_accuracies.get("class", [])]
     columns = [{"type": "double", "name": f"p:{name}", "required": True} for name in classes]
     columns.append({"type": "long", "name": "label", "required": True})

@@ -184,11 +184,12 @@ def _some(number: int, noun: str) -> str:
 def show_results(records: Sequence[CellRecord], picture: Path) -> None:
     """Print the tables of a sweep, by task, and what failed; draw the class accuracies of DCS."""
     finished = [record for record in records if record.finished]
-    for (model, task), group in groupby(sorted(finished, key=_group), key=_group):
+    for (model, _), group in groupby(sorted(finished, key=_group), key=_group):
         cells = list(group)
         several = len({record.identity["seed"] for record in cells}) > 1
-        figures = "mean ± sd over seeds" if several else "[95 % interval], p against ICL"
+        figures = "mean ± sd over seeds" if several else "[95 % interval], p against uncorrected"
         console.print()
+        task = cells[0].who["task"]
         console.print(f"{task} ({model}): % of test rows, {figures}", style="bold")
         for table in results_tables(cells, width=console.width):
             console.print(table, soft_wrap=False)
@@ -213,7 +214,7 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
 
     Cells that differ in a setting, as those of an ablation do, have rows of their own and a
     column for each such setting. Several seeds are averaged; a single one is shown with its 95 %
-    interval and the p-values of a paired test against ICL.
+    interval and the p-values of a paired test against uncorrected.
 
     Parameters
     ----------

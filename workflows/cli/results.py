@@ -12,6 +12,7 @@ import typer
 
 from dcs.errors import TrackingError
 from dcs.io import atomic_write_bytes, atomic_write_text
+from dcs.messages import escaped
 from workflows.cli.console import console, new_table
 from workflows.cli.options import Runs, TrackingUri, recorded_store
 from workflows.cli.runs import RunName, find_cell, find_record, link_to
@@ -123,7 +124,9 @@ def table(
         )
     shown = made if paper else [each.without_paper() for each in made]
     texts: list[str] = [getattr(each, f"to_{form}")() for each in shown]
-    typer.echo("\n".join(texts).rstrip("\n"))
+    lines = "\n".join(texts).rstrip("\n").split("\n")
+    # A file gets names as they are; a terminal would turn text around, or move its cursor.
+    typer.echo("\n".join(map(escaped, lines) if sys.stdout.isatty() else lines))
 
 
 def _recorded(
@@ -222,14 +225,17 @@ def ui(
     """Open MLflow on what is recorded; it listens on this machine only. Ctrl-C ends it."""
     from tracking import ui_arguments
     from tracking.store.client import redact
+    from tracking.store.queries import newest_link
 
     uri = recorded_store(runs, tracking_uri)
     arguments = ui_arguments(uri, port=port)
+    with console.status("reading the runs"):
+        link = newest_link(uri, f"http://127.0.0.1:{port}")
     if redact(uri) != uri:
         # Whoever is on this machine sees the arguments of a process, but not its environment.
         at = arguments.index("--backend-store-uri")
         del arguments[at : at + 2]
         os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
-    console.print(f"MLflow at http://127.0.0.1:{port}", style="bold")
+    console.print(f"MLflow in some seconds at {link}", style="bold")
     # MLflow takes this process over, so that Ctrl-C and signals reach it and nothing stays behind.
     os.execv(sys.executable, arguments)

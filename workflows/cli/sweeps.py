@@ -48,7 +48,7 @@ def quickstart(
     """Run the main job on the built-in demonstration model and tasks: a minute or two.
 
     A tiny language model scores two generated tasks with 1-shot and N-shot prompts and three
-    seeds; ICL, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow
+    seeds; uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow
     afterwards. What is finished is not computed again when the command is repeated.
     """
     from workflows.config.sweep import load_config, packaged_config

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, PlainSerializer, PlainValidator, create_mod
 
 from dcs.errors import ConfigError
 from dcs.messages import suggest
+from dcs.prompting import get_task
 from dcs.validation import Strict
 from tracking.results.settings import objective_name
 from workflows.config.tuner import FixedObjective, TunerSettings
@@ -140,6 +141,8 @@ def kept_values(
                 f"write AXIS=VALUE,... with one of {', '.join(axes)}"
             )
         there = {value_label(axis, value): value for value in axes[axis]}
+        if axis == "tasks":  # A file also by what it calls its task.
+            there |= {get_task(value).name: value for value in axes[axis]}
         wanted = text.split(",")
         for name in wanted:
             if name not in there:
@@ -148,7 +151,8 @@ def kept_values(
                     f"({', '.join(there)}){suggest(name, there)}"
                 )
         among = kept.get(axis, axes[axis])
-        kept[axis] = tuple(v for name, v in there.items() if name in wanted and v in among)
+        chosen = [value for name, value in there.items() if name in wanted]
+        kept[axis] = tuple(value for value in among if value in chosen)
         if not kept[axis]:
             raise ConfigError(f"--only {restriction!r}: no {axis} are left beside the others")
     return kept

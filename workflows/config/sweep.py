@@ -115,8 +115,8 @@ class PromptsConfig(Strict):
     @field_validator("tasks")
     @classmethod
     def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        for value in values:
-            as_value_error(get_task, value)
+        # Results know a task by its name, whatever its file is called.
+        distinct(tuple(as_value_error(get_task, value).name for value in values))
         return values
 
     @field_validator("shots", mode="before")

@@ -50,8 +50,8 @@ def test_means_and_verdicts(cells: list[CellRecord]) -> None:
     assert rows["balanced_accuracy"].tolist() == pytest.approx([0.4] * 3)
     # The spread over three seeds is 0.01 on both sources: 0.01 / sqrt(3) / sqrt(2).
     assert rows["accuracy_error"].tolist() == pytest.approx([0.01 / 6**0.5] * 3)
-    assert rows["less_accurate"].to_dict() == {"ICL": 0, "DCS": 0, "Batch calibration": 1}
-    assert rows["fairest"].to_dict() == {"ICL": 0, "DCS": 1, "Batch calibration": 1}
+    assert rows["less_accurate"].to_dict() == {"uncorrected": 0, "DCS": 0, "Batch calibration": 1}
+    assert rows["fairest"].to_dict() == {"uncorrected": 0, "DCS": 1, "Batch calibration": 1}
     assert by_source.text["Batch calibration"].str.endswith("↓").tolist() == [True, False]
 
 

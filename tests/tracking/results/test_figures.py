@@ -90,7 +90,7 @@ def test_groups_run_from_the_weakest_class_to_the_strongest() -> None:
 
 def test_the_plane_names_methods_and_shots() -> None:
     figure = tradeoff_figure(paper_cells(tasks=("trec",), shots=(1, "N")))
-    assert {"ICL", "DCS", "Pareto front", "1", "N"} <= _texts(figure)
+    assert {"uncorrected", "DCS", "Pareto front", "1", "N"} <= _texts(figure)
 
 
 def test_ablation_bars_need_two_objectives() -> None:
@@ -115,7 +115,7 @@ def test_another_setting_is_a_line_per_method() -> None:
     figure = ablation_figure(cells, "optimization_size")
     accuracy, cobias = figure.axes
     assert [label.get_text() for label in accuracy.get_xticklabels()] == ["100", "all"]
-    assert {"DNIP", "DCS"} <= _texts(figure) and "ICL" not in _texts(figure)
+    assert {"DNIP", "DCS"} <= _texts(figure) and "uncorrected" not in _texts(figure)
     assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
     assert "ablation_optimization_size" in overview_figures(cells)
     with pytest.raises(InvalidInputError, match="two values of 'weight_scale'"):
@@ -148,7 +148,7 @@ def test_time_and_outer_loops_of_what_was_searched_by_task() -> None:
     ]
     figure = time_figure(cells)
     seconds, loops, size = figure.axes
-    assert "DCS" in _texts(figure) and "ICL" not in _texts(figure)
+    assert "DCS" in _texts(figure) and "uncorrected" not in _texts(figure)
     assert list(seconds.containers[0][0].get_ydata()) == [2.0, 2.0], "mean over seeds"
     assert list(loops.containers[0][0].get_ydata()) == [5.0, 5.0], "temperatures of the trace"
     assert [bar.get_height() for bar in size.patches] == [98, 98], "2 classes, 49 corrections"

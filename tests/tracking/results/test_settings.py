@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.tracking.cells import failed_cell
+from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord
 from tracking.results.settings import (
@@ -144,3 +144,16 @@ def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
     assert setting_tags(usual) == {"dcs.objective": "full", "dcs.optimization_size": "full"}
     assert setting_tags(odd) == {"dcs.objective": "err", "dcs.optimization_size": "50"}
     assert setting_tags(plain()[0]) == {"dcs.optimization_size": "full"}
+    varied = ("weight_scale", "prefer")
+    assert cell_name(tuned(weight_scale=30, prefer="accuracy")[0], varied) == (
+        f"{cell_name(usual)}, weight scale 30, prefer accuracy"
+    )
+    assert setting_tags(odd, varied).items() >= {"dcs.weight_scale": "10"}.items()
+
+
+def test_runs_are_named_by_what_is_known_of_them() -> None:
+    who = {"model": "org/some-model", "task": "news/own.yaml", "shots": None, "seed": 3}
+    tables = {"tables": {"test": {"task": "headlines"}}}
+    cell = make_cell(identity={**who, "method": "icl"}, provenance=tables)
+    assert cell_name(cell) == "uncorrected headlines seed 3 some-model"
+    assert cell_name(make_cell(identity={**who, "method": "icl"})).startswith("uncorrected own ")

@@ -51,6 +51,8 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     ]
     frame = tables.leaderboard(records)
     assert list(frame.columns) == list(tables.LEADERBOARD_COLUMNS)
+    metrics = tables.leaderboard_metrics(frame)
+    assert metrics["accuracy/a/dcs"] == 0.6 and len(metrics) == 2 * len(frame)
     assert list(zip(frame["task"], frame["method"], frame["seeds"], strict=True)) == [
         ("a", "icl", 2),
         ("a", "dcs", 1),
@@ -106,7 +108,10 @@ def _sizes() -> list[CellRecord]:
 
 def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     table = main_results(_sizes())
-    assert [row[2] for row in table.rows if row[2] in ("ICL", "DCS")] == ["ICL", "DCS"]
+    assert [row[2] for row in table.rows if row[2] in ("uncorrected", "DCS")] == [
+        "uncorrected",
+        "DCS",
+    ]
     assert table.frame["seeds"].tolist() == [3, 3]
     assert "all rows" in table.note
 
@@ -130,7 +135,14 @@ def test_ablation_rows_are_the_terms_of_the_objective() -> None:
     assert _line(table, objective="Z_err")["COBias TREC"] == "20.0 ± 10.0 ↓20.0", "against ICL"
     assert _line(table, objective="Z_err, paper")["Acc TREC"] == "80.6 ↑12.1"
     shown = [row[2] for row in main_results(cells).rows]
-    assert shown == ["ICL", "ICL, paper", "difference", "DCS", "DCS, paper", "difference"]
+    assert shown == [
+        "uncorrected",
+        "uncorrected, paper",
+        "difference",
+        "DCS",
+        "DCS, paper",
+        "difference",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -254,6 +266,8 @@ def test_every_table_comes_in_every_form(name: str, tmp_path: Path) -> None:
     assert latex.count(" & ") == (len(table.rows) + 1) * (len(table.columns) - 1)
     assert latex.count(r"\midrule") >= 1 and latex.count("{") == latex.count("}")
     assert latex.isascii()
+    formula = replace(table, frame=table.frame.assign(task="=1+1"))
+    assert set(pd.read_csv(StringIO(formula.to_csv()))["task"]) == {"'=1+1"}
     again = pd.read_csv(StringIO(table.to_csv()))
     assert list(again.columns) == list(table.frame.columns)
     assert len(again) == len(table.frame)

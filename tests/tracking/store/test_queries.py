@@ -67,7 +67,9 @@ def test_cells_are_read_back_with_their_runs(output: Path, uri: str) -> None:
     names = {item.path for item in MlflowClient(uri).list_artifacts(run.info.run_id)}
     assert "report.html" in names
     link = run_link(uri, found[0])
-    assert link == f"http://127.0.0.1:5000/#/experiments/1/runs/{found[0].run_id}"
+    assert link.startswith(f"http://127.0.0.1:5000/#/experiments/1/runs/{found[0].run_id}?")
+    with pytest.raises(ConfigError, match="javascript:"):
+        run_link(uri, found[0], ui="javascript:alert(1)")
     assert run_link("http://host:80/", found[0]).startswith("http://host:80/#/experiments/")
 
 

@@ -135,7 +135,7 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     kind = "calibrated probability" if scheme.calibration else "probability"
     panels[0].set(xlabel=kind, ylabel="corrected")
     figure.suptitle(
-        name_of(record.identity, "method", "task", "shots", "seed"),
+        name_of(record.who, "method", "task", "shots", "seed"),
         x=0.01,
         # The same way below the edge of a figure of one row as of ten.
         y=1.0 - 0.03 / figure.get_figheight(),
@@ -203,7 +203,7 @@ def trace_figure(record: CellRecord) -> Figure:
     upper.plot(steps, current, color=style.GREY, linewidth=1, label="current")
     upper.plot(steps, best, color=style.ACCENT, linewidth=2.2, label="best so far")
     upper.legend(ncols=2, loc="upper right")
-    name = name_of(record.identity, "method", "task", "shots", "seed")
+    name = name_of(record.who, "method", "task", "shots", "seed")
     upper.set(title=f"{name}: best Z {best[-1]:.4f}", ylabel="objective Z")
     # Room for the legend, above what the search went through.
     upper.set_ylim(top=max(current) + 0.22 * (max(current) - min(best) or 1.0))
