@@ -87,9 +87,9 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``as_paper``, whether the paper chooses so; the metrics under their names, with the ends
         of 95 % intervals and the p-value of the test against uncorrected (NaN for that method
         itself), moves and seconds of the annealing run as ``opt/evaluations`` and
-        ``opt/seconds``; ``temperatures``, its outer loops; ``tuning_seconds``, the time of
-        all that was tried; ``classes``, ``rows`` and ``search_space``, the size of the search. Fractions, not percent; NaN where a record
-        does not say.
+        ``opt/seconds``; ``temperatures``, its outer loops; ``tuning_seconds``, the time of all
+        that was tried; ``classes``, ``rows`` and ``search_space``, the size of the search.
+        Fractions, not percent; NaN where a record does not say.
     """
     cells = finished_cells(records)
     axes = axes_of(cells)
