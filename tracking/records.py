@@ -226,7 +226,7 @@ class CellRecord:
         if str(own["task"]).endswith((".yaml", ".yml")):
             # The path of a file: its probabilities know what the file calls the task.
             tables = self.provenance.get("tables", {})
-            own["task"] = tables.get("test", {}).get("task") or Path(own["task"]).stem
+            own["task"] = tables.get("test", {}).get("task") or Path(str(own["task"])).stem
         return own
 
     @property

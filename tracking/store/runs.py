@@ -238,17 +238,14 @@ class SweepRuns:
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             try:
-                self._client.create_experiment(name, artifact_location=location)
+                made = self._client.create_experiment(name, location, schema.EXPERIMENT_TAGS)
+                return str(made)
             except Exception:
                 # Another driver may have been faster; otherwise the reason is said by the caller.
-                if self._client.get_experiment_by_name(name) is None:
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-            experiment = self._client.get_experiment_by_name(name)
         check_active(experiment)
-        # What somebody has written or arranged there stays.
-        for key, value in schema.EXPERIMENT_TAGS.items():
-            if key not in experiment.tags:
-                self._client.set_experiment_tag(experiment.experiment_id, key, value)
         return str(experiment.experiment_id)
 
     def _parent(self) -> tuple[str, str]:
