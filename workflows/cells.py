@@ -336,8 +336,11 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     """
     groups: dict[Cell, list[Cell]] = {}
     for cell in cells:
-        method = get_method(cell.method)
-        groups.setdefault(replace(cell, method=method.shares or method.name), []).append(cell)
+        method, tuner = get_method(cell.method), cell.tuner
+        if tuner is not None and tuner.protocol == "cross-validation":
+            tuner = tuner.without_preference
+        search = replace(cell, method=method.shares or method.name, tuner=tuner)
+        groups.setdefault(search, []).append(cell)
     return [tuple(group) for group in groups.values()]
 
 

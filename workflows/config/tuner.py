@@ -96,6 +96,8 @@ SCHEDULE_PARAMETERS: Final = (
 #: What is drawn in equal ratios.
 LOGARITHMIC: Final = frozenset({"pseudo_count", *SCHEDULE_PARAMETERS} - {"cooling_rate"})
 #: Fields of a schedule that a tuner may set in place of those of its search.
+_PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
+
 _SCHEDULE_FIELDS: Final = ("moves", "restarts", "descend", "reheat", "budget")
 #: Trials of a study, and the pseudo-count, where nothing else is said.
 _TRIALS: Final = 30
@@ -281,7 +283,13 @@ class TunerSettings(Strict):
     @property
     def preference(self) -> Preference:
         """Which point of a trade-off is asked for."""
-        return Preference(**{each.name: getattr(self, each.name) for each in fields(Preference)})
+        return Preference(**{name: getattr(self, name) for name in _PREFERENCE_FIELDS})
+
+    @property
+    def without_preference(self) -> TunerSettings:
+        """The same for all settings that differ in their preference alone."""
+        given = {name: TunerSettings.model_fields[name].default for name in _PREFERENCE_FIELDS}
+        return self.model_copy(update=given)
 
     @property
     def schedule_fields(self) -> dict[str, Any]:

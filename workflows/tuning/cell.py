@@ -130,6 +130,7 @@ def _fit(
         progress=progress or (lambda share: None),
         mapper=mapper,
         stored=stored,
+        known={} if known is None else known,
     )
     study = cell.tuner.protocol == "study"
     return study_scheme(tuning) if study else cross_validated_scheme(tuning)

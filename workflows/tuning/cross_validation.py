@@ -12,7 +12,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.folds import cross_validate
-from dcs.selection.front import FrontPoint
+from dcs.selection.front import FittedScheme, FrontPoint
 from dcs.selection.methods import Method
 from dcs.selection.preference import pareto_front
 from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpacing
@@ -39,6 +39,9 @@ _TAU_PARTS: Final = (0.1, 0.4, 1.0)
 _AIMS: Final[dict[str, Direction]] = {"dev/accuracy": "maximize", "dev/cobias": "minimize"}
 
 
+#: Where a front is kept for the next preference.
+_FRONT: Final = "front"
+
 _Trial: TypeAlias = StudyTrial[Hyperparameters, None]
 
 
@@ -60,12 +63,34 @@ def cross_validated_scheme(tuning: Tuning) -> Fitted:
     Fitted
         Its trials are those of Optuna, then the points of the front.
     """
-    table, method, settings = tuning.table, tuning.method, tuning.settings
-    if method.fitter is not None:
+    if tuning.method.fitter is not None:
         # A package's own method: only it knows how it is fitted.
-        return fitted_at_once(table, method, tuning.seed)
-    standard = _standard(method, settings)
-    n_trials = settings.n_trials(method)
+        return fitted_at_once(tuning.table, tuning.method, tuning.seed)
+    if _FRONT not in tuning.known:
+        tuning.known[_FRONT] = _fitted_front(tuning)
+    trials, front = tuning.known[_FRONT]
+    fitted = front.pick(tuning.settings.preference)
+    tried = [trial.record("dev/score", params=_flat(trial.work)) for trial in trials]
+    points = [_point_record(len(tried) + i, point) for i, point in enumerate(fitted.points)]
+    best = next(
+        record
+        for record, point in zip(points, fitted.points, strict=True)
+        if point is fitted.chosen
+    )
+    return Fitted(
+        scheme=fitted.scheme,
+        trials=(*tried, *points),
+        best=best,
+        importances=importances(trials, "dev/score"),
+        front=fitted,
+    )
+
+
+def _fitted_front(tuning: Tuning) -> tuple[list[_Trial], FittedScheme]:
+    """Return what Optuna tried, and the front."""
+    table, settings = tuning.table, tuning.settings
+    standard = _standard(tuning.method, settings)
+    n_trials = settings.n_trials(tuning.method)
     # Each trial costs about as much as one of the standard settings at one beta.
     share = n_trials / (n_trials + len(standard.candidates) * len(standard.betas))
     trials: list[_Trial] = []
@@ -83,7 +108,7 @@ def cross_validated_scheme(tuning: Tuning) -> Fitted:
         trials.append(trial)
         tuning.progress(share * len(trials) / n_trials)
     fixed = dict.fromkeys(trial.work for trial in pareto_front(trials))
-    fitted = fit_scheme(
+    return trials, fit_scheme(
         table.probs,
         table.labels,
         settings=replace(standard, fixed=tuple(fixed)),
@@ -91,20 +116,6 @@ def cross_validated_scheme(tuning: Tuning) -> Fitted:
         classes=table.classes,
         progress=lambda part: tuning.progress(share + (1.0 - share) * part),
         mapper=tuning.mapper,
-    )
-    tried = [trial.record("dev/score", params=_flat(trial.work)) for trial in trials]
-    points = [_point_record(len(tried) + i, point) for i, point in enumerate(fitted.points)]
-    best = next(
-        record
-        for record, point in zip(points, fitted.points, strict=True)
-        if point is fitted.chosen
-    )
-    return Fitted(
-        scheme=fitted.scheme,
-        trials=(*tried, *points),
-        best=best,
-        importances=importances(trials, "dev/score"),
-        front=fitted,
     )
 
 

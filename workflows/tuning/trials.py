@@ -125,6 +125,8 @@ class Tuning:
         Where trials are judged; the result is the same everywhere.
     stored : StoredStudy or None
         Where the study is kept, and found again by a later run; None keeps it in memory.
+    known : dict
+        The same one for what differs in its preference alone, to choose from one search.
     """
 
     table: ProbabilityTable
@@ -134,6 +136,7 @@ class Tuning:
     progress: Callable[[float], None] = _unheard
     mapper: Mapper = in_process
     stored: StoredStudy | None = None
+    known: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

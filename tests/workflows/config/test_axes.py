@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dcs.errors import ConfigError
 from dcs.selection.methods import get_method
-from workflows.cells import Cell, TableRequest, cells_of, effective_settings, variants_of
+from workflows.cells import Cell, TableRequest, cells_of, effective_settings, sharing, variants_of
 from workflows.config.axes import ABLATED, kept_values, value_label
 from workflows.config.sweep import FixedObjective, SweepConfig, load_config, narrowed
 from workflows.config.tuner import TunerSettings
@@ -189,6 +189,18 @@ def test_rows_beyond_the_limit_are_all_rows():
         ("dcs", 50),
         ("dcs", None),
     ]
+
+
+def test_cells_that_differ_in_their_preference_share_a_search():
+    config = SweepConfig(
+        name="x",
+        tasks=("reviews",),
+        methods=("dnip", "dcs"),
+        axes={"protocol": ["study", "cross-validation"], "prefer": ["balance", "accuracy"]},
+    )
+    shared = {(g[0].method, g[0].tuner.protocol): len(g) for g in sharing(_cells(config))}
+    assert shared["dcs", "cross-validation"] == shared["dnip", "cross-validation"] == 2
+    assert shared["dcs", "study"] == 1
 
 
 STUDY = {"protocol": "study", "trials": 30}

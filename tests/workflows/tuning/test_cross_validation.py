@@ -58,3 +58,17 @@ def test_an_objective_without_cobias_is_searched_for_accuracy(table):
     searched = [t.params for t in fitted.trials if t.params["corrections"] != "none"]
     assert {p["beta"] for p in searched} <= {0.0}
     assert {p["tau"] for p in searched} <= {0.0}
+
+
+def test_preferences_choose_from_one_search_what_each_would_alone(table, monkeypatch):
+    def tuning(prefer: str, known: dict) -> Tuning:
+        settings = TunerSettings(prefer=prefer, bounds={"weight_scale": [10, 20]})
+        return Tuning(
+            table=table, method=get_method("dnip"), settings=settings, seed=2, known=known
+        )
+
+    known: dict = {}
+    cross_validated_scheme(tuning("accuracy", known))
+    alone = cross_validated_scheme(tuning("balance", {}))
+    monkeypatch.setattr(cross_validation, "fit_scheme", None)
+    assert cross_validated_scheme(tuning("balance", known)).scheme == alone.scheme
