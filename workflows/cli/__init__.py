@@ -38,6 +38,7 @@ _METHODS = plugins.listing("--method is one of:", "dcs.methods", but=("icl", "co
 _ENGINES = plugins.listing("--engine is one of:", "dcs.engines")
 app.command("import", cls=_FORMATS, rich_help_panel=_OWN)(tables.import_)
 app.command("tune", cls=_METHODS, rich_help_panel=_OWN)(tables.tune)
+app.command("pick", rich_help_panel=_OWN)(tables.pick)
 app.command("evaluate", rich_help_panel=_OWN)(tables.evaluate)
 app.command("apply", rich_help_panel=_OWN)(tables.apply)
 app.command("generate", cls=_ENGINES, rich_help_panel=_MODELS)(scoring.generate)

@@ -1,10 +1,13 @@
-"""What people see of schemes: their figures on labelled rows, side by side and tested in pairs."""
+"""What people see of schemes: their figures on labelled rows, and the front that one is from."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Final, get_args
 
+import numpy as np
 from rich.table import Table
 
 from dcs.data.table import ProbabilityTable
@@ -12,9 +15,19 @@ from dcs.evaluation.formatting import percent, sentence_of_chance
 from dcs.evaluation.metrics import FIGURES, confusion_matrix
 from dcs.evaluation.uncertainty import Interval, bootstrap_intervals, compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
-from workflows.cli.console import column_tables, console
+from dcs.selection.front import FittedScheme, FrontPoint
+from dcs.selection.preference import Prefer, Preference
+from tracking.records import CellRecord
+from workflows.cli.console import column_tables, console, new_table
 
-__all__ = ["FIGURE_TITLES", "UNCORRECTED", "judged_tables", "warn_of_fitted_rows"]
+__all__ = [
+    "FIGURE_TITLES",
+    "UNCORRECTED",
+    "cost_of",
+    "judged_tables",
+    "show_front",
+    "warn_of_fitted_rows",
+]
 
 #: What the probabilities as they came are called.
 UNCORRECTED: Final = "uncorrected"
@@ -26,6 +39,18 @@ FIGURE_TITLES: Final = dict(
         strict=True,
     )
 )
+#: The same where there is little room.
+_SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
+
+#: Lines of a front, if no more points have an option by name.
+_MOST_POINTS: Final = 20
+
+#: Standard errors to either side in which 95 % of estimates lie.
+_REACH: Final = 1.96
+
+#: A cost of which chance is less likely than this is warned of.
+_SIGNIFICANT: Final = 0.05
+
 #: Figures whose changes are tested.
 _TESTED: Final = ("accuracy", "cobias")
 
@@ -87,3 +112,96 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[str, Correction
                 "these; its figures here flatter it, those that count are of other rows",
                 style="yellow",
             )
+
+
+def show_front(fitted: FittedScheme) -> None:
+    """Print a front, a line for each point with the option that picks it, and what to mind.
+
+    Points that no other beats are shown, those that an option picks by name, and the uncorrected
+    one; the most accurate first, the chosen one marked. Of very many that have no name some are
+    left out.
+    """
+    chosen, plain = fitted.chosen, fitted.points[-1]
+    picked = _options(fitted)
+    named = [p for p in fitted.points if id(p) in picked or p is chosen or p is plain]
+    others = [p for p in fitted.front if not any(p is each for each in named)]
+    kept = others[:: 1 + len(others) // max(1, _MOST_POINTS - len(named))]
+    table = new_table("--prefer ", *_SHORT_TITLES)
+    table.padding = (0, 1, 0, 0)
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    for point in sorted((*named, *kept), key=lambda p: (-p.accuracy, p.cobias)):
+        names = picked.get(id(point)) or [UNCORRECTED if point is plain else _limit(fitted, point)]
+        found = bootstrap_intervals(np.array(point.confusion), resamples=500)
+        reach = (_REACH * getattr(found, name).standard_error for name in FIGURES)
+        # Limits are held against the COBias that is not due to the folds being small.
+        estimate = replace(point.estimate, cobias=point.lasting_cobias)
+        figures = (percent(getattr(estimate, name)) for name in FIGURES)
+        mark, style = ("→ ", "bold") if point is chosen else ("", "")
+        texts = (f"{a} ±{percent(b)}" for a, b in zip(figures, reach, strict=True))
+        table.add_row(mark + ", ".join(names), *texts, style=style)
+    some = "" if len(kept) == len(others) else f"; {len(kept)} of {len(others)} unnamed points"
+    rows = plain.estimate.n_rows
+    console.print(f"front: % of {rows} rows, cross-validated, ± 95 %{some}", style="bold")
+    console.print(table, soft_wrap=False)
+    if said := _advice(fitted):
+        console.print(said, style="yellow")
+
+
+def _options(fitted: FittedScheme) -> dict[int, list[str]]:
+    """Return the names that pick points, for the id of each such point."""
+    found: dict[int, list[str]] = {}
+    for name in get_args(Prefer):
+        found.setdefault(id(fitted.pick(Preference(prefer=name)).chosen), []).append(name)
+    return found
+
+
+def _limit(fitted: FittedScheme, point: FrontPoint) -> str:
+    """Return the limit that picks a point, or nothing where none does."""
+    loss = max(each.accuracy for each in fitted.points) - point.accuracy
+    low, near = (math.ceil(1000 * share) / 10 for share in (point.lasting_cobias, loss))
+    options = {
+        f"--max-cobias {low:g}": Preference(max_cobias=low),
+        f"--max-accuracy-loss {near:g}": Preference(max_accuracy_loss=near),
+    }
+    picks = (text for text, each in options.items() if fitted.pick(each).chosen is point)
+    return next(picks, "")
+
+
+def _advice(fitted: FittedScheme) -> str:
+    """Return one sentence where nothing was changed or the choice has its price, else nothing."""
+    chosen, plain = fitted.chosen, fitted.points[-1]
+    if chosen is not plain:
+        change = chosen.change
+        price = _price(
+            change.accuracy, chosen.lasting_cobias - plain.lasting_cobias, change.accuracy_p
+        )
+        return price and f"{price}; --prefer no-harm costs none beyond noise"
+    fairer = [point for point in fitted.front if point.cobias < plain.cobias]
+    if not fairer:
+        return "nothing is changed: no point that was tried is fairer"
+    accuracy = fairer[0].accuracy - plain.accuracy
+    bias = fairer[0].lasting_cobias - plain.lasting_cobias
+    return (
+        "nothing is changed: no point is preferred beyond noise; the next changes accuracy by "
+        f"{100 * accuracy:+.1f} and COBias by {100 * bias:+.1f} points"
+    )
+
+
+def cost_of(record: CellRecord) -> str:
+    """Return a sentence where a scheme costs accuracy on held-out rows, else nothing."""
+    values = record.metrics
+    accuracy, bias = (
+        values[f"test/{name}"] - values[f"uncorrected/test/{name}"]
+        for name in ("accuracy", "cobias")
+    )
+    return _price(accuracy, bias, values["test/accuracy_p"])
+
+
+def _price(accuracy: float, cobias: float, p: float) -> str:
+    if accuracy >= 0.0 or p >= _SIGNIFICANT:
+        return ""
+    return (
+        f"warning: the choice costs {-100 * accuracy:.1f} points of accuracy "
+        f"({sentence_of_chance(p)}) for {100 * cobias:+.1f} points of COBias"
+    )

@@ -1,4 +1,4 @@
-"""``dcs import``, ``tune``, ``apply`` and ``evaluate``: probability tables of one's own."""
+"""``dcs import``, ``tune``, ``pick``, ``apply``, ``evaluate``: probability tables of one's own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 
     from workflows.config.sweep import TunerSettings
 
-__all__ = ["apply", "evaluate", "import_", "tune"]
+__all__ = ["apply", "evaluate", "import_", "pick", "tune"]
 
 #: Share of the rows that is held out for the final figures when no test table is given.
 HELD_OUT = 0.3
+#: The file that holds the front which a scheme is picked from, beside that of the scheme.
+FRONT = "front.json"
 #: Most classes that an exhaustive search can cope with.
 MOST_CERTIFIED = 4
 
@@ -43,6 +46,38 @@ Source = Annotated[
 ]
 Normalise = Annotated[
     bool, typer.Option("--normalise", help="Divide each row by its sum instead of refusing.")
+]
+Prefer = Annotated[
+    Literal[
+        "no-harm",
+        "balance",
+        "knee",
+        "accuracy",
+        "balanced-accuracy",
+        "macro-f1",
+        "weakest-class",
+    ]
+    | None,
+    typer.Option(
+        help="Point of the front: no-harm is the fairest that costs no accuracy beyond noise, "
+        "balance has the best accuracy minus COBias, knee lies where the price of fairness "
+        "starts to rise, the others have the best figure of that name.",
+        show_default="no-harm",
+    ),
+]
+ExchangeRate = Annotated[
+    float | None,
+    typer.Option(help="Points of accuracy that a point of COBias is worth, e.g. 0.25."),
+]
+MaxAccuracyLoss = Annotated[
+    float | None,
+    typer.Option(
+        metavar="POINTS", help="The fairest scheme at most so far below the best accuracy."
+    ),
+]
+MaxCobias = Annotated[
+    float | None,
+    typer.Option(metavar="POINTS", help="Keep to schemes with at most this COBias."),
 ]
 
 
@@ -150,38 +185,10 @@ def tune(
             show_default="0; 30 of a study",
         ),
     ] = None,
-    prefer: Annotated[
-        Literal[
-            "no-harm",
-            "balance",
-            "knee",
-            "accuracy",
-            "balanced-accuracy",
-            "macro-f1",
-            "weakest-class",
-        ]
-        | None,
-        typer.Option(
-            help="Point of the front: no-harm is the fairest that costs no accuracy beyond noise, "
-            "balance has the best accuracy minus COBias, knee lies where the price of fairness "
-            "starts to rise, the others have the best figure of that name.",
-            show_default="no-harm",
-        ),
-    ] = None,
-    exchange_rate: Annotated[
-        float | None,
-        typer.Option(help="Points of accuracy that a point of COBias is worth, e.g. 0.25."),
-    ] = None,
-    max_accuracy_loss: Annotated[
-        float | None,
-        typer.Option(
-            metavar="POINTS", help="The fairest scheme at most so far below the best accuracy."
-        ),
-    ] = None,
-    max_cobias: Annotated[
-        float | None,
-        typer.Option(metavar="POINTS", help="The most accurate scheme with at most this COBias."),
-    ] = None,
+    prefer: Prefer = None,
+    exchange_rate: ExchangeRate = None,
+    max_accuracy_loss: MaxAccuracyLoss = None,
+    max_cobias: MaxCobias = None,
     compare: Annotated[
         Any,
         typer.Option(
@@ -210,7 +217,7 @@ def tune(
     is written to OUTPUT/TABLE-METHOD/scheme.json, all that was tried to MLflow.
     """
     from dcs.io import content_key
-    from workflows.cli.judgement import UNCORRECTED, judged_tables
+    from workflows.cli.judgement import UNCORRECTED, cost_of, judged_tables, show_front
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import SweepConfig, TuneConfig, configured
     from workflows.plan import plan_sweep
@@ -273,22 +280,32 @@ def tune(
     path = output / f"{name}-{method}" / "scheme.json"
     replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
     scheme.save(path)
+    record = found[method]
+    front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
+    if front is not None:
+        front.save(path.with_name(FRONT))
+    else:
+        path.with_name(FRONT).unlink(missing_ok=True)
     sentences = scheme.explain(held_out.probs)
     if certify:
         with console.status("searching exhaustively"):
-            gap = prove(rows, dcs.get_method(method), found[method], settings=tuner)
-        reached = found[method].metrics["opt/z"]
+            gap = prove(rows, dcs.get_method(method), record, settings=tuner)
+        reached = record.metrics["opt/z"]
         sentences.append(f"Z {reached:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
     console.print(f"{name}: % of {held_out.n_rows} held-out rows [95 % interval]", style="bold")
     for shown in judged_tables(held_out, schemes, width=console.width):
         console.print(shown, soft_wrap=False)
+    if front is not None:
+        show_front(front)
+    elif price := cost_of(record):
+        console.print(price, style="yellow")
     console.print()
     for sentence in sentences:
         console.print(f"  {sentence}")
     console.print()
     console.print(report.message)
-    console.print(link_to(found[method].key, output, tracking_uri))
+    console.print(link_to(record.key, output, tracking_uri))
     console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
     console.print(
         f"next: dcs apply {path} {'ROWS' if table.is_dir() else test or table} "
@@ -296,6 +313,53 @@ def tune(
         f"or dcs ui --output {output}",
         style="bold",
     )
+
+
+def pick(
+    scheme: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCHEME", help="scheme.json of dcs tune, or its folder; it is written anew."
+        ),
+    ],
+    prefer: Prefer = None,
+    exchange_rate: ExchangeRate = None,
+    max_accuracy_loss: MaxAccuracyLoss = None,
+    max_cobias: MaxCobias = None,
+) -> None:
+    """Pick another point of the front that dcs tune kept beside a scheme; nothing is fitted.
+
+    Example: dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1
+    """
+    from workflows.cli.judgement import show_front
+
+    path = scheme / "scheme.json" if scheme.is_dir() else scheme
+    before = dcs.FittedScheme.load(path.with_name(FRONT))
+    picked = before.pick(
+        dcs.Preference(prefer or "no-harm", exchange_rate, max_accuracy_loss, max_cobias)
+    )
+    old, new = dcs.CorrectionScheme.load(path), picked.scheme
+    # What rows and tables it is of stays.
+    provenance = {**old.provenance, **new.provenance}
+    new = replace(
+        old, corrections=new.corrections, calibration=new.calibration, provenance=provenance
+    )
+    new.save(path)
+    picked.save(path.with_name(FRONT))
+    show_front(picked)
+    console.print()
+    for sentence in new.explain():
+        console.print(f"  {sentence}")
+    console.print()
+    if picked.chosen == before.chosen:
+        console.print(f"{path}: the same point as before")
+    else:
+        changes = (
+            f"{title} {100 * getattr(before.chosen, name):.1f} -> "
+            f"{100 * getattr(picked.chosen, name):.1f}"
+            for name, title in (("accuracy", "accuracy"), ("lasting_cobias", "COBias"))
+        )
+        console.print(f"{path} is another point now: {', '.join(changes)}")
 
 
 def _check(method: str, tuner: TunerSettings, *, certify: bool) -> None:

@@ -22,7 +22,9 @@ from dcs.data.importers import format_names
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.front import FittedScheme
 from dcs.selection.methods import BASELINES
+from dcs.selection.preference import Preference
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from workflows.cli import app
 
@@ -189,6 +191,25 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert cell["params"]["best_trial"] in [trial["number"] for trial in cell["trials"]]
     # Two settings of Optuna's, one point per weight of COBias, and the uncorrected one.
     assert len(cell["trials"]) == 2 + 12 + 1
+
+    path = scheme_of(output)
+    rows = CorrectionScheme.load(path).provenance["rows"]
+    front = FittedScheme.load(path.with_name("front.json"))
+    written = path.read_bytes()
+    assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
+    assert CorrectionScheme.load(path) == CorrectionScheme.from_json(written.decode())
+    outcome = dcs("pick", path.parent, "--prefer", "accuracy")
+    assert outcome.code == 0, outcome.err
+    picked, scheme = front.pick(Preference(prefer="accuracy")), CorrectionScheme.load(path)
+    assert (scheme.corrections, scheme.calibration) == (
+        picked.scheme.corrections,
+        picked.scheme.calibration,
+    )
+    assert scheme.provenance["rule"] == {"prefer": "accuracy"}
+    assert scheme.provenance["rows"] == rows
+    assert FittedScheme.load(path.with_name("front.json")) == picked
+    _is_one_line_error(dcs("pick", path.parent, "--max-cobias", -1), ["max_cobias"])
+    _is_one_line_error(dcs("pick", output), ["front.json"])
 
 
 def test_tune_takes_an_objective_and_tests_the_change(dcs, table, output):
