@@ -1,12 +1,19 @@
-"""Methods compared over many sources of probabilities: on each, and on the mean of all."""
+"""Methods compared over many sources of probabilities: on each, and on the mean of all.
+
+A method is one point of accuracy and COBias; DCS leaves a whole front. What the front has at the
+accuracy of another method is compared too.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from dcs.evaluation.formatting import percent
+from dcs.selection.preference import pareto_front
 from tracking.records import CellRecord
 from tracking.results import frames
 from tracking.results.formats import KINDS, ResultTable
@@ -19,6 +26,8 @@ __all__ = ["method_tables"]
 _SOURCE: Final = ("model", "task", "shots")
 _MEANS: Final = ("accuracy", "cobias", "score", "balanced_accuracy", "weakest_class")
 _HEADS: Final = ("accuracy", "COBias", "accuracy − COBias", "balanced accuracy", "weakest class")
+_OURS: Final = "dcs"
+_VERDICTS: Final = ("lower", "within one error", "higher", "out of reach")
 #: Two figures that round alike are not told apart: half a tenth of a point.
 _ROUNDING: Final = 0.0005
 _NOTE: Final = (
@@ -42,19 +51,20 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     -------
     list of ResultTable
         ``method_means``, a row per method, and ``methods_by_source``, a row per source; empty
-        for fewer than two sources or methods.
+        for fewer than two sources or methods. Then, where cells have a front of DCS with test
+        figures, ``front_comparison``, a row per other method.
     """
-    tidy = _judged(records)
+    cells = frames.finished_cells(records)
+    tidy = _judged(cells)
     whole = tidy.groupby("source")["method"].transform("size") == tidy["method"].nunique()
     tidy = tidy[whole]
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
         return []
-    return [_means_of(tidy), _by_source(tidy)]
+    return [_means_of(tidy), _by_source(tidy), *_front_comparison(cells)]
 
 
-def _judged(records: Iterable[CellRecord]) -> pd.DataFrame:
+def _judged(cells: list[CellRecord]) -> pd.DataFrame:
     """Return a row per source and method: means over seeds, their errors, and the verdicts."""
-    cells = frames.finished_cells(records)
     frame = frames.cells_frame(cells)
     frame = frame[frame["test/accuracy"].notna()]
     accuracies = frames.classes_frame(cells).groupby("key")["after"]
@@ -139,3 +149,70 @@ def _by_source(tidy: pd.DataFrame) -> ResultTable:
         kinds=(KINDS[0],) * len(text),
         about="↓: less accurate than uncorrected, beyond noise.",
     )
+
+
+class _Point(NamedTuple):
+    accuracy: float
+    cobias: float
+
+
+def _front_comparison(cells: list[CellRecord]) -> list[ResultTable]:
+    import pandas as pd
+
+    fronts: dict[tuple[object, ...], list[_Point]] = {}
+    for cell in cells:
+        points = [
+            _Point(trial.metrics["test/accuracy"], trial.metrics["test/cobias"])
+            for trial in cell.trials
+            if "test/accuracy" in trial.metrics
+        ]
+        if points and cell.identity.get("method") == _OURS:
+            # The most accurate first; np.interp wants it last.
+            fronts.setdefault(_place(cell), list(pareto_front(points))[::-1])
+    others = [c for c in cells if c.identity.get("method") != _OURS and _place(c) in fronts]
+    if not others:
+        return []
+    rows = []
+    for cell in others:
+        front, accuracy = fronts[_place(cell)], cell.metrics["test/accuracy"]
+        at = np.interp(accuracy, [p.accuracy for p in front], [p.cobias for p in front])
+        rows.append(
+            {
+                "source": frames.name_of(cell.identity, *_SOURCE),
+                "method": frames.method_title(cell.identity["method"]),
+                "gap": float(at) - cell.metrics["test/cobias"],
+                "beyond": max(0.0, accuracy - front[-1].accuracy),
+            }
+        )
+    groups = pd.DataFrame(rows).groupby(["source", "method"], sort=False)
+    gap, error = groups["gap"].mean(), groups["gap"].sem().fillna(0.0)
+    beyond, short = groups["beyond"].mean(), groups["beyond"].sem().fillna(0.0)
+    verdicts = pd.Series("within one error", index=gap.index)
+    verdicts[gap <= 0.0] = "lower"
+    verdicts[gap > np.maximum(error, _ROUNDING)] = "higher"
+    verdicts[beyond > np.maximum(short, _ROUNDING)] = "out of reach"
+    counts = verdicts.groupby("method", sort=False).value_counts().unstack(fill_value=0)
+    counts = counts.reindex(columns=[*_VERDICTS], fill_value=0).loc[
+        list(dict.fromkeys(row["method"] for row in rows))
+    ]
+    counts.loc["all"] = counts.sum()
+    frame = counts.rename_axis(index="method", columns=None).reset_index()
+    return [
+        ResultTable(
+            name="front_comparison",
+            title="COBias of the front of DCS at the accuracy of other methods, sources",
+            frame=frame,
+            text=frame.astype(str),
+            words=("method",),
+            kinds=(KINDS[0],) * len(frame),
+            about=(
+                "Per seed the front is interpolated at the other method's accuracy; errors are "
+                "standard errors over seeds. Out of reach: no point is as accurate."
+            ),
+        )
+    ]
+
+
+def _place(cell: CellRecord) -> tuple[object, ...]:
+    """Return where a cell stands: its source and seed."""
+    return tuple(map(cell.identity.get, (*_SOURCE, "seed")))

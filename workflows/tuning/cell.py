@@ -16,7 +16,7 @@ from dcs.messages import redact
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.methods import get_method
-from tracking import CellRecord, collect_provenance, trace_rows
+from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
 from tracking.results.figures.cells import class_histograms
 from workflows.cells import Cell
 from workflows.config.storage import StudyStorage
@@ -88,7 +88,7 @@ def compute_cell(
         metrics=metrics,
         scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
-        trials=fitted.trials,
+        trials=_with_test(fitted, test),
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
         histograms=class_histograms(optimization, scheme),
         importances=fitted.importances,
@@ -202,6 +202,25 @@ def _judged(
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
     }
+
+
+def _with_test(fitted: Fitted, test: ProbabilityTable) -> tuple[TrialRecord, ...]:
+    """Return the trials, those that are points of the front with their figures on the test rows.
+
+    The choice is made by now: they are for figures that set a whole front beside other methods.
+    """
+    if fitted.front is None or not test.labelled.any():
+        return fitted.trials
+    test = test.only_labelled()
+    points = fitted.front.points
+    records = list(fitted.trials)
+    for i, point in enumerate(points, len(records) - len(points)):
+        judged = ClassificationMetrics.from_predictions(
+            test.labels, point.scheme.predict(test.probs), test.n_classes
+        )
+        metrics = {"test/accuracy": judged.accuracy, "test/cobias": judged.cobias}
+        records[i] = replace(records[i], metrics={**records[i].metrics, **metrics})
+    return tuple(records)
 
 
 def _with_rows(scheme: CorrectionScheme, table: ProbabilityTable) -> CorrectionScheme:
