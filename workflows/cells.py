@@ -24,6 +24,7 @@ from workflows.config.sweep import PromptsConfig, SweepConfig
 from workflows.config.tuner import Bounds, TunerSettings
 
 __all__ = [
+    "UNFITTED",
     "Cell",
     "Source",
     "TableRequest",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 #: Methods that take nothing from the optimization rows.
-_UNFITTED = frozenset({"icl"})
+UNFITTED = frozenset({"icl"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,7 @@ def variants_of(config: SweepConfig) -> list[Variant]:
     for name in config.methods:
         method = get_method(name)
         for settings, size in config.variants:
-            if name in _UNFITTED or (size is not None and size >= (config.limit or math.inf)):
+            if name in UNFITTED or (size is not None and size >= (config.limit or math.inf)):
                 size = None
             tuner = effective_settings(method, settings)
             variants[Variant(method=name, tuner=tuner, optimization_size=size)] = None

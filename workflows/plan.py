@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dcs.data.table import ProbabilityTable
 from dcs.io import content_key
+from dcs.prompting import SPLITS, Shots
+from dcs.selection.ensemble import joint_digest
 from tracking import Archive, CellRecord
 from workflows.cells import (
     Cell,
@@ -22,14 +23,47 @@ from workflows.cells import (
     variants_of,
 )
 from workflows.config.scoring import INDECISIVE
-from workflows.config.sweep import SweepConfig
-from workflows.tables import GivenTable, ProbabilityStore, given_tables
+from workflows.config.sweep import Grouping, SweepConfig
+from workflows.tables import (
+    GivenTable,
+    ProbabilityStore,
+    Rows,
+    alike,
+    common_shots,
+    given_tables,
+    group_name,
+    matched_tables,
+)
 
 __all__ = [
+    "Ensemble",
     "SweepPlan",
     "plan_sweep",
     "sweep_key",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Tables of a sweep that are tuned on together.
+
+    Attributes
+    ----------
+    members : dict of str to str
+        The key of each table, by what it is called.
+    model, task : str
+        What all have in common, or what they are.
+    shots : int, "N" or None
+        Demonstrations per prompt; None where they differ.
+    seed : int
+        Root seed of the cells.
+    """
+
+    members: dict[str, str]
+    model: str
+    task: str
+    shots: Shots | None
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +77,10 @@ class SweepPlan:
     output : pathlib.Path
         The folder that everything is written to.
     sources : dict of str to list of Source
-        By the key of each table, in the order of the configuration: the given table, or the
-        requests that it answers. Those are several where there are no demonstrations, since the
-        seed then changes no prompt: the table is scored once, and each has cells of its own.
+        By the key of each table, in the order of the configuration: the given table, the
+        ensemble, or the requests that it answers. Those are several where there are no
+        demonstrations, since the seed then changes no prompt: the table is scored once, and each
+        has cells of its own.
     cells : dict of str to list of Cell
         The cells of those tables that are there, by the table's key. Those of the others are not
         known yet, since a cell is named by its numbers.
@@ -82,6 +117,40 @@ class SweepPlan:
             cell for source in self.sources[key] for cell in cells_of(source, self.config, digests)
         ]
 
+    def digests(self, key: str) -> Mapping[str, str] | None:
+        """Return the content hashes of both tables of a key, or None unless all is there."""
+        source = self.sources[key][0]
+        if isinstance(source, GivenTable):
+            return source.digests
+        if not isinstance(source, Ensemble):
+            return ProbabilityStore.under(self.output).digests(key)
+        parts = [self.digests(member) for member in source.members.values()]
+        there = [part for part in parts if part is not None]
+        if len(there) < len(parts):
+            return None
+        return {str(s): joint_digest(part[s] for part in there) for s in SPLITS}
+
+    def cells_after(self, key: str) -> dict[str, list[Cell]]:
+        """Return what can be computed now that a table is there, by key.
+
+        Parameters
+        ----------
+        key : str
+            Of a table that has just been scored.
+
+        Returns
+        -------
+        dict of str to list of Cell
+            Its own cells, and those of the ensembles whose tables are now all there.
+        """
+        keys = [key] + [
+            other
+            for other, (source, *_) in self.sources.items()
+            if isinstance(source, Ensemble) and key in source.members.values()
+        ]
+        found = ((each, self.digests(each)) for each in keys)
+        return {each: self.cells_on(each, both) for each, both in found if both is not None}
+
     @property
     def missing_tables(self) -> dict[str, TableRequest]:
         """Tables to be scored, by key: the first request of each."""
@@ -97,8 +166,8 @@ class SweepPlan:
         }
         return {key: cells for key, cells in missing.items() if cells}
 
-    def read(self, key: str) -> dict[str, ProbabilityTable]:
-        """Return the optimization and test rows of a table that is there.
+    def read(self, key: str) -> dict[str, Rows]:
+        """Return the optimization and test rows of a table or ensemble that is there.
 
         Raises
         ------
@@ -108,7 +177,10 @@ class SweepPlan:
         source = self.sources[key][0]
         if isinstance(source, GivenTable):
             return source.read()
-        return ProbabilityStore.under(self.output).read(key)
+        store = ProbabilityStore.under(self.output)
+        if isinstance(source, Ensemble):
+            return matched_tables({n: store.read(k) for n, k in source.members.items()})
+        return dict(store.read(key))
 
     @property
     def has_work(self) -> bool:
@@ -150,6 +222,8 @@ def sweep_key(config: SweepConfig) -> str:
         Hash of all in it that decides results.
     """
     left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
+    if not config.ensemble:
+        left_out["ensemble"] = True
     return content_key(config.model_dump(mode="json", exclude=left_out))
 
 
@@ -175,20 +249,22 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
     DCSError
         A model or task is not known, or a file of earlier work is damaged.
     """
-    store, archive = ProbabilityStore.under(output), Archive(output)
+    archive = Archive(output)
     plan = SweepPlan(config=config, output=output, sources={}, cells={}, ended={})
-    digests: dict[str, Mapping[str, str] | None] = {}
     for given in given_tables(config) if config.tables else ():
         key = content_key({"digests": given.digests})
         plan.sources.setdefault(key, []).append(given)
-        digests[key] = given.digests
     known: dict[Any, Any] = {}
+    keys: dict[TableRequest, str] = {}
     for request in () if config.tables else table_requests(config):
-        key = request_key(request, known=known)
+        keys[request] = key = request_key(request, known=known)
         plan.sources.setdefault(key, []).append(request)
         plan.texts[key] = texts_key(request, known=known)
-        digests[key] = store.digests(key)
-    for key, both in digests.items():
+    for ensemble in _ensembles(keys, config):
+        key = content_key({"ensemble": list(ensemble.members.values())})
+        plan.sources.setdefault(key, []).append(ensemble)
+    for key in plan.sources:
+        both = plan.digests(key)
         if both is not None:
             plan.cells[key] = plan.cells_on(key, both)
             records = archive.load([cell.key for cell in plan.cells[key]]).records
@@ -198,3 +274,28 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
                 if record.finished or not retry_failed
             )
     return plan
+
+
+def _ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterator[Ensemble]:
+    """Yield the ensembles of the tables of requests, which come with their keys."""
+    # What has no demonstrations is one table, whatever the seed.
+    firsts: dict[str, TableRequest] = {}
+    for request, key in keys.items():
+        firsts.setdefault(key, request)
+    for over in config.ensemble:
+        for group in alike([*firsts.values()], over):
+            yield Ensemble(
+                {_called(request, over): keys[request] for request in group},
+                model=group_name(group, over),
+                task=group[0].task,
+                shots=common_shots(group),
+                seed=group[0].seed,
+            )
+
+
+def _called(request: TableRequest, over: Grouping) -> str:
+    """Return the name of a table among those that differ from it."""
+    if over == "models":
+        return request.model
+    seed = f"seed {request.seed}"
+    return seed if over == "seeds" else f"{request.shots}-shot {seed}"

@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dcs.data.table import ProbabilityTable
 from dcs.errors import TrackingError
 from dcs.messages import last_line
 from dcs.prompting import SPLITS
@@ -24,7 +23,8 @@ from tracking.environment import DISTRIBUTION
 from workflows.cells import Cell, TableRequest, table_requests
 from workflows.config.sweep import SweepConfig
 from workflows.parallel import one_thread
-from workflows.tables import ProbabilityStore, given_tables
+from workflows.plan import plan_sweep
+from workflows.tables import ProbabilityStore, Rows
 from workflows.tuning.cell import compute_cell, failed_record
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "stored_tables",
 ]
 
-Tables = Mapping[str, ProbabilityTable]
+Tables = Mapping[str, Rows]
 
 #: What a computation must find again; times are measured anew.
 _RESULTS = ("scheme", "params", "trials", "trace", "class_accuracies", "metrics")
@@ -141,9 +141,10 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
         if store.digests(key) == wanted:
             return store.read(key)
     for config in _sweeps_of(record, runs):
-        for given in given_tables(config):
-            if given.digests == wanted:
-                return given.read()
+        plan = plan_sweep(config, runs)
+        for key, cells in plan.cells.items():
+            if any(cell.key == record.key for cell in cells):
+                return plan.read(key)
     return None
 
 

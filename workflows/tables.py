@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -21,9 +22,40 @@ from dcs.io import atomic_write_text, read_json
 from dcs.messages import one_line
 from dcs.prompting import SPLITS, Shots, parse_shots
 from dcs.seeds import derive_seed
-from workflows.config.sweep import SweepConfig, TableChoice
+from dcs.selection.ensemble import TableEnsemble
+from workflows.config.sweep import Grouping, SweepConfig, TableChoice
 
-__all__ = ["GivenTable", "ProbabilityStore", "Scoring", "given_tables", "split_rows"]
+__all__ = [
+    "GivenTable",
+    "ProbabilityStore",
+    "Rows",
+    "Scoring",
+    "alike",
+    "common_shots",
+    "given_tables",
+    "group_name",
+    "matched_tables",
+    "split_rows",
+]
+
+
+class Table(Protocol):
+    """What a table is one of, given or asked for."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def shots(self) -> Shots | None: ...
+    @property
+    def seed(self) -> int: ...
+
+
+S = TypeVar("S", bound=Table)
+
+#: A table, or several of the same rows.
+Rows: TypeAlias = ProbabilityTable | TableEnsemble
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +64,9 @@ class GivenTable:
 
     Attributes
     ----------
-    paths : tuple of pathlib.Path
-        A source of tables, or those of the optimization and of the test rows.
+    members : mapping of str to tuple of pathlib.Path
+        By name, a source of tables, or those of the optimization and of the test rows; several
+        are of the same rows.
     model, task : str
         By its provenance, or else the name of the file.
     shots : int, "N" or None
@@ -44,22 +77,26 @@ class GivenTable:
         Share of the rows that become test rows where the source does not tell them apart.
     digests : dict of str to str
         Content hash of the rows of each split.
+    own_seed : bool
+        Whether the seed is that of its demonstrations, and not one of the sweep's.
     """
 
-    paths: tuple[Path, ...]
+    members: Mapping[str, tuple[Path, ...]]
     model: str
     task: str
     shots: Shots | None
     seed: int
     held_out: float
     digests: dict[str, str]
+    own_seed: bool = False
 
     @property
     def label(self) -> str:
         """A short name for people."""
-        return f"{' and '.join(path.name for path in self.paths)} seed {self.seed}"
+        names = [path.name for paths in self.members.values() for path in paths]
+        return f"{' and '.join(names)} seed {self.seed}"
 
-    def read(self) -> dict[str, ProbabilityTable]:
+    def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
 
         Raises
@@ -67,23 +104,24 @@ class GivenTable:
         TableError
             The source cannot be read, or is another one than was planned with.
         """
-        tables = split_rows(self.paths, seed=self.seed, held_out=self.held_out)
+        tables = split_rows(self.members, seed=self.seed, held_out=self.held_out)
         if {split: table.digest for split, table in tables.items()} != self.digests:
             raise TableError(
-                f"{self.paths[0]}: changed since the sweep began; run the same command again"
+                f"{', '.join(self.members)}: changed since the sweep began; run the same command "
+                "again"
             )
         return tables
 
 
 def split_rows(
-    paths: Sequence[Path], *, seed: int, held_out: float
-) -> dict[str, ProbabilityTable]:
+    members: Mapping[str, Sequence[Path]], *, seed: int, held_out: float
+) -> dict[str, Rows]:
     """Return the rows to tune on and those for the final figures.
 
     Parameters
     ----------
-    paths : sequence of path
-        A source of tables, or those of the optimization and of the test rows.
+    members : mapping of str to sequence of path
+        By name, a source of tables, or those of the optimization and of the test rows.
     seed : int
         Root seed of the rows held out.
     held_out : float
@@ -91,15 +129,38 @@ def split_rows(
 
     Returns
     -------
-    dict of str to ProbabilityTable
-        By split: ``optimization`` and ``test``.
+    dict of str to ProbabilityTable or TableEnsemble
+        By split: ``optimization`` and ``test``; ensembles of several members.
 
     Raises
     ------
     TableError
-        A source cannot be read, or two have different classes.
+        A source cannot be read, or two have different classes or rows.
     """
-    return _held_out(_read(paths), seed=seed, share=held_out)
+    tables = {name: _read(paths) for name, paths in members.items()}
+    return _held_out(matched_tables(tables), seed=seed, share=held_out)
+
+
+def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dict[str, Rows]:
+    """Return the tables of several members by split, rows matched; those of one as they are.
+
+    Raises
+    ------
+    TableError
+        They are not of the same rows.
+    """
+    (first, *others) = members.values()
+    if not others:
+        return dict(first)
+    for name, tables in members.items():
+        if tables.keys() != first.keys():
+            raise TableError(
+                f"{name}: has {' and '.join(tables)} rows; the others have {' and '.join(first)}"
+            )
+    return {
+        split: TableEnsemble.matched({name: tables[split] for name, tables in members.items()})
+        for split in first
+    }
 
 
 def _read(paths: Sequence[Path]) -> dict[str, ProbabilityTable]:
@@ -116,9 +177,7 @@ def _read(paths: Sequence[Path]) -> dict[str, ProbabilityTable]:
     return {"optimization": table, "test": test}
 
 
-def _held_out(
-    tables: dict[str, ProbabilityTable], *, seed: int, share: float
-) -> dict[str, ProbabilityTable]:
+def _held_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
     """Return tables of both splits, the test rows drawn from the labelled ones if there are none.
 
     Where no row has a label none can be held out: all rows are in both, and nothing is judged.
@@ -158,53 +217,105 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         A source cannot be read.
     """
     found: list[GivenTable] = []
-    for paths in _sources(config.tables):
-        tables = _read(paths)
-        origin, name = tables["optimization"].provenance, _name(paths[0])
+    for members in _sources(config.tables):
+        paths = next(iter(members.values()))
+        tables = matched_tables({name: _read(each) for name, each in members.items()})
+        origin, name = tables["optimization"].provenance, " + ".join(members)
         own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
         for seed in config.seeds if own is None else (own,):
             split = _held_out(tables, seed=seed, share=config.held_out)
             found.append(
                 GivenTable(
-                    paths,
+                    members,
                     model=origin.model or name,
                     task=origin.task or name,
                     shots=None if origin.shots is None else parse_shots(str(origin.shots)),
                     seed=seed,
                     held_out=config.held_out,
                     digests={part: table.digest for part, table in split.items()},
+                    own_seed=own is not None,
                 )
             )
-    alike = Counter((given.model, given.task, given.shots, given.seed) for given in found)
+    found += [_joined(group, over) for over in config.ensemble for group in alike(found, over)]
+    names = Counter((given.model, given.task, given.shots, given.seed) for given in found)
     return [
-        replace(given, task=_name(given.paths[0]))
-        if alike[given.model, given.task, given.shots, given.seed] > 1
+        replace(given, task=" + ".join(given.members))
+        if names[given.model, given.task, given.shots, given.seed] > 1
         else given
         for given in found
     ]
+
+
+def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
+    """Return the groups of two or more sources that differ in nothing but this."""
+    groups: dict[tuple[Any, ...], list[S]] = {}
+    for source in sources:
+        same: dict[str, tuple[Any, ...]] = {
+            "prompts": (source.model, source.task),
+            "seeds": (source.model, source.task, source.shots),
+            "models": (source.task, source.shots, source.seed),
+        }
+        # Of tables that hold out rows by the seed of the sweep, all hold out the same.
+        drawn = source.seed if isinstance(source, GivenTable) and not source.own_seed else None
+        groups.setdefault((*same[over], drawn), []).append(source)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def group_name(group: Sequence[Table], over: Grouping) -> str:
+    """Return what stands in the place of the model of an ensemble."""
+    if over == "models":
+        return " + ".join(dict.fromkeys(source.model for source in group))
+    return f"{group[0].model} ({len(group)} {over})"
+
+
+def common_shots(group: Sequence[Table]) -> Shots | None:
+    """Return the shots of all, or None where they differ."""
+    return group[0].shots if len({source.shots for source in group}) == 1 else None
+
+
+def _joined(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
+    first = group[0]
+    members = [item for given in group for item in given.members.items()]
+    if len({name for name, _ in members}) < len(members):
+        members = [(str(paths[0]), paths) for _, paths in members]
+    tables = split_rows(dict(members), seed=first.seed, held_out=first.held_out)
+    return replace(
+        first,
+        members=dict(members),
+        model=group_name(group, over),
+        shots=common_shots(group),
+        digests={split: table.digest for split, table in tables.items()},
+    )
 
 
 def _name(path: Path) -> str:
     return path.name if path.is_dir() else path.stem
 
 
-def _sources(choices: Sequence[TableChoice]) -> Iterator[tuple[Path, ...]]:
-    """Yield what patterns and folders stand for; pairs as they are."""
-    seen: set[tuple[Path, ...]] = set()
+def _sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[Path, ...]]]:
+    """Yield what patterns and folders stand for; pairs and named tables as they are."""
+    seen: list[dict[str, tuple[Path, ...]]] = []
     for choice in choices:
-        if not isinstance(choice, str):
-            pair = tuple(Path(each).expanduser() for each in choice)
-            found = [pair]
+        if isinstance(choice, dict):
+            found = [{name: _paths(each) for name, each in choice.items()}]
+        elif not isinstance(choice, str):
+            found = [{_name(Path(choice[0])): _paths(choice)}]
         else:
             path = str(Path(choice).expanduser())
             matching = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
             if not matching:
                 raise ConfigError(f"tables: {choice} matches no file or folder")
-            found = [(each,) for one in matching for each in table_sources(one)]
-        for paths in found:
-            if paths not in seen:
-                seen.add(paths)
-                yield paths
+            found = [{_name(each): (each,)} for one in matching for each in table_sources(one)]
+        for members in found:
+            if members not in seen:
+                seen.append(members)
+                yield members
+
+
+def _paths(choice: str | tuple[str, str]) -> tuple[Path, ...]:
+    return tuple(
+        Path(each).expanduser() for each in ([choice] if isinstance(choice, str) else choice)
+    )
 
 
 @dataclass(frozen=True, slots=True)

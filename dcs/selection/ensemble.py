@@ -8,15 +8,15 @@ then fitted as on any table.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.data.table import ProbabilityTable
+from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
 from dcs.messages import listing, show
 from dcs.schemes.calibration import (
@@ -29,11 +29,16 @@ from dcs.schemes.calibration import (
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.folds import stratified_folds
 
-__all__ = ["TableEnsemble", "combine", "mean_of"]
+__all__ = ["TableEnsemble", "combine", "inputs_of", "joint_digest", "mean_of"]
 
 Array: TypeAlias = NDArray[np.float64]
 
 _FOLDS: Final = 5
+
+#: What makes the probabilities of a table; new rows must have the same.
+_ORIGIN: Final = frozenset(
+    ("model", "revision", "task", "shots", "demonstration_seed", "prompt_hash", "scorer")
+)
 
 #: Strength of the penalty of a stack towards the mean, in rows.
 _RIDGE: Final = 20.0
@@ -102,6 +107,45 @@ class TableEnsemble:
             found.append(replace(table, probs=table.probs[:, columns], classes=base.classes))
         return cls(tuple(replace(each, labels=base.labels) for each in found), tuple(tables))
 
+    @classmethod
+    def of(
+        cls, scheme: CorrectionScheme, tables: Sequence[tuple[str, ProbabilityTable]]
+    ) -> TableEnsemble:
+        """Return the tables that a scheme takes, in the order of its inputs.
+
+        Parameters
+        ----------
+        scheme : CorrectionScheme
+            Its provenance says of which model, task and prompt each table was.
+        tables : sequence of tuple
+            What messages call each table, and the table.
+
+        Raises
+        ------
+        TableError
+            There are more or fewer, one is of another model, task or prompt, or they are not of
+            the same rows.
+        """
+        order = f"the scheme takes {listing(scheme.inputs)}, in this order"
+        if len(tables) != max(1, len(scheme.inputs)):
+            raise TableError(
+                f"{len(tables)} tables given; the scheme takes one"
+                if not scheme.inputs
+                else f"{len(tables)} tables given; {order}"
+            )
+        origins = scheme.provenance.get("tables", {})
+        for name, (source, table) in zip(scheme.inputs, tables, strict=False):
+            now = table.provenance.to_dict()
+            for key, value in origins.get(name, {}).items():
+                if key in _ORIGIN and now.get(key, value) != value:
+                    raise TableError(
+                        f"{source}: {key} is {show(now[key])}, that of the table {name!r} the "
+                        f"scheme was fitted on is {show(value)}; {order}"
+                    )
+        return cls.matched(
+            dict(zip(scheme.inputs or ("table",), (t for _, t in tables), strict=True))
+        )
+
     @property
     def labels(self) -> NDArray[np.int64]:
         """True classes, [M]."""
@@ -113,9 +157,26 @@ class TableEnsemble:
         return self.tables[0].classes
 
     @property
+    def labelled(self) -> NDArray[np.bool_]:
+        """Whether each row has a label, [M]."""
+        return self.tables[0].labelled
+
+    @property
     def n_rows(self) -> int:
         """Number of rows, M."""
         return self.tables[0].n_rows
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, N."""
+        return self.tables[0].n_classes
+
+    @property
+    def provenance(self) -> Provenance:
+        """What the provenances of all tables agree in."""
+        first, *others = (asdict(table.provenance) for table in self.tables)
+        agreed = {k: v for k, v in first.items() if all(other[k] == v for other in others)}
+        return Provenance(**agreed)
 
     @property
     def probs(self) -> NDArray[np.float64]:
@@ -125,20 +186,46 @@ class TableEnsemble:
     @property
     def digest(self) -> str:
         """Hash (SHA-256, hex) of the digests of the tables."""
-        return hashlib.sha256(" ".join(table.digest for table in self.tables).encode()).hexdigest()
+        return joint_digest(table.digest for table in self.tables)
+
+    @property
+    def sample(self) -> list[str]:
+        """Hashes of some rows of every table, as :attr:`ProbabilityTable.sample`."""
+        return [row for table in self.tables for row in table.sample]
+
+    def row_hashes(self) -> list[str]:
+        """Return a hash of every row of every table."""
+        return [row for table in self.tables for row in table.row_hashes()]
 
     def subset(self, rows: ArrayLike, *, split: str | None = None) -> TableEnsemble:
         """Return some rows of every table; as :meth:`ProbabilityTable.subset`."""
         tables = tuple(table.subset(rows, split=split) for table in self.tables)
         return TableEnsemble(tables, self.names)
 
+    def only_labelled(self) -> TableEnsemble:
+        """Return the rows that have labels, itself if all do."""
+        return self if self.labelled.all() else self.subset(self.labelled)
+
     def combined(self, scheme: CorrectionScheme) -> ProbabilityTable:
         """Return the one table that the combination of a scheme makes, or its only input."""
-        tables = dict(zip(self.names, self.tables, strict=True))
+        probs = inputs_of(scheme, self)
         if scheme.combination is None:
-            return tables[scheme.inputs[0]]
-        probs = scheme.combination.apply([tables[name].probs for name in scheme.inputs])
-        return self.tables[0].with_probs(probs)
+            return self.tables[self.names.index(scheme.inputs[0])]
+        combined = scheme.combination.apply(probs)
+        return replace(self.tables[0], probs=combined, provenance=self.provenance)
+
+
+def inputs_of(scheme: CorrectionScheme, rows: ProbabilityTable | TableEnsemble) -> Array:
+    """Return the probabilities of rows as a scheme takes them, [M, N] or [K, M, N]."""
+    if isinstance(rows, ProbabilityTable):
+        return rows.probs
+    found: Array = rows.probs[[rows.names.index(name) for name in scheme.inputs]]
+    return found if scheme.combination is not None else found[0]
+
+
+def joint_digest(digests: Iterable[str]) -> str:
+    """Return the digest of an ensemble from those of its tables."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def combine(
@@ -187,7 +274,7 @@ def combine(
     chosen = replace(schemes[-1], combination=stack(probs[:, labelled], labels))
     combined = ensemble.combined(chosen).probs.copy()
     combined[labelled] = unseen
-    return chosen, ensemble.tables[0].with_probs(combined)
+    return chosen, ensemble.combined(chosen).with_probs(combined)
 
 
 def mean_of(ensemble: TableEnsemble) -> CorrectionScheme:

@@ -15,6 +15,7 @@ from dcs.evaluation.formatting import percent, sentence_of_chance
 from dcs.evaluation.metrics import FIGURES, confusion_matrix
 from dcs.evaluation.uncertainty import Interval, bootstrap_intervals, compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.ensemble import TableEnsemble, inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint
 from dcs.selection.preference import Prefer, Preference
 from tracking.records import CellRecord
@@ -56,7 +57,10 @@ _TESTED: Final = ("accuracy", "cobias")
 
 
 def judged_tables(
-    rows: ProbabilityTable, schemes: Mapping[str, CorrectionScheme], *, width: int
+    rows: ProbabilityTable | TableEnsemble,
+    schemes: Mapping[str, CorrectionScheme],
+    *,
+    width: int,
 ) -> Iterator[Table]:
     """Judge schemes on labelled rows: a column for each, figures and class accuracies as rows.
 
@@ -65,7 +69,7 @@ def judged_tables(
 
     Parameters
     ----------
-    rows : ProbabilityTable
+    rows : ProbabilityTable or TableEnsemble
         The rows.
     schemes : mapping of str to CorrectionScheme
         By the heads of their columns; the classes in the order of the rows.
@@ -75,7 +79,9 @@ def judged_tables(
     first, *others = schemes
     against = [first, *others[:1]] if len(others) > 1 else [first] if others else []
     labels, n_classes = rows.labels, rows.n_classes
-    predictions = {name: scheme.predict(rows.probs) for name, scheme in schemes.items()}
+    predictions = {
+        name: scheme.predict(inputs_of(scheme, rows)) for name, scheme in schemes.items()
+    }
     columns: dict[str, list[str]] = {}
     for name, predicted in predictions.items():
         found = bootstrap_intervals(confusion_matrix(labels, predicted, n_classes))

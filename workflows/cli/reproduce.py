@@ -102,8 +102,8 @@ def _tables(
     if test is not None if table is None else rescore:
         raise ConfigError("--test needs --table, and --rescore excludes it; see --help")
     if table is not None:
-        paths = [table] if test is None else [table, test]
-        return split_rows(paths, seed=record.identity["seed"], held_out=HELD_OUT)
+        members = {table.name: [table] if test is None else [table, test]}
+        return split_rows(members, seed=record.identity["seed"], held_out=HELD_OUT)
     stored = stored_tables(record, runs)
     if stored is not None and not rescore:
         console.print("tables: stored, unchanged since they were scored")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from dcs import CorrectionScheme, ProbabilityTable
     from workflows.config.sweep import TunerSettings
 
 __all__ = ["apply", "evaluate", "import_", "pick", "tune"]
@@ -37,11 +38,12 @@ FRONT = "front.json"
 MOST_CERTIFIED = 4
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="Probability table; see dcs import.")]
-Source = Annotated[
-    Path,
+Sources = Annotated[
+    list[Path],
     typer.Argument(
-        metavar="TABLE",
-        help="Probability table (see dcs import), .npz archive, or folder of dcs generate.",
+        metavar="TABLE...",
+        help="Probability table (see dcs import), .npz archive, or folder of dcs generate. "
+        "Several of the same rows, matched by id, get one scheme.",
     ),
 ]
 Normalise = Annotated[
@@ -160,9 +162,9 @@ def import_(
 
 
 def tune(
-    table: Source,
+    tables: Sources,
     test: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             "--test",
             metavar="TABLE",
@@ -210,13 +212,16 @@ def tune(
     output: Output = Path("dcs-runs"),
     tracking_uri: TrackingUri = None,
 ) -> None:
-    """Find the correction scheme of a probability table, judge it on held-out rows, keep it.
+    """Find the correction scheme of probability tables, judge it on held-out rows, keep it.
 
     Schemes are searched by simulated annealing and chosen among by cross-validation; with
     --set tuner.protocol=study by an Optuna study judged on 5 % development rows. The chosen one
-    is written to OUTPUT/TABLE-METHOD/scheme.json, all that was tried to MLflow.
+    is written to OUTPUT/TABLE-METHOD/scheme.json, all that was tried to MLflow. Of several tables
+    of the same rows, cross-validation decides whether one alone, their mean or a stack is taken.
     """
+    from dcs.data.table import ProbabilityTable
     from dcs.io import content_key
+    from dcs.selection.ensemble import TableEnsemble, inputs_of
     from workflows.cli.judgement import UNCORRECTED, cost_of, judged_tables, show_front
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import SweepConfig, TuneConfig, configured
@@ -235,13 +240,15 @@ def tune(
         tuner__max_cobias=max_cobias,
     )
     tuner = config.tuner
-    name = table.name if table.is_dir() else table.stem
+    members = named_paths(tables)
+    name = "+".join(members)
+    choices = dict(zip(members, _with_tests(tables, test or []), strict=True))
     methods = tuple(dict.fromkeys((method, *(compare or ()))))
     for each in methods:
         _check(each, tuner, certify=certify and each == method)
     sweep = SweepConfig(
         name="tune",
-        tables=(str(table) if test is None else (str(table), str(test)),),
+        tables=(choices if len(choices) > 1 else choices[name],),
         held_out=HELD_OUT,
         methods=("icl", *methods),
         seeds=(seed,),
@@ -253,16 +260,18 @@ def tune(
     rows, held_out = plan.read(key).values()
     if certify and rows.n_classes > MOST_CERTIFIED:
         raise ConfigError(
-            f"--certify: {table} has {rows.n_classes} classes, and exhaustive search takes "
+            f"--certify: {name} has {rows.n_classes} classes, and exhaustive search takes "
             f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
         )
+    if certify and isinstance(rows, TableEnsemble):
+        raise ConfigError("--certify is of one table; leave it out, or give one table")
     with recording(
         tracking_uri,
         output=output,
         tracking=config.tracking,
         experiment="tune",
         sweep_key=content_key({"cells": [cell.key for cell in cells]}),
-        sweep_params={"table": table.name, "method": method, "seed": seed, **tuner.model_dump()},
+        sweep_params={"table": name, "method": method, "seed": seed, **tuner.model_dump()},
         run_name=name,
     ) as recorder:
         with share_bar(f"tuning {method}") as progress:
@@ -286,8 +295,8 @@ def tune(
         front.save(path.with_name(FRONT))
     else:
         path.with_name(FRONT).unlink(missing_ok=True)
-    sentences = scheme.explain(held_out.probs)
-    if certify:
+    sentences = scheme.explain(inputs_of(scheme, held_out))
+    if certify and isinstance(rows, ProbabilityTable):
         with console.status("searching exhaustively"):
             gap = prove(rows, dcs.get_method(method), record, settings=tuner)
         reached = record.metrics["opt/z"]
@@ -307,10 +316,12 @@ def tune(
     console.print(report.message)
     console.print(link_to(record.key, output, tracking_uri))
     console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
+    used = (
+        [(test or tables)[list(members).index(each)] for each in scheme.inputs] or test or tables
+    )
+    rest = "ROWS" if used[0].is_dir() else " ".join(map(str, used))
     console.print(
-        f"next: dcs apply {path} {'ROWS' if table.is_dir() else test or table} "
-        "-o corrected.parquet, "
-        f"or dcs ui --output {output}",
+        f"next: dcs apply {path} {rest} -o corrected.parquet, or dcs ui --output {output}",
         style="bold",
     )
 
@@ -362,6 +373,35 @@ def pick(
         console.print(f"{path} is another point now: {', '.join(changes)}")
 
 
+def named_paths(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return paths by what they are called: the name of the file, all of it where two are alike.
+
+    Raises
+    ------
+    ConfigError
+        A path is given twice.
+    """
+    names = [path.name if path.is_dir() else path.stem for path in paths]
+    if len({*names}) < len(names):
+        names = [str(path) for path in paths]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigError(f"{path}: given twice; each table once")
+    return dict(zip(names, paths, strict=True))
+
+
+def _with_tests(tables: Sequence[Path], tests: Sequence[Path]) -> list[str | tuple[str, str]]:
+    """Return tables as a configuration has them, each with its test table if there are any."""
+    if tests and len(tests) != len(tables):
+        raise ConfigError(
+            f"--test: {len(tests)} given for {len(tables)} tables; give one for each, in the same "
+            "order, or none"
+        )
+    if not tests:
+        return [str(table) for table in tables]
+    return [(str(table), str(test)) for table, test in zip(tables, tests, strict=True)]
+
+
 def _check(method: str, tuner: TunerSettings, *, certify: bool) -> None:
     """Refuse before any work what cannot be done."""
     searches = dcs.get_method(method).searches
@@ -378,12 +418,13 @@ def _check(method: str, tuner: TunerSettings, *, certify: bool) -> None:
 
 def apply(
     scheme: Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")],
-    rows: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="ROWS",
+            metavar="ROWS...",
             help="Probability table, or Parquet, .csv or .jsonl with a column per class, named as "
-            "the class or p:<class>; - reads CSV from the standard input.",
+            "the class or p:<class>; - reads CSV from the standard input. A scheme of several "
+            "tables takes as many probability tables, in the order it was tuned with.",
         ),
     ],
     output: Annotated[
@@ -402,25 +443,50 @@ def apply(
     A probability table becomes one of the same form. In other files the columns of the classes
     are corrected, those besides stay, and a column `predicted` names the class.
     """
-    correction = dcs.CorrectionScheme.load(scheme)
-    labelled = output.suffix == ".parquet" == rows.suffix and _is_table(rows)
-    if labelled:
+    correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
+    table = None
+    if len(correction.inputs) > 1 or len(files) > 1:
+        table = combined_table(correction, files)
+        # What is left to do is to correct one table.
+        correction = replace(correction, combination=None, inputs=())
+    elif output.suffix == ".parquet" == rows.suffix and _is_table(rows):
         table = dcs.ProbabilityTable.read(rows)
+    if table is not None:
         correction = correction.for_classes(table.classes, source=str(scheme))
         probs = table.probs
+    if table is not None and output.suffix == ".parquet":
         table.with_probs(correction.apply(probs)).write(output)
     else:
-        frame = _read_rows(rows)
+        frame = _read_rows(rows) if table is None else _frame(table)
         columns = _class_columns(frame, correction.classes, rows)
-        probs = _probabilities(frame[columns], correction.classes, rows, normalise=normalise)
+        if table is None:
+            probs = _probabilities(frame[columns], correction.classes, rows, normalise=normalise)
         frame[columns] = correction.apply(probs)
         frame["predicted"] = [correction.classes[k] for k in correction.predict(probs)]
         _write_rows(frame, output)
     if str(output) != "-":
         changed = int((correction.predict(probs) != probs.argmax(axis=1)).sum())
         console.print(f"{output}: {len(probs)} rows, {changed} predictions changed")
-    if labelled:
+    if table is not None and output.suffix == ".parquet":
         console.print(f"next: dcs evaluate {output}", style="bold")
+
+
+def combined_table(scheme: CorrectionScheme, files: Sequence[Path]) -> ProbabilityTable:
+    """Return the one table that a scheme makes of several, checked to be those it is for."""
+    from dcs.data.importers import read_tables, the_table
+    from dcs.selection.ensemble import TableEnsemble
+
+    tables = [(str(file), the_table(read_tables(file), None, file)) for file in files]
+    ensemble = TableEnsemble.of(scheme, tables)
+    return ensemble.combined(scheme.for_classes(ensemble.classes, source="the scheme"))
+
+
+def _frame(table: ProbabilityTable) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(table.probs, columns=[f"p:{name}" for name in table.classes])
+    frame.insert(0, "id", table.ids)
+    return frame
 
 
 def _is_table(path: Path) -> bool:

@@ -20,7 +20,6 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from dcs.data.table import ProbabilityTable
 from dcs.errors import DCSError, ScoringError
 from dcs.messages import last_line
 from dcs.search.annealing import Schedule, anneal
@@ -34,7 +33,7 @@ from workflows.cluster.watch import ClusterWatch, check_alive, gone, look
 from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.parallel import Mapper, ray_mapper
 from workflows.plan import SweepPlan
-from workflows.tables import ProbabilityStore
+from workflows.tables import ProbabilityStore, Rows
 from workflows.tuning.cell import compute_cell, failed_record
 
 __all__ = ["Driver", "Figures", "Silent", "SweepProgress", "run_cell", "warm_up"]
@@ -172,6 +171,8 @@ class Driver:
         self._scoring: dict[Any, _Scoring] = {}
         self._unscored: list[ScoringError] = []
         self._idle: dict[str, list[Any]] = {}
+        # Tables whose cells are known, and ensembles.
+        self._ready = set(plan.cells)
         # Cells likewise.
         self._waiting: deque[_Waiting] = deque()
         self._tuning: dict[Any, _Tuning] = {}
@@ -307,13 +308,16 @@ class Driver:
                     self._give_up(request, error, error)
             return
         self._idle.setdefault(request.model, []).append(ended.actor)
-        cells = self._plan.cells_on(key, note.digests)
-        # Only now are the keys known: the same numbers may have been worked on before.
-        finished = self._archive.finished([cell.key for cell in cells])
-        self._enqueue(key, [cell for cell in cells if cell.key not in finished])
-        for record in finished.values():
-            self._cells_ended += 1
-            yield record, {}
+        for ready, cells in self._plan.cells_after(key).items():
+            if ready in self._ready:
+                continue
+            self._ready.add(ready)
+            # Only now are the keys known: the same numbers may have been worked on before.
+            finished = self._archive.finished([cell.key for cell in cells])
+            self._enqueue(ready, [cell for cell in cells if cell.key not in finished])
+            for record in finished.values():
+                self._cells_ended += 1
+                yield record, {}
 
     def _give_up(
         self, request: TableRequest, cause: BaseException | None, error: RayError
@@ -427,7 +431,7 @@ def run_cells(
 
 def run_cell(
     cell: Cell,
-    tables: dict[str, ProbabilityTable],
+    tables: dict[str, Rows],
     sweep: str,
     mapper: Mapper,
     storage: StudyStorage | None,
@@ -440,7 +444,7 @@ def run_cell(
     ----------
     cell : Cell
         What to compute.
-    tables : dict of str to ProbabilityTable
+    tables : dict of str to ProbabilityTable or TableEnsemble
         By split.
     sweep : str
         The sweep the record is filed under.

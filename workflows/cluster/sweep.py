@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from tracking import CellRecord, Recorder
 from workflows.cells import sharing
 from workflows.plan import SweepPlan
-from workflows.tables import ProbabilityStore
 
 if TYPE_CHECKING:
     from workflows.cluster.driver import SweepProgress
@@ -108,10 +107,9 @@ def run_here(
 
 def _in_order(records: Mapping[str, CellRecord], plan: SweepPlan) -> list[CellRecord]:
     """Return records as the configuration orders them, whatever order they ended in."""
-    store = ProbabilityStore.under(plan.output)
     order = (
         cell.key
         for key in plan.sources
-        for cell in plan.cells.get(key) or plan.cells_on(key, store.digests(key) or {})
+        for cell in plan.cells.get(key) or plan.cells_on(key, plan.digests(key) or {})
     )
     return [records[key] for key in dict.fromkeys(order)]

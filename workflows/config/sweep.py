@@ -47,6 +47,7 @@ from workflows.config.tuner import (
 
 __all__ = [
     "FixedObjective",
+    "Grouping",
     "ScoringSettings",
     "SweepConfig",
     "PromptsConfig",
@@ -62,19 +63,27 @@ __all__ = [
 Model = TypeVar("Model", bound=Strict)
 
 
-def _table_choice(value: Any) -> str | tuple[str, str]:
+def _table_choice(value: Any) -> Any:
     if isinstance(value, str) and value:
         return value
+    if isinstance(value, dict) and len(value) > 1:
+        return {str(name): _table_choice(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)) and [type(each) for each in value] == [str, str]:
         return value[0], value[1]
     raise ValueError(
         f"{show(value)} is neither a path or pattern such as folder/*.parquet, nor a pair "
-        "[OPTIMIZATION, TEST]"
+        "[OPTIMIZATION, TEST], nor several of them by name: {NAME: PATH, NAME: PATH}"
     )
 
 
-#: A path or pattern of tables, or those of the optimization and the test rows.
-TableChoice = Annotated[str | tuple[str, str], PlainValidator(_table_choice)]
+#: A path or pattern of tables, those of the optimization and the test rows, or by name tables of
+#: the same rows that are tuned on together.
+TableChoice = Annotated[
+    str | tuple[str, str] | dict[str, str | tuple[str, str]], PlainValidator(_table_choice)
+]
+
+#: What tables of the same rows differ in.
+Grouping = Literal["prompts", "seeds", "models"]
 
 
 class PromptsConfig(Strict):
@@ -149,10 +158,14 @@ class SweepConfig(PromptsConfig, TuneConfig):
     ----------
     name : str
         Name of the sweep and of its MLflow experiment.
-    tables : tuple of str or pair of str
+    tables : tuple of str, pair of str, or mapping
         Probability tables in the place of prompts: paths, folders, patterns, or pairs of the
-        optimization and the test rows; what :func:`dcs.data.importers.read_tables` takes. Where
+        optimization and the test rows; by name, several of the same rows that are tuned on
+        together; what :func:`dcs.data.importers.read_tables` takes. Where
         there are any, no model is loaded: model, task and shots are as the tables say.
+    ensemble : tuple of "prompts", "seeds" or "models"
+        Tables of the same rows that are also tuned on together, those that differ in this: in
+        shots, demonstrations or template; in the seed of the demonstrations; or in the model.
     held_out : float
         Share of the rows of a table that become its test rows where it does not tell them apart,
         another draw for each seed.
@@ -176,6 +189,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
 
     tasks: tuple[str, ...] = ()
     tables: tuple[TableChoice, ...] = ()
+    ensemble: tuple[Grouping, ...] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: tuple[str, ...] = method_names()

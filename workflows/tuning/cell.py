@@ -15,12 +15,14 @@ from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
 from dcs.messages import redact
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
+from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
 from dcs.selection.methods import get_method
 from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
 from tracking.results.figures.cells import class_histograms
-from workflows.cells import Cell
+from workflows.cells import UNFITTED, Cell
 from workflows.config.storage import StudyStorage
 from workflows.parallel import Mapper, in_process, one_thread
+from workflows.tables import Rows
 from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
 from workflows.tuning.trials import Fitted, StoredStudy, Tuning, fitted_at_once
@@ -31,8 +33,8 @@ __all__ = ["compute_cell", "failed_record", "optimization_rows"]
 @one_thread()
 def compute_cell(
     cell: Cell,
-    optimization: ProbabilityTable,
-    test: ProbabilityTable,
+    optimization: Rows,
+    test: Rows,
     *,
     sweep: str,
     progress: Callable[[float], None] | None = None,
@@ -46,7 +48,7 @@ def compute_cell(
     ----------
     cell : Cell
         What to compute.
-    optimization, test : ProbabilityTable
+    optimization, test : ProbabilityTable or TableEnsemble
         The tables whose digests the cell names. The test table is read after the choice.
     sweep : str
         The sweep the record is filed under.
@@ -67,11 +69,23 @@ def compute_cell(
     """
     started_ms = _now_ms()
     optimization = optimization_rows(optimization, cell)
+    first = None
+    if not isinstance(optimization, TableEnsemble):
+        rows = optimization
+    elif cell.method in UNFITTED:
+        first = mean_of(optimization)
+        rows = optimization.combined(first)
+    else:
+        first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
     stored = None
     if storage is not None:
         stored = StoredStudy(storage, cell.key, {"cell": cell.label, "sweep": sweep})
-    fitted = _fit(cell, optimization, progress, mapper, stored, known)
-    scheme = _with_rows(fitted.scheme, optimization)
+    fitted = _fit(cell, rows, progress, mapper, stored, known)
+    scheme, judged = fitted.scheme, test
+    if first is not None and isinstance(test, TableEnsemble):
+        scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
+        judged = test.combined(first)
+    scheme = _with_rows(scheme, optimization)
     metrics, class_accuracies = _judged(test, scheme)
     params: dict[str, Any] = {}
     if fitted.best is not None:
@@ -88,9 +102,9 @@ def compute_cell(
         metrics=metrics,
         scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
-        trials=_with_test(fitted, test),
+        trials=_with_test(fitted, judged),
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
-        histograms=class_histograms(optimization, scheme),
+        histograms=class_histograms(rows, fitted.scheme),
         importances=fitted.importances,
         front=None if fitted.front is None else fitted.front.to_dict(),
         status="FINISHED",
@@ -101,7 +115,7 @@ def compute_cell(
     )
 
 
-def optimization_rows(table: ProbabilityTable, cell: Cell) -> ProbabilityTable:
+def optimization_rows(table: Rows, cell: Cell) -> Rows:
     """Return the rows of the optimization table that a cell uses: all, or a seeded choice."""
     if cell.optimization_size is None or cell.optimization_size >= table.n_rows:
         return table
@@ -171,9 +185,7 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
     )
 
 
-def _judged(
-    test: ProbabilityTable, scheme: CorrectionScheme
-) -> tuple[dict[str, float], dict[str, list[Any]]]:
+def _judged(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict[str, list[Any]]]:
     """Return the test figures with 95 % intervals and p-values, and those of the classes.
 
     Only labelled rows are judged; where there are none, so are the figures.
@@ -181,8 +193,10 @@ def _judged(
     if not test.labelled.any():
         return {}, {}
     test = test.only_labelled()
-    first = CorrectionScheme.identity(test.classes).predict(test.probs)
-    second = scheme.predict(test.probs)
+    before_it = CorrectionScheme.identity(test.classes)
+    if isinstance(test, TableEnsemble):
+        before_it = mean_of(test)
+    first, second = (each.predict(inputs_of(each, test)) for each in (before_it, scheme))
     before = ClassificationMetrics.from_predictions(test.labels, first, test.n_classes)
     figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
     change = compare_predictions(test.labels, first, second, test.n_classes)
@@ -204,7 +218,7 @@ def _judged(
     }
 
 
-def _with_test(fitted: Fitted, test: ProbabilityTable) -> tuple[TrialRecord, ...]:
+def _with_test(fitted: Fitted, test: Rows) -> tuple[TrialRecord, ...]:
     """Return the trials, those that are points of the front with their figures on the test rows.
 
     The choice is made by now: they are for figures that set a whole front beside other methods.
@@ -223,13 +237,17 @@ def _with_test(fitted: Fitted, test: ProbabilityTable) -> tuple[TrialRecord, ...
     return tuple(records)
 
 
-def _with_rows(scheme: CorrectionScheme, table: ProbabilityTable) -> CorrectionScheme:
+def _with_rows(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
     """Note in a scheme which rows it was fitted on."""
     rows = {"digest": table.digest, "number": table.n_rows, "sample": table.sample}
-    return replace(scheme, provenance={**scheme.provenance, "rows": rows})
+    about: dict[str, Any] = {**scheme.provenance, "rows": rows}
+    if isinstance(table, TableEnsemble):
+        origins = zip(table.names, table.tables, strict=True)
+        about["tables"] = {name: each.provenance.to_dict() for name, each in origins}
+    return replace(scheme, provenance=about)
 
 
-def _sources(optimization: ProbabilityTable, test: ProbabilityTable) -> dict[str, Any]:
+def _sources(optimization: Rows, test: Rows) -> dict[str, Any]:
     return {
         "optimization": optimization.provenance.to_dict() | {"rows": optimization.n_rows},
         "test": test.provenance.to_dict() | {"rows": test.n_rows},

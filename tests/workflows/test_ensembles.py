@@ -1,0 +1,139 @@
+"""Tables of the same rows that are tuned on together: in sweeps, and on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcs.data.table import ProbabilityTable, Provenance
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.ensemble import TableEnsemble, inputs_of
+from tests.workflows.conftest import UNDRAWN, biased_table
+from tracking import Recorder
+from workflows.cluster.sweep import run_here
+from workflows.config.sweep import SweepConfig
+from workflows.plan import Ensemble, plan_sweep
+from workflows.reproduce import compare_results, recompute, stored_tables
+from workflows.tables import ProbabilityStore, given_tables
+
+
+def _tables(folder: Path, n_rows: int = 200) -> list[Path]:
+    """Write three tables of the same rows, in different orders, and return their paths."""
+    first, paths = biased_table(n_rows), []
+    for seed, name in enumerate("abc"):
+        rng = np.random.default_rng(seed)
+        probs = first.probs * np.exp(rng.normal(0.0, 0.5, first.probs.shape))
+        table = dataclasses.replace(
+            first,
+            probs=probs,
+            normalise=True,
+            provenance=Provenance(model=f"m{name}", task="moods"),
+        )
+        paths.append(folder / f"{name}.parquet")
+        table.subset(rng.permutation(n_rows)).write(paths[-1])
+    return paths
+
+
+def _config(**values: object) -> SweepConfig:
+    plain = {"name": "joint", "methods": ["icl", "batch"], "tracking": {"figures": "none"}}
+    return SweepConfig.model_validate(plain | values)
+
+
+def test_given_tables_are_grouped_by_what_they_differ_in(tmp_path):
+    paths = [str(path) for path in _tables(tmp_path)]
+    given = given_tables(_config(tables=paths, seeds=[0, 1], ensemble=["models"]))
+    alone = [each for each in given if len(each.members) == 1]
+    joint = [each for each in given if len(each.members) > 1]
+    assert [each.seed for each in alone] == [0, 1] * 3
+    assert [(each.model, each.task, each.seed) for each in joint] == [
+        ("ma + mb + mc", "moods", 0),
+        ("ma + mb + mc", "moods", 1),
+    ]
+    for each in joint:
+        tables = each.read()
+        assert isinstance(tables["test"], TableEnsemble)
+        assert tables["test"].names == ("a", "b", "c")
+        assert {split: table.digest for split, table in tables.items()} == each.digests
+
+
+def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_path):
+    config = _config(
+        tasks=["reviews"], shots=[0, 1], seeds=[0, 1, 2], ensemble=["seeds"], limit=100
+    )
+    plan = plan_sweep(config, tmp_path)
+    ensembles = {k: s[0] for k, s in plan.sources.items() if isinstance(s[0], Ensemble)}
+    # Without demonstrations the seeds share one table: of one nothing is to combine.
+    ((key, ensemble),) = ensembles.items()
+    assert (ensemble.shots, [*ensemble.members]) == (1, ["seed 0", "seed 1", "seed 2"])
+    assert len(plan.missing_tables) == 4
+    store = ProbabilityStore.under(tmp_path)
+    for number, member in enumerate(ensemble.members.values()):
+        assert plan.digests(key) is None
+        tables = {"optimization": biased_table(100), "test": biased_table(60, seed=1)}
+        for split, table in tables.items():
+            noise = np.random.default_rng(number).normal(0.0, 0.5, table.probs.shape)
+            tables[split] = dataclasses.replace(
+                table, probs=table.probs * np.exp(noise), normalise=True
+            )
+        store.write(member, tables, model="tiny_lm", seconds=1.0, gpus=0.0)
+        known = plan.cells_after(member)
+        assert (key in known) == (number == 2)
+    again = plan_sweep(config, tmp_path)
+    assert [cell.key for cell in again.cells[key]] == [cell.key for cell in known[key]]
+    only = dataclasses.replace(again, sources={key: [ensemble]}, cells={key: again.cells[key]})
+    with Recorder(
+        output=tmp_path,
+        experiment="joint",
+        sweep_key="k",
+        sweep_params=config.model_dump(mode="json"),
+    ) as recorder:
+        uncorrected, batch = run_here(only, recorder, lambda share: None)
+    assert batch.metrics["uncorrected/test/accuracy"] == uncorrected.metrics["test/accuracy"]
+    scheme = CorrectionScheme.from_dict(batch.scheme)
+    test = again.read(key)["test"]
+    hits = scheme.predict(inputs_of(scheme, test)) == test.labels
+    assert batch.metrics["test/accuracy"] == pytest.approx(hits.mean())
+    found = stored_tables(batch, tmp_path)
+    assert found is not None
+    assert all(row.same for row in compare_results(batch, recompute(batch, found)))
+
+
+def test_tune_and_apply_several_tables(tmp_path, dcs):
+    paths = _tables(tmp_path)
+    tuned = dcs("tune", *paths, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
+    assert tuned.code == 0, tuned.err
+    path = tmp_path / "runs" / "a+b+c-batch" / "scheme.json"
+    scheme = CorrectionScheme.load(path)
+    assert scheme.inputs == ("a", "b", "c")
+    fixed, rows = tmp_path / "fixed.parquet", tmp_path / "fixed.csv"
+    for output in (fixed, rows):
+        applied = dcs("apply", path, *paths, "-o", output)
+        assert applied.code == 0, applied.err
+    tables = TableEnsemble.matched({p.stem: ProbabilityTable.read(p) for p in paths})
+    corrected = ProbabilityTable.read(fixed)
+    np.testing.assert_allclose(corrected.probs, scheme.apply(tables.probs), atol=1e-12)
+    assert corrected.ids == tables.tables[0].ids
+    assert len(rows.read_text().splitlines()) == 1 + len(corrected.ids)
+    for wrong in (paths[:2], [paths[1], paths[0], paths[2]]):
+        assert dcs("apply", path, *wrong, "-o", tmp_path / "no.parquet").code == 2
+    assert not (tmp_path / "no.parquet").exists()
+
+
+def test_what_does_not_go_together_is_refused(tmp_path, dcs):
+    paths = _tables(tmp_path)
+    for wrong in (
+        [paths[0], paths[0]],
+        [*paths, "--test", paths[0]],
+        [*paths, "--certify", "--set", "tuner.protocol=study"],
+    ):
+        outcome = dcs("tune", *wrong, *UNDRAWN, "-o", tmp_path / "runs")
+        assert outcome.code == 2 and len(outcome.err.splitlines()) == 1
+    table = ProbabilityTable.read(paths[1])
+    labels = table.labels.copy()
+    labels[3] = (labels[3] + 1) % table.n_classes
+    dataclasses.replace(table, labels=labels).write(paths[1])
+    outcome = dcs("tune", *paths, *UNDRAWN, "-o", tmp_path / "runs")
+    assert outcome.code == 2 and table.ids[3] in outcome.err
