@@ -301,11 +301,12 @@ class CorrectionScheme:
         Figures of such rows flatter the scheme. The provenance holds hashes of some of the rows,
         see :attr:`ProbabilityTable.sample`; 0 where it has none.
         """
-        sample = self.provenance.get("rows", {}).get("sample")
-        if not sample:
+        noted = self.provenance.get("fitted_on")
+        sample = noted.get("sample") if isinstance(noted, Mapping) else None
+        if not isinstance(sample, list) or not sample:
             return 0.0
         there = set(table.row_hashes())
-        return sum(each in there for each in sample) / len(sample)
+        return sum(str(each) in there for each in sample) / len(sample)
 
     def for_classes(self, classes: Sequence[str], *, source: str = "scheme") -> CorrectionScheme:
         """Return the scheme with its classes in the order of a table's columns.

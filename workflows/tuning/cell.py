@@ -240,7 +240,7 @@ def _with_test(fitted: Fitted, test: Rows) -> tuple[TrialRecord, ...]:
 def _with_rows(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
     """Note in a scheme which rows it was fitted on."""
     rows = {"digest": table.digest, "number": table.n_rows, "sample": table.sample}
-    about: dict[str, Any] = {**scheme.provenance, "rows": rows}
+    about: dict[str, Any] = {**scheme.provenance, "fitted_on": rows}
     if isinstance(table, TableEnsemble):
         origins = zip(table.names, table.tables, strict=True)
         about["tables"] = {name: each.provenance.to_dict() for name, each in origins}

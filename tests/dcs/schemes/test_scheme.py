@@ -98,7 +98,8 @@ def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
     probs = np.random.default_rng(0).dirichlet([0.5] * 3, size=500)
     table = ProbabilityTable.from_arrays(probs, probs.argmax(axis=1), classes=("c", "a", "b"))
     fitted, others = table.subset(range(300)), table.subset(range(300, 500))
-    scheme = CorrectionScheme(table.classes, (Weight(1),) * 3, {"rows": {"sample": fitted.sample}})
+    weights = (Weight(1),) * 3
+    scheme = CorrectionScheme(table.classes, weights, {"fitted_on": {"sample": fitted.sample}})
     assert scheme.share_fitted(table) == scheme.share_fitted(fitted) == 1.0
     assert scheme.share_fitted(others) == 0.0
     assert 0.2 < scheme.share_fitted(table.subset(range(150, 250))) < 0.5
@@ -106,7 +107,8 @@ def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
         table.probs[:, [1, 2, 0]], table.labels, classes=("a", "b", "c"), ids=table.ids
     )
     assert scheme.share_fitted(turned) == 1.0
-    assert CorrectionScheme.identity(table.classes).share_fitted(table) == 0.0
+    for noted in ({}, {"fitted_on": 3}, {"fitted_on": {"sample": [[], 2]}}):
+        assert CorrectionScheme(table.classes, weights, noted).share_fitted(table) == 0.0
 
 
 def _good() -> dict[str, Any]:

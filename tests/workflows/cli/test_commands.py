@@ -193,7 +193,7 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert len(cell["trials"]) == 2 + 12 + 1
 
     path = scheme_of(output)
-    rows = CorrectionScheme.load(path).provenance["rows"]
+    rows = CorrectionScheme.load(path).provenance["fitted_on"]
     front = FittedScheme.load(path.with_name("front.json"))
     written = path.read_bytes()
     assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
@@ -206,7 +206,7 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
         picked.scheme.calibration,
     )
     assert scheme.provenance["rule"] == {"prefer": "accuracy"}
-    assert scheme.provenance["rows"] == rows
+    assert scheme.provenance["fitted_on"] == rows
     assert FittedScheme.load(path.with_name("front.json")) == picked
     _is_one_line_error(dcs("pick", path.parent, "--max-cobias", -1), ["max_cobias"])
     _is_one_line_error(dcs("pick", output), ["front.json"])
