@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 
 _OWN, _MODELS, _AFTER = "Your own class probabilities", "Models and sweeps", "What came of it"
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("quickstart")(sweeps.quickstart)
 app.command("doctor")(doctor.doctor)
 app.command("new-plugin")(plugins.new_plugin)
@@ -43,7 +44,7 @@ app.command("evaluate", rich_help_panel=_OWN)(tables.evaluate)
 app.command("apply", rich_help_panel=_OWN)(tables.apply)
 app.command("generate", cls=_ENGINES, rich_help_panel=_MODELS)(scoring.generate)
 app.command("sweep", rich_help_panel=_MODELS)(sweeps.sweep)
-app.command("submit", rich_help_panel=_MODELS)(sweeps.submit)
+app.command("submit", context_settings=_PASSED_ON, rich_help_panel=_MODELS)(sweeps.submit)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel=_MODELS)
 app.command("runs", rich_help_panel=_AFTER)(runs.runs)
 app.command("ui", rich_help_panel=_AFTER)(results.ui)

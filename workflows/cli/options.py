@@ -1,4 +1,4 @@
-"""Options that several commands share, worded once, and the stores and cells that they name."""
+"""Options that several commands share, worded once, and the stores that they name."""
 
 from __future__ import annotations
 
@@ -13,146 +13,51 @@ if TYPE_CHECKING:
     from tracking import Recorder
     from workflows.config.sweep import TrackingSettings
 
-__all__ = [
-    "Config",
-    "Data",
-    "Engine",
-    "Limit",
-    "Models",
-    "Only",
-    "Output",
-    "RetryFailed",
-    "Runs",
-    "Seed",
-    "Settings",
-    "Tables",
-    "TrackingUri",
-    "Yes",
-    "recorded_store",
-    "recording",
-    "sweep_file",
-]
-
 Config = Annotated[
     Path,
-    typer.Argument(
-        metavar="CONFIG.yaml",
-        help="The sweep: models, tasks, shots, ... Or the name of one in the package: "
-        "quickstart, paper_main, ...",
-    ),
+    typer.Argument(metavar="CONFIG.yaml", help="The sweep, or one that comes along: quickstart"),
 ]
-
 Models = Annotated[
     list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="MODEL",
-        help="tiny_lm, a model folder, a hub id, or a served model; repeatable. It takes the "
-        "place of the models of a file.",
-    ),
+    typer.Option("--model", metavar="MODEL", help="Folder, hub id or served name; repeatable."),
 ]
-
 Tables = Annotated[
     list[str] | None,
-    typer.Option(
-        "--tables",
-        metavar="PATH",
-        help="Probability tables in the place of prompts: a file, a folder or a pattern; "
-        "repeatable.",
-    ),
+    typer.Option("--tables", metavar="PATH", help="Tables in place of prompts; repeatable."),
 ]
-
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set any key of the configuration, e.g. tuner.trials=10 or scoring.dtype=bfloat16; "
-        "the value in YAML; repeatable. It wins over the file.",
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the YAML: tuner.trials=10"),
 ]
-
 Engine = Annotated[
     str | None,
-    typer.Option(
-        "--engine",
-        metavar="NAME",
-        help="What scores the prompts: transformers (default), vllm, or openai (any "
-        "OpenAI-compatible server); its options are the keys scoring.* of --set.",
-    ),
+    typer.Option("--engine", metavar="NAME", help="What scores: transformers, vllm, openai, ..."),
 ]
-
-Yes = Annotated[
-    bool, typer.Option("--yes", help="openai: do not ask before requests that cost money.")
-]
-
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before requests that cost money.")]
 Limit = Annotated[
-    int | None,
-    typer.Option(
-        "--limit",
-        metavar="ROWS",
-        min=1,
-        help="Use at most so many texts of each split, to try it out.",
-    ),
+    int | None, typer.Option("--limit", metavar="ROWS", min=1, help="Most texts of each split.")
 ]
-
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        "--only",
-        metavar="AXIS=VALUE,...",
-        help="Only the cells of these values, e.g. tasks=trec,rte or objectives=err; repeatable, "
-        "one axis each.",
-    ),
+    typer.Option("--only", metavar="AXIS=VALUE,...", help="Only such cells: tasks=trec,rte"),
 ]
-
-RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Compute cells again that failed earlier.")
-]
-
 Output = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FOLDER",
-        help="Folder for all that is written: MLflow database, probabilities, results.",
-    ),
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")
 ]
-
+#: Where commands look that only read.
 Runs = Annotated[
     Path,
-    typer.Option(
-        "--runs",
-        "--output",
-        "-o",
-        metavar="FOLDER",
-        help="Folder of the results, the --output of what made them.",
-    ),
+    typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="The --output of the runs."),
 ]
-
 TrackingUri = Annotated[
     str | None,
-    typer.Option(
-        "--tracking-uri",
-        metavar="URI",
-        help="MLflow store, e.g. http://127.0.0.1:5000 or postgresql://...; "
-        "by default an SQLite file in that folder.",
-    ),
+    typer.Option("--tracking-uri", metavar="URI", help="MLflow server or database."),
 ]
-
 Seed = Annotated[
-    int,
-    typer.Option("--seed", min=0, help="Root seed of split, sampler and annealing."),
+    int, typer.Option("--seed", metavar="N", min=0, help="Root seed of all that is random.")
 ]
-
 Data = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="FOLDER",
-        help="Folder with the texts of the tasks: FOLDER/TASK/..., or the files themselves.",
-    ),
+    Path | None, typer.Option("--data", metavar="FOLDER", help="Texts of tasks: FOLDER/TASK/...")
 ]
 
 

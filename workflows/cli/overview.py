@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from dcs.evaluation.formatting import chance, percent
-from dcs.io import atomic_write_bytes, content_key
+from dcs.io import atomic_write_bytes
 from dcs.messages import last_line
 from dcs.selection.methods import get_method
 from tracking import CellRecord
@@ -29,7 +29,6 @@ from tracking.results.frames import (
 )
 from tracking.results.settings import axes_of
 from tracking.store.runs import cell_name
-from workflows.cells import Cell, Source, Variant
 from workflows.cli.console import column_tables, console, duration, new_table
 from workflows.cli.scoring import announce
 from workflows.plan import SweepPlan
@@ -39,9 +38,6 @@ __all__ = ["Work", "headline", "rest_of", "results_tables", "show_plan", "show_r
 
 #: Columns of cells by how far they are.
 _STATES = ("cells", "finished", "failed", "to do")
-
-#: What two pieces of work may have in common, the most telling first.
-Likeness = list[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,54 +61,32 @@ class Work:
 
 
 def rest_of(plan: SweepPlan) -> Work:
-    """Judge the missing tables by scored ones of their model, missing cells by finished ones."""
+    """Judge missing tables by scored ones of their model, cells by those of their method."""
     store = ProbabilityStore.under(plan.output)
-    scored = [
-        (_of_table(plan.sources[key][0]), scoring)
-        for key in plan.cells
-        if (scoring := store.scoring(key))
-    ]
-    computed = [
-        (_of_cell(cell.task, cell.variant), _cpu_seconds(record))
-        for record in plan.ended.values()
-        if record.finished and (cell := Cell.from_identity(record.identity))
-    ]
-    tables = [_of_table(request) for request in plan.missing_tables.values()]
-    cells = [
-        _of_cell(cell.task, cell.variant) for some in plan.missing_cells.values() for cell in some
-    ] + [
-        _of_cell(request.task, variant)
+    scored = [(plan.sources[key][0].model, store.scoring(key)) for key in plan.cells]
+    finished = [r for r in plan.ended.values() if r.finished]
+    tables = Counter(request.model for request in plan.missing_tables.values())
+    cells = Counter(
+        cell.variant.method for some in plan.missing_cells.values() for cell in some
+    ) + Counter(
+        variant.method
         for key in plan.missing_tables
-        for request in plan.sources[key]
-        for variant in plan.variants
-    ]
+        for variant in plan.variants * len(plan.sources[key])
+    )
     return Work(
-        len(tables),
-        len(cells),
-        _total(tables, [(like, scoring.seconds) for like, scoring in scored]),
-        _total(tables, [(like, scoring.seconds * scoring.gpus) for like, scoring in scored]),
-        _total(cells, computed),
+        tables.total(),
+        cells.total(),
+        _cost(tables, [(model, one.seconds) for model, one in scored if one]),
+        _cost(tables, [(model, one.seconds * one.gpus) for model, one in scored if one]),
+        _cost(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
     )
 
 
-def _total(rest: Iterable[Likeness], done: Iterable[tuple[Likeness, float]]) -> float:
-    """Return the cost of pieces of work, each that of the done ones which it is most like."""
-    costs: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
-    for likeness, cost in done:
-        for kind in likeness:
-            costs[kind].append(cost)
-    means = {kind: fmean(some) for kind, some in costs.items()}
-    return sum(next((means[kind] for kind in each if kind in means), math.nan) for each in rest)
-
-
-def _of_table(request: Source) -> Likeness:
-    model, task, shots = request.model, request.task, str(request.shots)
-    return [(model, task, shots), (model, task), (model,)]
-
-
-def _of_cell(task: str, variant: Variant) -> Likeness:
-    own = content_key(variant.identity)
-    return [(own, task), (own,), (variant.method,), ()]
+def _cost(missing: Counter[str], done: list[tuple[str, float]]) -> float:
+    """Return the cost of what is missing, each the mean of what is done of its kind, or of all."""
+    of = {kind: [cost for k, cost in done if k == kind] for kind in missing}
+    every = [cost for _, cost in done] or [math.nan]
+    return sum(number * fmean(of[kind] or every) for kind, number in missing.items())
 
 
 def _cpu_seconds(record: CellRecord) -> float:

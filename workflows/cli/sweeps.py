@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dcs.errors import ConfigError
 from dcs.messages import redact
+from workflows.cli import options
 from workflows.cli.console import console, sweep_view
 from workflows.cli.failures import STOP
-from workflows.cli.options import (
-    Config,
-    Data,
-    Engine,
-    Limit,
-    Models,
-    Only,
-    Output,
-    RetryFailed,
-    Runs,
-    Settings,
-    Tables,
-    TrackingUri,
-    Yes,
-    recording,
-    sweep_file,
-)
 
 if TYPE_CHECKING:
     from workflows.config.sweep import SweepConfig
@@ -41,9 +24,9 @@ __all__ = ["quickstart", "submit", "sweep", "sync"]
 
 
 def quickstart(
-    output: Output = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
-    settings: Settings = None,
+    output: options.Output = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+    settings: options.Settings = None,
 ) -> None:
     """Run the main job on the built-in demonstration model and tasks: a minute or two.
 
@@ -51,47 +34,48 @@ def quickstart(
     seeds; uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow
     afterwards. What is finished is not computed again when the command is repeated.
     """
-    from workflows.config.sweep import load_config, packaged_config
+    from workflows.config.sweep import packaged_config
 
-    config = load_config(packaged_config("quickstart"), sets=settings or ())
-    _run(_planned(config, output), whole=config, tracking_uri=tracking_uri)
+    quick = packaged_config("quickstart")
+    sweep(quick, settings=settings, output=output, tracking_uri=tracking_uri)
 
 
 def sweep(
-    config: Config,
-    tables: Tables = None,
-    model: Models = None,
-    data: Data = None,
-    only: Only = None,
-    limit: Limit = None,
-    engine: Engine = None,
-    settings: Settings = None,
+    config: options.Config,
+    tables: options.Tables = None,
+    model: options.Models = None,
+    data: options.Data = None,
+    only: options.Only = None,
+    limit: options.Limit = None,
+    engine: options.Engine = None,
+    settings: options.Settings = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
+        bool, typer.Option("--dry-run", help="Only count what there is to do, and how long.")
     ] = False,
-    retry_failed: RetryFailed = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Compute failed cells again.")
+    ] = False,
     address: Annotated[
         str | None,
-        typer.Option(
-            "--address",
-            metavar="ADDRESS",
-            help="Ray cluster to run on, e.g. auto or 10.0.0.5:6379; by default this machine.",
-        ),
+        typer.Option("--address", metavar="ADDRESS", help="Ray cluster: auto, 10.0.0.5:6379"),
     ] = None,
-    output: Output = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
-    yes: Yes = False,
+    output: options.Output = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+    yes: options.Yes = False,
 ) -> None:
     """Run every cell of a sweep: models x tasks x shots x seeds x methods x ablations.
 
     What is finished is not computed again when the command is repeated, also after it was
     stopped or the machine went down. The command line wins over the file, the file over defaults.
+
+    Example: `dcs sweep paper_main --model tiny_lm --only tasks=rte --set tuner.trials=5 --dry-run`
     """
     from workflows.cli.overview import show_plan
     from workflows.config.sweep import load_config, narrowed
+    from workflows.plan import plan_sweep
 
     whole = load_config(
-        sweep_file(config),
+        options.sweep_file(config),
         sets=settings or (),
         tables=tables,
         models=model,
@@ -99,27 +83,16 @@ def sweep(
         data=None if data is None else str(data.absolute()),
         scoring__engine=engine,
     )
-    plan = _planned(narrowed(whole, only or []), output, retry_failed=retry_failed)
+    with console.status("looking at what is there already"):
+        plan = plan_sweep(narrowed(whole, only or []), output, retry_failed=retry_failed)
     if dry_run:
         show_plan(plan)
     else:
-        _run(plan, whole=whole, tracking_uri=tracking_uri, address=address, yes=yes)
-
-
-def _planned(config: SweepConfig, output: Path, *, retry_failed: bool = False) -> SweepPlan:
-    from workflows.plan import plan_sweep
-
-    with console.status("looking at what is there already"):
-        return plan_sweep(config, output, retry_failed=retry_failed)
+        _run(plan, whole, tracking_uri, address, yes=yes)
 
 
 def _run(
-    plan: SweepPlan,
-    *,
-    whole: SweepConfig,
-    tracking_uri: str | None,
-    address: str | None = None,
-    yes: bool = False,
+    plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | None, *, yes: bool
 ) -> None:
     """Do what a plan, of a part of `whole`, lacks; print its tables and what to type next."""
     from workflows.cli.overview import headline, show_results
@@ -132,8 +105,8 @@ def _run(
     clock = time.perf_counter()
     console.print(headline(plan))
     announce(plan.missing_tables.values(), yes=yes)
-    with recording(
-        tracking_uri,
+    with options.recording(
+        uri,
         output=plan.output,
         tracking=whole.tracking,
         experiment=whole.name,
@@ -170,57 +143,62 @@ def _run(
 
 
 def submit(
-    config: Config,
+    context: typer.Context,
     address: Annotated[
         str,
         typer.Option("--address", metavar="URL", help="The dashboard, mostly through a tunnel."),
     ] = "http://127.0.0.1:8265",
-    output: Output = Path("/mnt/dcs/runs"),
-    tracking_uri: TrackingUri = None,
-    tables: Tables = None,
-    model: Models = None,
-    only: Only = None,
-    settings: Settings = None,
-    retry_failed: RetryFailed = False,
-    data: Data = None,
     working_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--working-dir",
-            metavar="FOLDER",
-            help="Files to upload too, at most 100 MiB; hidden ones stay here.",
-        ),
+        typer.Option("--working-dir", metavar="FOLDER", help="Files to upload too, <= 100 MiB."),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait: print the job's id and leave.")
+        bool, typer.Option("--detach", help="Print the job's id and leave, without waiting.")
     ] = False,
 ) -> None:
     """Run a sweep on a Ray cluster as a job, follow it, and end with its exit code.
 
-    Folders and addresses are those of the cluster; only the configuration is uploaded. Ctrl-C
+    CONFIG.yaml and all other options are those of `dcs sweep`; folders and addresses are those of
+    the cluster, by default `--output /mnt/dcs/runs`. Only the configuration is uploaded. Ctrl-C
     ends the following, not the job. The cluster's token is read from RAY_AUTH_TOKEN.
+
+    Example: `dcs submit paper_main --output /mnt/dcs/runs --only tasks=rte --detach`
     """
     from workflows.cluster.connect import follow_job, open_jobs, start_job
     from workflows.config.sweep import load_config, narrowed
 
-    for text in filter(None, [tracking_uri, *(settings or [])]):
+    for text in context.args:
         if redact(text) != text:
             raise ConfigError(
                 f"{redact(text)}: the password would be shown with the job; set "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, DCS_OPTUNA_STORAGE or "
                 "PGPASSWORD on the cluster instead"
             )
-    # Errors in the configuration show here and not on the cluster.
-    file = sweep_file(config)
-    narrowed(load_config(file, sets=settings or (), tables=tables, models=model), only or [])
-    given: dict[str, Sequence[object]] = {"--tracking-uri": [tracking_uri], "--data": [data]}
-    given |= {"--tables": tables or [], "--model": model or []}
-    given |= {"--only": only or [], "--set": settings or []}
-    options = ["--output", str(output), *(["--retry-failed"] if retry_failed else [])]
-    for name, values in given.items():
-        options += [part for value in values if value is not None for part in (name, str(value))]
+    group: Any = context.find_root().command
+    parsed = group.commands["sweep"].make_context("dcs submit", list(context.args))
+    given = {"output": "/mnt/dcs/runs"} | {
+        name: value
+        for name, value in parsed.params.items()
+        if parsed.get_parameter_source(name).name != "DEFAULT"
+    }
+    # Errors in the configuration show here and not on the cluster, which has the texts.
+    file = options.sweep_file(given.pop("config"))
+    whole = load_config(
+        file,
+        sets=given.get("settings", ()),
+        tables=given.get("tables"),
+        models=given.get("model"),
+        limit=given.get("limit"),
+        scoring__engine=given.get("engine"),
+    )
+    narrowed(whole, given.get("only", ()))
+    arguments = []
+    for option in parsed.command.params:
+        value = given.get(option.name, [])
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            arguments += [option.opts[0], *([] if option.is_flag else [str(one)])]
     client = open_jobs(address)
-    job = start_job(client, file, options, working_dir=working_dir)
+    job = start_job(client, file, arguments, working_dir=working_dir)
     typer.echo(
         f"job {job} goes on when this command ends; to stop it: ray job stop --address {address} "
         f"{job}, to follow it again: ray job logs --address {address} --follow {job}"
@@ -229,7 +207,7 @@ def submit(
         raise SystemExit(follow_job(client, job, lambda text: typer.echo(text, nl=False)))
 
 
-def sync(runs: Runs = Path("dcs-runs"), tracking_uri: TrackingUri = None) -> None:
+def sync(runs: options.Runs = Path("dcs-runs"), tracking_uri: options.TrackingUri = None) -> None:
     """Record in MLflow what is finished on disk but not recorded yet, each cell exactly once."""
     import tracking
 
