@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,13 +14,10 @@ from pydantic import ValidationError
 from dcs.errors import TrackingError
 from dcs.messages import last_line
 from dcs.prompting import SPLITS
-from dcs.scoring import StoredScorer
-from dcs.scoring.generation import count_queries, generate_tables
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
 from workflows.cells import Cell, TableRequest, table_requests
 from workflows.config.sweep import SweepConfig
-from workflows.parallel import one_thread
 from workflows.plan import plan_sweep
 from workflows.tables import ProbabilityStore, Rows
 from workflows.tuning.cell import compute_cell, failed_record
@@ -34,14 +29,12 @@ __all__ = [
     "recompute",
     "request_of",
     "requirements_of",
-    "scored_tables",
     "stored_tables",
 ]
 
 Tables = Mapping[str, Rows]
 
-#: What a computation must find again; times are measured anew.
-_RESULTS = ("scheme", "params", "trials", "trace", "class_accuracies", "metrics")
+#: What is measured anew.
 _TIMES = ("seconds", "started_ms")
 _SOFTWARE = ("git_commit", "sources", "python", "platform", "cpu")
 
@@ -73,31 +66,26 @@ def compare_results(recorded: CellRecord, now: CellRecord) -> list[Compared]:
 
     Metrics and columns that the version of `recorded` did not know yet are left out.
     """
-    then, again = _results(recorded), _results(now)
-    rows = [Compared("ending", _ending(recorded), _ending(now))]
-    for name in _RESULTS:
-        if name in ("class_accuracies", "metrics"):
-            rows += [Compared(key, then[name][key], again[name].get(key)) for key in then[name]]
-        else:
-            rows.append(Compared(name, then[name], again[name]))
-    return rows
+    again = _results(now)
+    return [Compared(name, value, again.get(name)) for name, value in _results(recorded).items()]
 
 
 def _results(record: CellRecord) -> dict[str, Any]:
-    def timeless(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in values.items() if k.rpartition("/")[2] not in _TIMES}
-
     found: dict[str, Any] = json.loads(record.to_json())
-    found["metrics"] = timeless(found["metrics"])
-    found["trials"] = [
-        timeless(trial) | {"metrics": timeless(trial["metrics"])} for trial in found["trials"]
-    ]
     (found["scheme"] or {}).pop("provenance", None)
-    return found
+    for each in (found, *found["trials"]):
+        each["metrics"] = _timeless(each["metrics"])
+    return {
+        "ending": "finished" if record.finished else last_line(record.error or "failed"),
+        **{name: found[name] for name in ("scheme", "params", "trace")},
+        "trials": [_timeless(trial) for trial in found["trials"]],
+        **found["class_accuracies"],
+        **found["metrics"],
+    }
 
 
-def _ending(record: CellRecord) -> str:
-    return "finished" if record.finished else f"failed: {last_line(record.error or 'unknown')}"
+def _timeless(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k.rpartition("/")[2] not in _TIMES}
 
 
 def compare_software(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Compared]:
@@ -175,36 +163,6 @@ def _sweeps_of(record: CellRecord, runs: Path) -> Iterator[SweepConfig]:
                 yield SweepConfig.model_validate(sweep.sweep_params)
             except ValidationError:
                 continue  # Of dcs tune, or of another version.
-
-
-def scored_tables(
-    request: TableRequest, *, shards: Path | str | None, progress: Callable[[float], None]
-) -> Tables:
-    """Score the tables of a request as the actors of a sweep do, without keeping them.
-
-    Parameters
-    ----------
-    request : TableRequest
-        What to score.
-    shards : path-like, str or None
-        Where prompts that were scored before are kept; None asks the model for every one.
-    progress : callable
-        Called with the share of the prompts that are done, 0..1.
-    """
-    total, done = count_queries(**request.prompted), 0
-
-    def more(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done / total)
-
-    with ExitStack() as kept:
-        # Always in shards, since numbers depend on which prompts are run together.
-        folder = shards or kept.enter_context(TemporaryDirectory(prefix="dcs-"))
-        scorer = StoredScorer(request.scoring.load(request.model), folder)
-        kept.callback(scorer.close)
-        kept.enter_context(one_thread())
-        return generate_tables(scorer, **request.prompted, progress=more)
 
 
 def recompute(

@@ -18,6 +18,7 @@ from dcs.scoring.base import Scorer
 from dcs.scoring.models import resolve_model
 
 __all__ = [
+    "SUMMARIES",
     "engine_class",
     "engine_names",
     "engine_options",
@@ -32,6 +33,13 @@ _ENGINES: dict[str, tuple[str, str]] = {
     "vllm": ("dcs.scoring.vllm", "VLLMScorer"),
     "openai": ("dcs.scoring.openai", "OpenAIScorer"),
 }
+
+SUMMARIES = {
+    "transformers": "Models of Hugging Face, on this machine's CPUs or GPUs.",
+    "vllm": "The same models by vLLM, on GPUs.",
+    "openai": "Any server with OpenAI's interface, asked over HTTP.",
+}
+"""What the engines that come along are, without importing them."""
 
 
 def engine_names() -> tuple[str, ...]:

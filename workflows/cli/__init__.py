@@ -6,14 +6,16 @@ import sys
 
 import typer
 
-from workflows.cli import doctor, plugins, reproduce, results, runs, scoring, sweeps, tables
-from workflows.cli.failures import (
-    STOP,
-    USAGE_ERROR,
-    USER_ERRORS,
-    explained,
-    prepare_output,
-    usage_line,
+from workflows.cli import (
+    doctor,
+    failures,
+    plugins,
+    reproduce,
+    results,
+    runs,
+    scoring,
+    sweeps,
+    tables,
 )
 
 __all__ = ["app", "main"]
@@ -86,27 +88,27 @@ def main() -> None:
     """Run the command line: exit code 2 and one line for a user-correctable error."""
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    STOP.listen()
-    prepare_output()
+    failures.STOP.listen()
+    failures.prepare_output()
     try:
         # Its own way to end would print a box of several lines for a mistyped option.
         sys.exit(app(arguments, prog_name="dcs", standalone_mode=False))
-    except USER_ERRORS as error:
+    except failures.USER_ERRORS as error:
         if debug:
             raise
-        typer.echo(f"dcs: error: {explained(error)}", err=True)
+        typer.echo(f"dcs: error: {failures.explained(error)}", err=True)
         sys.exit(2)
-    except USAGE_ERROR as error:
-        if line := usage_line(error):
+    except failures.USAGE_ERROR as error:
+        if line := failures.usage_line(error):
             typer.echo(f"dcs: error: {line}", err=True)
         sys.exit(2)
     except typer.Abort:
         typer.echo("Aborted.", err=True)
         sys.exit(1)
     except SystemExit:
-        if STOP.number is None:
+        if failures.STOP.number is None:
             raise
         typer.echo(
             "dcs: stopped; what is finished is kept, run the same command again to go on", err=True
         )
-        sys.exit(128 + STOP.number)
+        sys.exit(128 + failures.STOP.number)

@@ -7,18 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich import box
+from rich import box, progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -96,30 +86,28 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
-def _progress(*columns: ProgressColumn) -> Progress:
-    first = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=28),
-    )
-    return Progress(*first, *columns, console=console)
+def _progress(*columns: progress.ProgressColumn) -> progress.Progress:
+    what = progress.TextColumn("{task.description}", markup=False)
+    bar = progress.BarColumn(bar_width=28)
+    return progress.Progress(progress.SpinnerColumn(), what, bar, *columns, console=console)
 
 
 @contextmanager
 def share_bar(description: str) -> Iterator[Callable[[float], None]]:
     """Show one bar of work of unknown units; call what is given with the share done, 0..1."""
-    with _progress(TimeElapsedColumn(), TimeRemainingColumn()) as progress:
-        bar = progress.add_task(description, total=1.0)
-        yield lambda share: progress.update(bar, completed=share)
-        progress.update(bar, completed=1.0)
+    with _progress(progress.TimeElapsedColumn(), progress.TimeRemainingColumn()) as shown:
+        bar = shown.add_task(description, total=1.0)
+        yield lambda share: shown.update(bar, completed=share)
+        shown.update(bar, completed=1.0)
 
 
 @contextmanager
 def count_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show one bar of `total` pieces of work; call what is given with the number just done."""
-    with _progress(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()) as progress:
-        bar = progress.add_task(description, total=total)
-        yield lambda number: progress.advance(bar, number)
+    times = progress.TimeElapsedColumn(), progress.TimeRemainingColumn()
+    with _progress(progress.MofNCompleteColumn(), *times) as shown:
+        bar = shown.add_task(description, total=total)
+        yield lambda number: shown.advance(bar, number)
 
 
 class SweepView:
@@ -207,15 +195,16 @@ def sweep_view() -> Iterator[SweepView]:
 
         yield SweepView(show_line)
         return
-    columns = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
-    with _progress(*columns) as progress:
-        tables = progress.add_task("scoring prompts", total=None, note="")
-        cells = progress.add_task("tuning cells", total=None, note="")
+    note = progress.TextColumn("{task.fields[note]}")
+    counts = progress.MofNCompleteColumn(), progress.TimeElapsedColumn()
+    with _progress(*counts, note) as shown:
+        tables = shown.add_task("scoring prompts", total=None, note="")
+        cells = shown.add_task("tuning cells", total=None, note="")
 
         def show_bars(view: SweepView) -> None:
-            progress.update(tables, completed=view.tables_done, total=view.tables_total)
+            shown.update(tables, completed=view.tables_done, total=view.tables_total)
             failed = f"{view.cells_failed} failed · " if view.cells_failed else ""
             note = failed + (view.rates if view.cells_done < view.cells_total else "")
-            progress.update(cells, completed=view.cells_done, total=view.cells_total, note=note)
+            shown.update(cells, completed=view.cells_done, total=view.cells_total, note=note)
 
         yield SweepView(show_bars)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import distributions, requires
 from pathlib import Path
 from typing import Annotated
 
@@ -20,19 +20,11 @@ import typer
 from dcs.errors import DCSError
 from dcs.io import atomic_write_bytes
 from dcs.messages import last_line, named, reason, redact
+from workflows.cli import options
 from workflows.cli.console import console
-from workflows.cli.options import Output, TrackingUri
 from workflows.cli.plugins import installed
 
-__all__ = [
-    "check_disk",
-    "check_gpu",
-    "check_ray",
-    "check_store",
-    "check_versions",
-    "doctor",
-    "result_of",
-]
+__all__ = ["doctor"]
 
 _LEAST_ROOM = 1e9
 _RAY_SECONDS = 90.0
@@ -45,13 +37,15 @@ with connected():
 
 
 def doctor(
-    output: Output = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
+    output: options.Output = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
     quick: Annotated[bool, typer.Option("--quick", help="Do not look at GPUs and Ray.")] = False,
 ) -> None:
-    """Check versions, disk, MLflow, GPUs and Ray by using them, and say what to do.
+    """Check versions, disk, MLflow, plug-ins, GPUs and Ray by using them, and say what to do.
 
     Exit code 1 if one of them fails. Nothing is changed.
+
+    Example: `dcs doctor --quick --tracking-uri http://127.0.0.1:5000`
     """
     checks: dict[str, Callable[[], str]] = {
         "versions": check_versions,
@@ -88,10 +82,7 @@ def check_versions(requirements: list[str] | None = None) -> str:
     wrong = []
     for wanted in map(Requirement, requirements or requires("dcs-debias") or []):
         if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
-            try:
-                found = version(wanted.name)
-            except PackageNotFoundError:
-                found = "none"
+            found = next((each.version for each in distributions(name=wanted.name)), "none")
             if found == "none" or not wanted.specifier.contains(found, prereleases=True):
                 wrong.append(f"{wanted.name}{wanted.specifier} (found {found})")
     if wrong:

@@ -5,25 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 import warnings
-from types import FrameType, TracebackType
+from traceback import format_exception
+from types import FrameType
 from typing import cast
 
 import typer
 
 from dcs.errors import DCSError
 from dcs.messages import escaped, redact
-
-__all__ = [
-    "STOP",
-    "USAGE_ERROR",
-    "USER_ERRORS",
-    "Stop",
-    "explained",
-    "prepare_output",
-    "usage_line",
-]
 
 #: User-correctable errors: bad input, a full or read-only disk, too little memory. The rest is
 #: a bug and shows its traceback.
@@ -95,21 +85,5 @@ def prepare_output() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if callable(reconfigure):
             reconfigure(errors="backslashreplace")
-    sys.excepthook = _show_traceback
-    warnings.formatwarning = _plain_warning
-
-
-def _show_traceback(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
-
-
-def _plain_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
-    return f"dcs: warning: {redact(escaped(message))}\n"
+    sys.excepthook = lambda *error: sys.stderr.write(redact("".join(format_exception(*error))))
+    warnings.formatwarning = lambda message, *about: f"dcs: warning: {redact(escaped(message))}\n"

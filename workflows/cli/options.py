@@ -31,7 +31,7 @@ Settings = Annotated[
 ]
 Engine = Annotated[
     str | None,
-    typer.Option("--engine", metavar="NAME", help="What scores: transformers, vllm, openai, ..."),
+    typer.Option("--engine", metavar="NAME", help="What scores prompts: vllm, openai, ..."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before requests that cost money.")]
 Limit = Annotated[
@@ -51,7 +51,7 @@ Runs = Annotated[
 ]
 TrackingUri = Annotated[
     str | None,
-    typer.Option("--tracking-uri", metavar="URI", help="MLflow server or database."),
+    typer.Option("--tracking-uri", metavar="URI", help="MLflow; by default FOLDER/mlflow.db."),
 ]
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, help="Root seed of all that is random.")

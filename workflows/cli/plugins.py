@@ -76,11 +76,9 @@ def _built_in(group: Group) -> tuple[Any, ...]:
         from dcs.selection.methods import BASELINES, METHODS
 
         return (*METHODS, *BASELINES)
-    from dcs.scoring import engine_names
+    from dcs.scoring.registry import SUMMARIES
 
-    # Engines say nothing of themselves before they are imported.
-    added = plugin_names(group)
-    return tuple(SimpleNamespace(name=n, summary="") for n in engine_names() if n not in added)
+    return tuple(SimpleNamespace(name=name, summary=text) for name, text in SUMMARIES.items())
 
 
 def installed() -> Iterator[str]:

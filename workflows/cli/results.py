@@ -13,8 +13,8 @@ import typer
 from dcs.errors import TrackingError
 from dcs.io import atomic_write_bytes, atomic_write_text
 from dcs.messages import escaped
+from workflows.cli import options
 from workflows.cli.console import console, new_table
-from workflows.cli.options import Runs, TrackingUri, recorded_store
 from workflows.cli.runs import RunName, find_cell, find_record, link_to
 
 if TYPE_CHECKING:
@@ -33,29 +33,15 @@ def report(
         Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
     ] = Path("report.html"),
     runs: Annotated[
-        Path,
-        typer.Option(
-            "--runs",
-            metavar="FOLDER",
-            help="Folder of the results, the --output of what made them.",
-        ),
+        Path, typer.Option("--runs", metavar="FOLDER", help="The --output of the runs.")
     ] = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
+    tracking_uri: options.TrackingUri = None,
     ui: Annotated[
-        str | None,
-        typer.Option(
-            "--ui",
-            metavar="URL",
-            help="Where MLflow's pages are, for the links; by default where dcs ui opens them.",
-        ),
+        str | None, typer.Option("--ui", metavar="URL", help="Where the links find MLflow.")
     ] = None,
     files: Annotated[
         Path | None,
-        typer.Option(
-            "--files",
-            metavar="DIR",
-            help="Also write every table (Markdown, LaTeX, CSV, JSON) and figure (PNG, SVG) here.",
-        ),
+        typer.Option("--files", metavar="FOLDER", help="Write all tables and figures here too."),
     ] = None,
     log: Annotated[
         bool, typer.Option("--log/--no-log", help="Keep the report in MLflow, on the sweep's run.")
@@ -64,7 +50,9 @@ def report(
     """Write the report of a sweep: tables, figures, schemes in words, links to MLflow.
 
     One file that needs no network, with the paper's figures beside the measured ones where the
-    paper has them.
+    paper has them; `--files` writes tables as Markdown, LaTeX, CSV and JSON, figures as PNG, SVG.
+
+    Example: `dcs report quickstart -o report.html --files figures`
     """
     from tracking.results.figures import sweep_figures
     from tracking.results.report import render_report
@@ -110,10 +98,13 @@ def table(
     paper: Annotated[
         bool, typer.Option("--paper/--no-paper", help="With the paper's figures where it has any.")
     ] = True,
-    runs: Runs = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Print a table of a sweep as the paper has it, the published figures below the measured."""
+    """Print a table of a sweep as the paper has it, the published figures below the measured.
+
+    Example: `dcs table quickstart ablation --format latex`
+    """
     from tracking.results.tables import TABLES
 
     _, cells = _recorded(experiment, runs, tracking_uri)
@@ -136,7 +127,7 @@ def _recorded(
     from tracking import Archive
     from tracking.store.queries import stored_cells
 
-    uri = recorded_store(runs, tracking_uri)
+    uri = options.recorded_store(runs, tracking_uri)
     with console.status("reading the runs"):
         return uri, stored_cells(uri, experiment, archive=Archive(runs))
 
@@ -144,8 +135,8 @@ def _recorded(
 def compare(
     first: RunName,
     second: RunName,
-    runs: Runs = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Compare two runs: what differs in them, what they reached, and their schemes in words.
 
@@ -182,13 +173,12 @@ def register_model(
             metavar="RUN", help="As of `dcs compare`, or the scheme.json of a fit of your own."
         ),
     ],
-    name: Annotated[str, typer.Option("--name", help="The model; made if there is none.")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model, or a new one.")],
     alias: Annotated[
-        str | None,
-        typer.Option(help="A name for this version, e.g. champion."),
+        str | None, typer.Option(metavar="NAME", help="What this version is called: champion")
     ] = None,
-    runs: Runs = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Register the scheme of a run as an MLflow model, and say how to serve it.
 
@@ -204,7 +194,10 @@ def register_model(
         uri = resolve_tracking_uri(tracking_uri, runs)
         run_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
     else:
-        uri, run_id = recorded_store(runs, tracking_uri), find_cell(run, runs, tracking_uri).run_id
+        uri, run_id = (
+            options.recorded_store(runs, tracking_uri),
+            find_cell(run, runs, tracking_uri).run_id,
+        )
     with console.status("registering"):
         version = register_scheme(uri, run_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
@@ -218,16 +211,19 @@ def register_model(
 
 
 def ui(
-    runs: Runs = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="On 127.0.0.1.")] = 5000,
 ) -> None:
-    """Open MLflow on what is recorded; it listens on this machine only. Ctrl-C ends it."""
+    """Open MLflow on what is recorded; it listens on this machine only. Ctrl-C ends it.
+
+    Example: `dcs ui --output dcs-runs --port 5001`
+    """
     from tracking import ui_arguments
     from tracking.store.client import redact
     from tracking.store.queries import newest_link
 
-    uri = recorded_store(runs, tracking_uri)
+    uri = options.recorded_store(runs, tracking_uri)
     arguments = ui_arguments(uri, port=port)
     with console.status("reading the runs"):
         link = newest_link(uri, f"http://127.0.0.1:{port}")

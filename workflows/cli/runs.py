@@ -12,8 +12,8 @@ from rich.text import Text
 
 from dcs.errors import DCSError
 from dcs.evaluation.formatting import percent
+from workflows.cli import options
 from workflows.cli.console import console, new_table
-from workflows.cli.options import Runs, TrackingUri, recorded_store
 
 if TYPE_CHECKING:
     from tracking import CellRecord
@@ -52,8 +52,8 @@ def runs(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with every metric as it is recorded.")
     ] = False,
-    output: Runs = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
+    output: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
 ) -> None:
     """List the cells that are recorded: key, name, result, and the link to MLflow.
 
@@ -61,7 +61,7 @@ def runs(
     """
     from tracking.store import queries
 
-    uri = recorded_store(output, tracking_uri)
+    uri = options.recorded_store(output, tracking_uri)
     with console.status("reading the runs"):
         found = queries.matching(queries.cells(uri, sweep), where or ())
     if sort is not None:
@@ -106,7 +106,7 @@ def find_cell(name: str, folder: Path, tracking_uri: str | None) -> StoredCell:
     from tracking import Archive
     from tracking.store.queries import find_cell as find
 
-    uri = recorded_store(folder, tracking_uri)
+    uri = options.recorded_store(folder, tracking_uri)
     with console.status("reading the runs"):
         return find(uri, name, archive=Archive(folder))
 
@@ -128,6 +128,6 @@ def link_to(key: str, folder: Path, tracking_uri: str | None) -> str:
 
     try:
         cell = find_cell(key, folder, tracking_uri)
-        return f"cell {key[:8]}: {run_link(recorded_store(folder, tracking_uri), cell)}"
+        return f"cell {key[:8]}: {run_link(options.recorded_store(folder, tracking_uri), cell)}"
     except DCSError:
         return f"cell {key[:8]}"

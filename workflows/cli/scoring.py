@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workflows.cli import options
 from workflows.cli.console import console, count_bar, new_table
-from workflows.cli.options import Data, Engine, Limit, Models, Output, Settings, Yes
 
 if TYPE_CHECKING:
     from dcs.scoring import LabelRule
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workflows.cells import TableRequest
     from workflows.tables import ProbabilityStore
 
-__all__ = ["announce", "generate", "table_name", "tasks"]
+__all__ = ["announce", "generate", "score", "table_name", "tasks"]
 
 tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
 
@@ -28,27 +28,27 @@ tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_com
 def generate(
     task: Annotated[
         list[str],
-        typer.Option(
-            "--task", metavar="TASK", help="Task, or a task YAML; repeatable (see dcs tasks)."
-        ),
+        typer.Option("--task", metavar="TASK", help="Name (see dcs tasks) or YAML; repeatable."),
     ],
-    model: Models = None,
-    data: Data = None,
+    model: options.Models = None,
+    data: options.Data = None,
     shots: Annotated[
         str, typer.Option(metavar="K,...", help="Demonstrations: 0, 1, 5 or N (one per class).")
     ] = "1",
     seeds: Annotated[str, typer.Option(metavar="S,...", help="Demonstration seeds.")] = "0",
-    output: Output = Path("dcs-runs"),
-    limit: Limit = None,
-    engine: Engine = None,
-    settings: Settings = None,
-    yes: Yes = False,
+    output: options.Output = Path("dcs-runs"),
+    limit: options.Limit = None,
+    engine: options.Engine = None,
+    settings: options.Settings = None,
+    yes: options.Yes = False,
 ) -> None:
     """Write the class probabilities of a model: an optimization and a test table per prompt.
 
     Every prompt is scored once: what a stopped run has done is found again, and tables that are
     there, of a sweep too, are not made again. The API key of a server is read from
     OPENAI_API_KEY.
+
+    Example: `dcs generate --task helpdesk --model tiny_lm --shots 1,N --limit 100`
     """
     from workflows.cells import request_key, table_requests
     from workflows.config.sweep import PromptsConfig, configured
@@ -73,7 +73,7 @@ def generate(
     missing = {key: request for request, key in keys.items() if store.digests(key) is None}
     announce(missing.values(), yes=yes)
     scored = sum(
-        _score(name, {key: each for key, each in missing.items() if each.model == name}, store)
+        score(name, {key: each for key, each in missing.items() if each.model == name}, store)
         for name in dict.fromkeys(request.model for request in missing.values())
     )
     folders = []
@@ -100,7 +100,7 @@ def table_name(request: TableRequest) -> str:
     return f"{task}_{safe}_shot{request.shots}_seed{request.seed}"
 
 
-def _score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore) -> int:
+def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore) -> int:
     """Score requests, by key, with one model; return how many prompts were not cached."""
     from dcs.scoring.generation import count_queries
     from workflows.cluster.scoring import ScoringActor
@@ -190,20 +190,22 @@ def list_tasks(context: typer.Context) -> None:
 @tasks.command()
 def show(
     name: Annotated[
-        str,
-        typer.Argument(metavar="TASK", help="Name of a task (see dcs tasks), or a YAML file."),
+        str, typer.Argument(metavar="TASK", help="Name of a task (see dcs tasks), or a YAML file.")
     ],
     shots: Annotated[
         str, typer.Option(metavar="K", help="Demonstrations: 0, 1, 5, ... or N, one per class.")
     ] = "1",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the demonstrations.")] = 0,
-    data: Data = None,
-    row: Annotated[int, typer.Option(min=0, help="Which test text to ask about.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the demonstrations.")] = 0,
+    data: options.Data = None,
+    row: Annotated[int, typer.Option(metavar="N", min=0, help="Which test text.")] = 0,
     tokenizer: Annotated[
         str, typer.Option(metavar="MODEL", help="Count the tokens as this model does.")
     ] = "tiny_lm",
 ) -> None:
-    """Print a prompt exactly as the model reads it, and what it is to answer."""
+    """Print a prompt exactly as the model reads it, and what it is to answer.
+
+    Example: `dcs tasks show reviews --shots N --row 3 --tokenizer gpt2`
+    """
     from dcs.errors import ConfigError
     from dcs.prompting import (
         get_task,

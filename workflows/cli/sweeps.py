@@ -33,6 +33,8 @@ def quickstart(
     A tiny language model scores two generated tasks with 1-shot and N-shot prompts and three
     seeds; uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow
     afterwards. What is finished is not computed again when the command is repeated.
+
+    Example: `dcs quickstart --output dcs-runs`, then `dcs runs quickstart`
     """
     from workflows.config.sweep import packaged_config
 
@@ -208,7 +210,10 @@ def submit(
 
 
 def sync(runs: options.Runs = Path("dcs-runs"), tracking_uri: options.TrackingUri = None) -> None:
-    """Record in MLflow what is finished on disk but not recorded yet, each cell exactly once."""
+    """Record in MLflow what is finished on disk but not recorded yet, each cell exactly once.
+
+    Example: `dcs sync --output dcs-runs --tracking-uri http://127.0.0.1:5000`
+    """
     import tracking
 
     with console.status("recording in MLflow") as status:

@@ -133,7 +133,10 @@ def import_(
         str | None, typer.Option("--origin-task", help="Task to note as the origin.")
     ] = None,
 ) -> None:
-    """Turn class probabilities from elsewhere into a probability table."""
+    """Turn class probabilities from elsewhere into a probability table.
+
+    Example: `dcs import csv rows.csv -o rows.parquet --class-columns good,bad`
+    """
     from dcs.data.importers import import_tables, the_table
 
     said = ("format", "path", "output", "part")
@@ -218,6 +221,8 @@ def tune(
     --set tuner.protocol=study by an Optuna study judged on 5 % development rows. The chosen one
     is written to OUTPUT/TABLE-METHOD/scheme.json, all that was tried to MLflow. Of several tables
     of the same rows, cross-validation decides whether one alone, their mean or a stack is taken.
+
+    Example: `dcs tune rows.parquet --prefer knee --output runs`
     """
     from dcs.data.table import ProbabilityTable
     from dcs.io import content_key
@@ -423,7 +428,7 @@ def apply(
         typer.Argument(
             metavar="ROWS...",
             help="Probability table, or Parquet, .csv or .jsonl with a column per class, named as "
-            "the class or p:<class>; - reads CSV from the standard input. A scheme of several "
+            "the class or p:CLASS; - reads CSV from the standard input. A scheme of several "
             "tables takes as many probability tables, in the order it was tuned with.",
         ),
     ],
@@ -442,6 +447,8 @@ def apply(
 
     A probability table becomes one of the same form. In other files the columns of the classes
     are corrected, those besides stay, and a column `predicted` names the class.
+
+    Example: `dcs apply dcs-runs/rows-dcs/scheme.json new.csv -o corrected.csv`
     """
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     table = None
