@@ -16,9 +16,7 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-
-from dcs.prompting import SPLITS, Task, get_task, task_names
-from dcs.prompting.generated import (
+from generated_texts import (
     Phrases,
     chance,
     draw_index,
@@ -28,6 +26,8 @@ from dcs.prompting.generated import (
     write_review,
     write_ticket,
 )
+
+from dcs.prompting import SPLITS, Task, get_task, task_names
 
 Mode = Literal["usual", "permuted", "replaced"]
 

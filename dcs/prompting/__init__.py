@@ -1,4 +1,4 @@
-"""Tasks by name (the generated ones, the paper's, a user's own), and the text of their prompts."""
+"""Tasks by name (those that come along, a user's own), and the text of their prompts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from dcs.messages import unknown
-from dcs.prompting.files import DESCRIBED, described_task
-from dcs.prompting.generated import GENERATED, generated_task
+from dcs.prompting.files import DESCRIBED, PACKAGED, described_task
 from dcs.prompting.tasks import (
     SPLITS,
     Demonstrations,
@@ -44,7 +43,7 @@ _YAML = (".yaml", ".yml")
 
 def task_names() -> tuple[str, ...]:
     """Return the names of the tasks whose texts come with the package."""
-    return GENERATED
+    return tuple(PACKAGED)
 
 
 def described_task_names() -> tuple[str, ...]:
@@ -71,12 +70,10 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
         If there is no such task or variant, names the allowed ones; if its file is malformed.
         Whether its texts can be read shows when they are asked for.
     """
-    if name in GENERATED:
-        return generated_task(name)
+    known = PACKAGED | DESCRIBED
     base, variant = name, ""
     if "@" in name and not name.endswith(_YAML):
         base, _, variant = name.rpartition("@")
-    if base in DESCRIBED or base.endswith(_YAML):
-        path = DESCRIBED.get(base, Path(base))
-        return described_task(path, data=data, variant=variant)
-    raise unknown("task", name, (*GENERATED, *DESCRIBED), ", or the path of a task YAML")
+    if base in known or base.endswith(_YAML):
+        return described_task(known.get(base, Path(base)), data=data, variant=variant)
+    raise unknown("task", name, known, ", or the path of a task YAML")

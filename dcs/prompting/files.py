@@ -1,4 +1,4 @@
-"""Tasks described by a YAML file, the paper's seven and a user's own; and their texts."""
+"""Tasks described by a YAML file: those that come along, and a user's own; and their texts."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ from dcs.validation import Strict, validated
 __all__ = ["DESCRIBED", "Prompt", "TaskFile", "described_task", "read_examples", "read_task_file"]
 
 _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
+
+PACKAGED: Final = {name: _FOLDER / f"{name}.yaml" for name in ("helpdesk", "reviews")}
+"""Files of the tasks whose texts come along, by name."""
 
 DESCRIBED: Final = {
     name: _FOLDER / f"{name}.yaml"
@@ -286,8 +289,8 @@ def described_task(
     """
     file = read_task_file(path)
     own = path not in DESCRIBED.values() and file.hub is None
-    if data is None and own:
-        data = path.parent  # A user's own texts lie beside the file.
+    if own and (data is None or path in PACKAGED.values()):
+        data = path.parent  # The texts lie beside the file.
     prompt = file.variant(variant) if variant else file
     try:
         return Task(

@@ -1,10 +1,14 @@
-"""The tasks whose texts are written by a program, from the phrases in ``assets/generated``."""
+"""Write the texts of `helpdesk` and `reviews` from phrases. All is seeded.
+
+python scripts/generated_texts.py
+"""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +16,11 @@ from pydantic import BaseModel, ConfigDict
 
 from dcs.errors import ConfigError
 from dcs.io import read_yaml
-from dcs.prompting.tasks import Example, Split, Task
+from dcs.prompting import SPLITS, Split
 from dcs.seeds import derive_generator
 
-__all__ = ["GENERATED", "Phrases", "generated_task", "load_phrases"]
-
-_FOLDER = Path(__file__).parents[1] / "assets" / "generated"
+_PHRASES = Path(__file__).parent / "phrases"
+_TASKS = Path(__file__).parents[1] / "dcs" / "assets" / "tasks"
 
 # Changing it changes every generated text, and with them every result.
 _TEXT_SEED = 20240607
@@ -55,13 +58,6 @@ class Phrases(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    title: str
-    classes: tuple[str, ...]
-    label_words: tuple[str, ...]
-    instruction: str
-    input_prefix: str
-    answer_prefix: str
     weights: tuple[float, ...]
     by_class: tuple[tuple[str, ...], ...]
     shared: tuple[SharedPhrases, ...] = ()
@@ -106,7 +102,7 @@ def _filled(rng: np.random.Generator, text: str, phrases: Phrases) -> str:
 def write_ticket(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
     """Write one support ticket that is recorded under class `label`."""
     # Some tickets are recorded under another team than they describe.
-    topic = int(rng.random() * len(phrases.classes)) if chance(rng, 0.04) else label
+    topic = int(rng.random() * len(phrases.by_class)) if chance(rng, 0.04) else label
     clauses = [_complaint(rng, topic, phrases), _second_clause(rng, topic, phrases)]
     if chance(rng, 0.3):
         clauses.reverse()
@@ -130,7 +126,7 @@ def _complaint(rng: np.random.Generator, topic: int, phrases: Phrases) -> str:
 def _second_clause(rng: np.random.Generator, topic: int, phrases: Phrases) -> str:
     kind = draw_index(rng, (0.24, 0.26, 1.0 - 0.24 - 0.26))
     if kind == 0:
-        return pick(rng, phrases.by_class[int(rng.random() * len(phrases.classes))])
+        return pick(rng, phrases.by_class[int(rng.random() * len(phrases.by_class))])
     if kind == 1:
         return pick(rng, phrases.by_class[topic])
     return pick(rng, phrases.neutral)
@@ -143,7 +139,7 @@ def write_review(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
         remarks[1] = pick(rng, phrases.neutral)
     if chance(rng, 0.04):
         # Irony: a remark from the opposite end.
-        remarks[0] = pick(rng, phrases.by_class[len(phrases.classes) - 1 - label])
+        remarks[0] = pick(rng, phrases.by_class[len(phrases.by_class) - 1 - label])
     if chance(rng, 0.5):
         remarks.reverse()
     if remarks[0] == remarks[1]:
@@ -160,47 +156,37 @@ def _remark(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
     # A sum of three uniforms is near enough to a bell curve, and needs rng.random() alone.
     bell = 2.0 * (rng.random() + rng.random() + rng.random() - 1.5)
     grade = round(label + 0.62 * bell)
-    return pick(rng, phrases.by_class[min(max(grade, 0), len(phrases.classes) - 1)])
+    return pick(rng, phrases.by_class[min(max(grade, 0), len(phrases.by_class) - 1)])
 
 
 _WRITERS = {"helpdesk": write_ticket, "reviews": write_review}
-
-GENERATED = tuple(_WRITERS)
-"""Names of the generated tasks."""
 
 
 @lru_cache(maxsize=4)
 def load_phrases(name: str) -> Phrases:
     """Return what the texts of a generated task are made of."""
-    return Phrases.model_validate(read_yaml(_FOLDER / f"{name}.yaml", error=ConfigError))
+    return Phrases.model_validate(read_yaml(_PHRASES / f"{name}.yaml", error=ConfigError))
 
 
-@lru_cache(maxsize=4)
-def _examples(name: str, split: Split) -> tuple[Example, ...]:
+def write_texts(name: str) -> None:
     """Write distinct texts of 12 to 25 words; the test split avoids the optimization texts."""
-    phrases, write = load_phrases(name), _WRITERS[name]
-    taken = {e.text for e in _examples(name, "optimization")} if split == "test" else set()
-    rng = derive_generator(_TEXT_SEED, name, split)
-    examples: list[Example] = []
-    while len(examples) < _SIZES[split]:
-        label = draw_index(rng, phrases.weights)
-        text = write(rng, label, phrases)
-        if text not in taken and 12 <= len(text.split()) <= 25:
-            taken.add(text)
-            examples.append(Example(f"{name}-{split}-{len(examples):04d}", text, label))
-    return tuple(examples)
+    phrases, write, taken = load_phrases(name), _WRITERS[name], set[str]()
+    for split in SPLITS:
+        rng = derive_generator(_TEXT_SEED, name, split)
+        rows: list[tuple[str, int, str]] = []
+        while len(rows) < _SIZES[split]:
+            label = draw_index(rng, phrases.weights)
+            text = write(rng, label, phrases)
+            if text not in taken and 12 <= len(text.split()) <= 25:
+                taken.add(text)
+                rows.append((f"{len(rows):04d}", label, text))
+        path = _TASKS / name / f"{split}.csv"
+        path.parent.mkdir(exist_ok=True)
+        with path.open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerows([("id", "label", "text"), *rows])
 
 
-def generated_task(name: str) -> Task:
-    """Return the generated task of that name, one of `GENERATED`."""
-    phrases = load_phrases(name)
-    return Task(
-        name=name,
-        title=phrases.title,
-        classes=phrases.classes,
-        label_words=phrases.label_words,
-        instruction=phrases.instruction,
-        input_prefix=phrases.input_prefix,
-        answer_prefix=phrases.answer_prefix,
-        source=partial(_examples, name),
-    )
+if __name__ == "__main__":
+    for task in _WRITERS:
+        write_texts(task)
