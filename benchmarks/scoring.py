@@ -29,6 +29,7 @@ import numpy as np
 
 from dcs.prompting import get_task, parse_shots, render_prefix, render_query, select_demonstrations
 from dcs.scoring import load_scorer, resolve_model
+from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
 
 # hidden size, intermediate size, layers, heads, key-value heads
@@ -157,7 +158,8 @@ def main() -> None:
     prompts = [prefix + query for query in queries]
 
     model, tokenizer = load(options.model, device)
-    scorer = TransformersScorer.from_model(model, tokenizer, name=options.model)
+    loaded = LoadedModel(model, tokenizer, options.model)
+    scorer = TransformersScorer(loaded)
     lengths = [len(ids) for ids in tokenizer(prompts)["input_ids"]]
     shared = len(tokenizer(prefix)["input_ids"]) - 1
     parameters, weights = sum(p.numel() for p in model.parameters()), operations(model)
@@ -182,9 +184,9 @@ def main() -> None:
         "published way": (published, 2 * sum(lengths), sum(lengths) + len(prompts)),
         "dcs, transformers": (ours, run_tokens, len(prompts)),
         "dcs, prefix not reused": (
-            lambda: TransformersScorer.from_model(
-                model, tokenizer, name=options.model, reuse_prefix=False
-            ).score(prefix, queries, task.label_words),
+            lambda: TransformersScorer(loaded, reuse_prefix=False).score(
+                prefix, queries, task.label_words
+            ),
             sum(lengths),
             len(prompts),
         ),
@@ -233,7 +235,7 @@ def main() -> None:
                 tokenizer.save_pretrained(name)
             # A card holds large weights once.
             scorer.close()
-            del model
+            del model, loaded
             ways.clear()
             gc.collect()
             if on_gpu:

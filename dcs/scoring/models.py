@@ -16,10 +16,10 @@ from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.messages import hub_advice, named, suggest
 
 __all__ = [
+    "LoadedModel",
     "ModelReference",
     "PACKAGED_MODELS",
     "is_out_of_memory",
-    "light_tokenizer",
     "load_model",
     "load_tokenizer",
     "loaded_revision",
@@ -162,8 +162,15 @@ def _find_device(torch: Any, device: str | None) -> Any:
     return found
 
 
-def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
-    """Load a model's tokenizer alone.
+def load_tokenizer(
+    model: str | os.PathLike[str],
+) -> tuple[Callable[[str], list[int]], Callable[[int], str]]:
+    """Load a model's tokenizer alone; that of a packaged model in no time.
+
+    Returns
+    -------
+    encode, describe : callable
+        Gives the tokens of a text, with the special ones of a prompt; gives the text of a token.
 
     Raises
     ------
@@ -173,39 +180,20 @@ def load_tokenizer(model: ModelReference | str | os.PathLike[str]) -> Any:
         If transformers is not installed.
     """
     reference = resolve_model(model)
+    if reference.name in PACKAGED_MODELS:
+        # Without transformers, which takes seconds to import.
+        path = os.path.join(reference.location, "tokenizer.json")
+        plain = require("tokenizers").Tokenizer.from_file(path)
+        return (
+            lambda text: list(plain.encode(text).ids),
+            lambda token: str(plain.decode([token], skip_special_tokens=False)),
+        )
     transformers = require("transformers")
     with _loading(reference, transformers):
-        return transformers.AutoTokenizer.from_pretrained(
+        loaded = transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
-
-
-def light_tokenizer(
-    model: str | os.PathLike[str],
-) -> tuple[Callable[[str], list[int]], Callable[[int], str]]:
-    """Load a model's tokenizer to look at a prompt; that of a packaged model in no time.
-
-    Returns
-    -------
-    encode, describe : callable
-        Gives the tokens of a text, with the special ones of a prompt; gives the text of a token.
-
-    Raises
-    ------
-    ScoringError, MissingDependencyError
-        As :func:`load_tokenizer`.
-    """
-    reference = resolve_model(model)
-    if reference.name not in PACKAGED_MODELS:
-        loaded = load_tokenizer(reference)
-        return loaded.encode, lambda token: str(loaded.decode([token]))
-    # Without transformers, which takes seconds to import.
-    path = os.path.join(reference.location, "tokenizer.json")
-    plain = require("tokenizers").Tokenizer.from_file(path)
-    return (
-        lambda text: list(plain.encode(text).ids),
-        lambda token: str(plain.decode([token], skip_special_tokens=False)),
-    )
+    return loaded.encode, lambda token: str(loaded.decode([token]))
 
 
 def loaded_revision(reference: ModelReference) -> str:
@@ -224,9 +212,25 @@ def loaded_revision(reference: ModelReference) -> str:
     return found[1] if found else "unknown"
 
 
-def load_model(
-    reference: ModelReference, *, device: str | None, dtype: str | None
-) -> tuple[Any, Any]:
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A causal language model of Transformers in memory, and its tokenizer.
+
+    Parameters
+    ----------
+    weights, tokenizer : PreTrainedModel, PreTrainedTokenizerFast
+        The two.
+    name, revision : str
+        What they are called.
+    """
+
+    weights: Any
+    tokenizer: Any
+    name: str
+    revision: str = "unknown"
+
+
+def load_model(reference: ModelReference, *, device: str | None, dtype: str | None) -> LoadedModel:
     """Load tokenizer and model, from what has been fetched before if it is there.
 
     Parameters
@@ -270,7 +274,7 @@ def load_model(
             hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
             tokenizer, model = load(local_files_only=False)
     try:
-        return tokenizer, model.to(place)
+        weights = model.to(place)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -278,6 +282,7 @@ def load_model(
             f"model {reference.name!r} does not fit into the memory of {place}; use the "
             "engine vllm with several GPUs (tensor_parallel), or another precision (dtype)"
         ) from None
+    return LoadedModel(weights, tokenizer, reference.name, loaded_revision(reference))
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

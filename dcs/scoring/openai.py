@@ -169,9 +169,9 @@ class OpenAIScorer(Engine):
         taken for a token. The estimate says which.
         """
         if self._tokenizer is not None and prompts:
-            ids = load_tokenizer(self._tokenizer)(prompts)["input_ids"]
+            encode, _ = load_tokenizer(self._tokenizer)
             basis = f"counted by the tokenizer of {self._tokenizer}"
-            return CostEstimate(len(prompts), sum(map(len, ids)), basis)
+            return CostEstimate(len(prompts), sum(len(encode(text)) for text in prompts), basis)
         tokens = math.ceil(sum(map(len, prompts)) / _CHARACTERS_PER_TOKEN)
         basis = f"at {_CHARACTERS_PER_TOKEN} characters a token, for want of a tokenizer"
         return CostEstimate(len(prompts), tokens, basis)

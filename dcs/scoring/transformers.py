@@ -19,10 +19,10 @@ from dcs.messages import check_choice
 from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.label_words import LabelRule
 from dcs.scoring.models import (
+    LoadedModel,
     ModelReference,
     is_out_of_memory,
     load_model,
-    loaded_revision,
     require,
     resolve_model,
 )
@@ -74,27 +74,106 @@ def _shared_length(prompts: list[list[int]]) -> int:
     return min(next((place for place, (a, b) in pairs if a != b), most), most)
 
 
-class _Model:
-    """A causal language model, run over prompts of which only the answer slot matters.
+class TransformersScorer(TokenEngine):
+    """Reads class probabilities off a Transformers model.
 
-    The part that all prompts share is run once, the rest in batches of similar length; a batch
-    that does not fit into the memory is halved.
+    The part that all prompts share is run once and its keys and values are used again for every
+    query.
+
+    Parameters
+    ----------
+    model : ModelReference, LoadedModel, str or path-like
+        The model; see :func:`dcs.scoring.resolve_model`. One that is loaded stays where it is and
+        as it is; a store takes equal names for equal weights.
+    device : str, optional
+        Default: the first GPU where there is one, else the CPU. bfloat16 on a GPU, float32 on
+        the CPU.
+    dtype : str, optional
+        Precision, e.g. ``"float16"``, in place of that default.
+    token_budget : int, optional
+        Tokens run at once; less takes less memory. Halved when the memory does not suffice.
+    label_rule : {"auto", "mean", "first", "joint"}
+        How a label word of several tokens is read; see :data:`dcs.scoring.LabelRule`.
+    reuse_prefix : bool
+        Whether to run the shared part once. Off, every prompt is run whole.
+
+    Raises
+    ------
+    ScoringError
+        If the model cannot be loaded.
+    MissingDependencyError
+        If torch or transformers is not installed.
     """
 
-    def __init__(self, model: Any, name: str, token_budget: int | None, reuse: bool) -> None:
-        self.torch = require("torch")
-        self.model, self.name, self.device = model.eval(), name, model.device
-        self._budget: float = token_budget or _TOKEN_BUDGET.get(self.device.type, 1536)
-        self._reuse = reuse
-        self._accepted = frozenset(inspect.signature(model.forward).parameters)
+    name = "transformers"
+    packages = ("transformers", "torch")
 
-    def in_batches(
+    def __init__(
+        self,
+        model: ModelReference | LoadedModel | str | os.PathLike[str],
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        token_budget: int | None = None,
+        label_rule: LabelRule = "auto",
+        reuse_prefix: bool = True,
+    ) -> None:
+        check_choice("label_rule", label_rule, get_args(LabelRule))
+        if not isinstance(model, LoadedModel):
+            model = load_model(resolve_model(model), device=device, dtype=dtype)
+        self._torch, transformers = require("torch"), require("transformers")
+        self._model, self._tokenizer = model.weights.eval(), model.tokenizer
+        self._device = self._model.device
+        self._budget: float = token_budget or _TOKEN_BUDGET.get(self._device.type, 1536)
+        self._label_rule, self._reuse = label_rule, reuse_prefix
+        self._limit = getattr(self._model.config, "max_position_embeddings", None)
+        self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
+        self.model, self.revision = model.name, model.revision
+        self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
+        self.settings: Mapping[str, str] = {
+            "dtype": str(self._model.dtype).removeprefix("torch."),
+            "label_rule": label_rule,
+        }
+
+    def _score(
+        self, prompts: list[str], label_words: Sequence[str], progress: Progress
+    ) -> NDArray[np.float64]:
+        try:
+            with self._torch.inference_mode():
+                return super()._score(prompts, label_words, progress)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ScoringError(
+                f"model {self.model!r} ran out of memory on {self._device} with a single "
+                "prompt; use fewer shots, another precision (dtype) or another device"
+            ) from None
+
+    def _next_scores(
+        self, prompts: list[list[int]], wanted: list[int], progress: Progress
+    ) -> NDArray[np.float64]:
+        def read(tails: list[list[int]], prefix: _Prefix) -> Any:
+            return self._run(tails, prefix).logits[:, -1, wanted].double()
+
+        return self._in_batches(prompts, read, progress)
+
+    def _word_scores(
+        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
+    ) -> NDArray[np.float64]:
+        read = partial(self._whole_words, words=words)
+        return self._in_batches(prompts, read, progress)
+
+    def _in_batches(
         self,
         prompts: list[list[int]],
         read: Callable[[list[list[int]], _Prefix], Any],
         progress: Progress,
     ) -> NDArray[np.float64]:
-        """Return what `read` gives of the prompts' tails, whatever of them fits at once."""
+        """Return what `read` gives of the prompts' tails, whatever of them fits at once.
+
+        The part that all prompts share is run once, the rest in batches of similar length; a
+        batch that does not fit into the memory is halved.
+        """
         found: dict[int, NDArray[np.float64]] = {}
         prefix = self._run_shared(prompts)
         tails = [ids[prefix.length :] for ids in prompts]
@@ -121,21 +200,21 @@ class _Model:
             self._budget = cost * (len(rows) // 2)
             _log.warning(
                 "model %s: out of memory on %s; going on with at most %.0f tokens at once",
-                *(self.name, self.device, self._budget),
+                *(self.model, self._device, self._budget),
             )
-            if self.device.type == "cuda":
-                self.torch.cuda.empty_cache()
+            if self._device.type == "cuda":
+                self._torch.cuda.empty_cache()
         return np.stack([found[row] for row in range(len(prompts))])
 
     def _run_shared(self, prompts: list[list[int]]) -> _Prefix:
         shared = _shared_length(prompts) if self._reuse else 0
         if not shared:
             return _Prefix()
-        output = self.run([prompts[0][:shared]], _Prefix(), keep_cache=True)
+        output = self._run([prompts[0][:shared]], _Prefix(), keep_cache=True)
         cache = getattr(output, "past_key_values", None)
         return _Prefix(shared, cache) if hasattr(cache, "layers") else _Prefix()
 
-    def run(
+    def _run(
         self,
         tails: list[list[int]],
         prefix: _Prefix,
@@ -148,7 +227,7 @@ class _Model:
 
         With a `cache` of all that comes before those, they alone are run.
         """
-        torch, device = self.torch, self.device
+        torch, device = self._torch, self._device
         width = max(map(len, tails))
         padding = [width - len(tail) for tail in tails]
         # Any token will do as padding: the mask hides it.
@@ -167,13 +246,13 @@ class _Model:
             cache = prefix.repeated(len(rows))
         if cache is not None:
             inputs["past_key_values"] = cache
-        return self.model(**inputs, use_cache=keep_cache or cache is not None, **self._last(keep))
+        return self._model(**inputs, use_cache=keep_cache or cache is not None, **self._last(keep))
 
-    def whole_words(
+    def _whole_words(
         self, tails: list[list[int]], prefix: _Prefix, words: Sequence[tuple[int, ...]]
     ) -> Any:
         """Return the log-probabilities of whole label words [rows, N]."""
-        output = self.run(tails, prefix, keep_cache=True)
+        output = self._run(tails, prefix, keep_cache=True)
         total = output.logits[:, -1].double().log_softmax(-1)[:, [ids[0] for ids in words]]
         cache: Any = getattr(output, "past_key_values", None)
         if not (hasattr(cache, "layers") and all(map(_is_plain, cache.layers))):
@@ -185,7 +264,7 @@ class _Model:
             if not head:
                 continue
             longer = [tail + head for tail in tails]
-            logits = self.run(longer, prefix, keep=len(head), cache=cache).logits
+            logits = self._run(longer, prefix, keep=len(head), cache=cache).logits
             scores = logits[:, -len(head) :].double().log_softmax(-1)
             total[:, column] += scores[:, list(range(len(head))), rest].sum(1)
             for layer, keys, values in layers:
@@ -195,125 +274,6 @@ class _Model:
     def _last(self, keep: int) -> dict[str, int]:
         return {"logits_to_keep": keep} if "logits_to_keep" in self._accepted else {}
 
-
-class TransformersScorer(TokenEngine):
-    """Reads class probabilities off a Transformers model.
-
-    The part that all prompts share is run once and its keys and values are used again for every
-    query.
-
-    Parameters
-    ----------
-    model : ModelReference, str or path-like
-        The model; see :func:`dcs.scoring.resolve_model`.
-    device : str, optional
-        Default: the first GPU where there is one, else the CPU. bfloat16 on a GPU, float32 on
-        the CPU.
-    dtype : str, optional
-        Precision, e.g. ``"float16"``, in place of that default.
-    token_budget : int, optional
-        Tokens run at once; less takes less memory. Halved when the memory does not suffice.
-    label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is read; see :data:`dcs.scoring.LabelRule`.
-    reuse_prefix : bool
-        Whether to run the shared part once. Off, every prompt is run whole.
-
-    Raises
-    ------
-    ScoringError
-        If the model cannot be loaded.
-    MissingDependencyError
-        If torch or transformers is not installed.
-    """
-
-    name = "transformers"
-    packages = ("transformers", "torch")
-
-    def __init__(
-        self,
-        model: ModelReference | str | os.PathLike[str],
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        token_budget: int | None = None,
-        label_rule: LabelRule = "auto",
-        reuse_prefix: bool = True,
-    ) -> None:
-        check_choice("label_rule", label_rule, get_args(LabelRule))
-        reference = resolve_model(model)
-        tokenizer, loaded = load_model(reference, device=device, dtype=dtype)
-        runner = _Model(loaded, reference.name, token_budget, reuse_prefix)
-        self._adopt(runner, tokenizer, loaded_revision(reference), label_rule)
-
-    @classmethod
-    def from_model(
-        cls,
-        model: Any,
-        tokenizer: Any,
-        *,
-        name: str,
-        revision: str = "unknown",
-        token_budget: int | None = None,
-        label_rule: LabelRule = "auto",
-        reuse_prefix: bool = True,
-    ) -> TransformersScorer:
-        """Make a scorer of a model that is in memory already, where it is.
-
-        Parameters
-        ----------
-        model, tokenizer : PreTrainedModel, PreTrainedTokenizerFast
-            The model and its tokenizer.
-        name, revision : str
-            What to call them; a store takes equal names for equal weights.
-        token_budget, label_rule, reuse_prefix
-            As for the class.
-        """
-        check_choice("label_rule", label_rule, get_args(LabelRule))
-        scorer = cls.__new__(cls)
-        runner = _Model(model, name, token_budget, reuse_prefix)
-        scorer._adopt(runner, tokenizer, revision, label_rule)
-        return scorer
-
-    def _adopt(self, runner: _Model, tokenizer: Any, revision: str, label_rule: LabelRule) -> None:
-        """Take a loaded model, and set all that a scorer has."""
-        self._runner, self._tokenizer, self._label_rule = runner, tokenizer, label_rule
-        self._limit = getattr(runner.model.config, "max_position_embeddings", None)
-        self.model, self.revision = runner.name, revision
-        transformers = require("transformers")
-        self.version = f"transformers {transformers.__version__}, torch {runner.torch.__version__}"
-        self.settings: Mapping[str, str] = {
-            "dtype": str(runner.model.dtype).removeprefix("torch."),
-            "label_rule": label_rule,
-        }
-
-    def _score(
-        self, prompts: list[str], label_words: Sequence[str], progress: Progress
-    ) -> NDArray[np.float64]:
-        try:
-            with self._runner.torch.inference_mode():
-                return super()._score(prompts, label_words, progress)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise ScoringError(
-                f"model {self.model!r} ran out of memory on {self._runner.device} with a single "
-                "prompt; use fewer shots, another precision (dtype) or another device"
-            ) from None
-
-    def _next_scores(
-        self, prompts: list[list[int]], wanted: list[int], progress: Progress
-    ) -> NDArray[np.float64]:
-        def read(tails: list[list[int]], prefix: _Prefix) -> Any:
-            return self._runner.run(tails, prefix).logits[:, -1, wanted].double()
-
-        return self._runner.in_batches(prompts, read, progress)
-
-    def _word_scores(
-        self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
-    ) -> NDArray[np.float64]:
-        read = partial(self._runner.whole_words, words=words)
-        return self._runner.in_batches(prompts, read, progress)
-
     def _encode(self, texts: list[str]) -> list[list[int]]:
         ids: list[list[int]] = self._tokenizer(
             texts, return_attention_mask=False, return_token_type_ids=False, verbose=False
@@ -321,7 +281,6 @@ class TransformersScorer(TokenEngine):
         return ids
 
     def _free(self) -> None:
-        on_gpu = self._runner.device.type == "cuda"
-        del self._runner
-        if on_gpu:
-            require("torch").cuda.empty_cache()
+        del self._model
+        if self._device.type == "cuda":
+            self._torch.cuda.empty_cache()

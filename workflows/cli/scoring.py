@@ -236,9 +236,9 @@ def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
     """Return how long the prompt is for a model, and how it would read the label words."""
     from dcs.errors import ScoringError
     from dcs.scoring.label_words import label_token_ids
-    from dcs.scoring.models import light_tokenizer
+    from dcs.scoring.models import load_tokenizer
 
-    encode, describe = light_tokenizer(model)
+    encode, describe = load_tokenizer(model)
     ids = encode(prompt)
     first = describe(ids[0]) if ids else ""
     start = "" if not ids or prompt.startswith(first) else f", the start token {first!r} included"

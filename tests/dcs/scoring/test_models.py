@@ -13,6 +13,7 @@ import pytest
 
 from dcs.errors import ConfigError, DCSError, MissingDependencyError, ScoringError
 from dcs.scoring import load_scorer, resolve_model
+from dcs.scoring.models import load_tokenizer
 
 
 def refuses(kind: type[DCSError], name: object, *parts: str, **options: str) -> None:
@@ -85,6 +86,15 @@ class TestLoading:
         refuses(ScoringError, "tiny_lm", device, device=device)
 
 
+def test_the_tokenizer_of_a_packaged_model_is_that_of_its_folder() -> None:
+    (encode, describe), (whole, text_of) = map(
+        load_tokenizer, ("tiny_lm", resolve_model("tiny_lm").location)
+    )
+    for text in ("Text: a\n\nLabel:", "Ünlikely wörds — 字!", "", " two  spaces "):
+        assert encode(text) == whole(text)
+        assert list(map(describe, encode(text))) == list(map(text_of, whole(text)))
+
+
 class TestHub:
     """Models as the hub's library keeps them on disk, without a network."""
 
@@ -99,7 +109,7 @@ told = []
 for name in sys.argv[1:]:
     try:
         scorer = load_scorer(name, device="cpu")
-        told.append([scorer.model, scorer.revision, len(load_tokenizer(name))])
+        told.append([scorer.model, scorer.revision, len(load_tokenizer(name)[0]("a"))])
         assert scorer.score("", ["Text: a\\nLabel:"], ("good", "bad")).shape == (1, 2)
     except ScoringError as error:
         told.append(str(error))

@@ -95,9 +95,9 @@ class TestRequests:
 def test_estimate(server: ModelServer, url: str) -> None:
     prompts = [PREFIX + query for query in QUERIES]
     counted = make(url, tokenizer="tiny_lm").estimate(prompts)
-    tokenizer = load_tokenizer("tiny_lm")
+    encode, _ = load_tokenizer("tiny_lm")
     assert counted.requests == len(QUERIES)
-    assert counted.tokens == sum(len(tokenizer(prompt)["input_ids"]) for prompt in prompts)
+    assert counted.tokens == sum(len(encode(prompt)) for prompt in prompts)
     assert "tiny_lm" in counted.basis
     guessed = make(url).estimate(["x" * 160, "z" * 120])
     assert (guessed.requests, guessed.tokens) == (2, 70)

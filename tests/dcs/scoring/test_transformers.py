@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dcs.errors import ScoringError
 from dcs.prompting import Shots, get_task, render_prefix, render_query, select_demonstrations
 from dcs.scoring import LabelRule, load_scorer, resolve_model
+from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
 
 TINY = resolve_model("tiny_lm").location
@@ -105,7 +106,7 @@ def test_a_model_in_memory() -> None:
     model, tokenizer = (
         kind.from_pretrained(TINY) for kind in (AutoModelForCausalLM, AutoTokenizer)
     )
-    scorer = TransformersScorer.from_model(model, tokenizer, name="mine")
+    scorer = TransformersScorer(LoadedModel(model, tokenizer, "mine"))
     loaded = TransformersScorer("tiny_lm", device="cpu")
     assert (scorer.model, scorer.revision) == ("mine", "unknown")
     assert scorer.settings == loaded.settings
@@ -140,7 +141,7 @@ class TestOutOfMemory:
 
         model.forward = limited
         tokenizer = AutoTokenizer.from_pretrained(TINY)
-        return TransformersScorer.from_model(model, tokenizer, name="small", **options)
+        return TransformersScorer(LoadedModel(model, tokenizer, "small"), **options)
 
     @pytest.mark.parametrize("rule", ["mean", "joint"])
     @pytest.mark.parametrize(
