@@ -19,19 +19,6 @@ import yaml
 from dcs.errors import DCSError
 from dcs.messages import escaped, one_line, reason, show
 
-__all__ = [
-    "atomic_path",
-    "atomic_write_bytes",
-    "atomic_write_text",
-    "content_key",
-    "existing_file",
-    "parse_json",
-    "parse_yaml",
-    "read_json",
-    "read_text",
-    "read_yaml",
-]
-
 #: Largest file of settings: a mistaken path is said at once instead of parsed for minutes.
 YAML_BYTES: Final = 2**20
 

@@ -10,22 +10,6 @@ from typing import Any
 
 from dcs.errors import ConfigError
 
-__all__ = [
-    "check_choice",
-    "escaped",
-    "hub_advice",
-    "last_line",
-    "listing",
-    "named",
-    "one_line",
-    "plain_address",
-    "reason",
-    "redact",
-    "show",
-    "suggest",
-    "unknown",
-]
-
 _HIDDEN = "***"
 _LONGEST = 300
 

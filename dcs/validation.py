@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from dcs.errors import DCSError
 from dcs.messages import escaped, show, suggest
 
-__all__ = ["Strict", "as_value_error", "first_fault", "validated"]
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 

@@ -31,8 +31,6 @@ from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
 from dcs.validation import Strict, validated
 
-__all__ = ["DESCRIBED", "Prompt", "TaskFile", "described_task", "read_examples", "read_task_file"]
-
 _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
 
 PACKAGED: Final = {name: _FOLDER / f"{name}.yaml" for name in ("helpdesk", "reviews")}

@@ -15,20 +15,6 @@ from dcs.errors import ConfigError
 from dcs.messages import check_choice, show
 from dcs.seeds import derive_generator
 
-__all__ = [
-    "SPLITS",
-    "Demonstrations",
-    "Example",
-    "Shots",
-    "Split",
-    "Task",
-    "parse_shots",
-    "prompt_hash",
-    "render_prefix",
-    "render_query",
-    "select_demonstrations",
-]
-
 Split = Literal["optimization", "test"]
 SPLITS: tuple[Split, ...] = ("optimization", "test")
 

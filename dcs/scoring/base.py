@@ -17,8 +17,6 @@ from dcs.scoring.label_words import (
     read_label_words,
 )
 
-__all__ = ["SCORING_VERSION", "Engine", "Progress", "Scorer", "TokenEngine"]
-
 SCORING_VERSION = 1
 """Raised when the engines here read other numbers off the same model: old ones are not reused."""
 

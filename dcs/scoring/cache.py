@@ -28,15 +28,6 @@ from dcs.io import atomic_write_bytes, atomic_write_text, content_key
 from dcs.messages import reason
 from dcs.scoring.base import SCORING_VERSION, Progress, Scorer
 
-__all__ = [
-    "SHARD_SIZE",
-    "ShardGroup",
-    "StoredScorer",
-    "group_key",
-    "query_hash",
-    "score_settings",
-]
-
 _log = logging.getLogger(__name__)
 
 SHARD_SIZE = 256

@@ -20,8 +20,6 @@ from dcs.prompting import (
 )
 from dcs.scoring.base import Progress, Scorer
 
-__all__ = ["Prompts", "count_queries", "generate_tables", "prompts_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Prompts:

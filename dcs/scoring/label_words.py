@@ -18,14 +18,6 @@ from numpy.typing import NDArray
 from dcs.data.checks import softmax
 from dcs.errors import ScoringError
 
-__all__ = [
-    "LabelRule",
-    "class_probabilities",
-    "joint_probabilities",
-    "label_token_ids",
-    "read_label_words",
-]
-
 LabelRule = Literal["auto", "mean", "first", "joint"]
 """How a label word of several tokens is read: the mean of their probabilities at the answer slot
 (as published), its first token alone, or the probability of the whole word. ``auto`` is the mean

@@ -15,19 +15,6 @@ from typing import Any
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.messages import hub_advice, named, suggest
 
-__all__ = [
-    "LoadedModel",
-    "ModelReference",
-    "PACKAGED_MODELS",
-    "is_out_of_memory",
-    "load_model",
-    "load_tokenizer",
-    "loaded_revision",
-    "require",
-    "resolve_model",
-]
-
-
 PACKAGED_MODELS = ("tiny_lm",)
 
 _ASSETS = Path(__file__).parents[1] / "assets"

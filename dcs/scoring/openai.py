@@ -34,8 +34,6 @@ from dcs.scoring.models import load_tokenizer
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["Api", "CostEstimate", "MissingRule", "OpenAIScorer", "best_token"]
-
 Api = Literal["completions", "chat"]
 
 MissingRule = Literal["error", "bound", "zero"]

@@ -17,17 +17,6 @@ from dcs.plugins import find_plugin, plugin_names, refuse_shadow
 from dcs.scoring.base import Scorer
 from dcs.scoring.models import resolve_model
 
-__all__ = [
-    "SUMMARIES",
-    "engine_class",
-    "engine_names",
-    "engine_options",
-    "engine_packages",
-    "is_served",
-    "load_scorer",
-]
-
-
 _ENGINES: dict[str, tuple[str, str]] = {
     "transformers": ("dcs.scoring.transformers", "TransformersScorer"),
     "vllm": ("dcs.scoring.vllm", "VLLMScorer"),

@@ -27,8 +27,6 @@ from dcs.scoring.models import (
     resolve_model,
 )
 
-__all__ = ["TransformersScorer"]
-
 _log = logging.getLogger(__name__)
 
 _TOKEN_BUDGET = {"cpu": 1536, "cuda": 32768}  # on a CPU, what stays in its caches is fastest

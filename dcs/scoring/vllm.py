@@ -23,8 +23,6 @@ from dcs.scoring.base import Progress, TokenEngine
 from dcs.scoring.label_words import LabelRule
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
-__all__ = ["VLLMScorer"]
-
 _MOST_TOKEN_IDS = 128  # what vLLM allows by token id
 
 
