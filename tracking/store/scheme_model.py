@@ -20,7 +20,10 @@ TOLERANCE = 1e-6
 
 
 class SchemeModel(PythonModel):
-    """Corrects class probabilities: columns ``p:<class>`` in, ``label`` and ``p:<class>`` out."""
+    """Corrects class probabilities: columns ``p:<class>`` in, ``label`` and ``p:<class>`` out.
+
+    A scheme of several tables takes the columns ``<table>/p:<class>`` of each.
+    """
 
     def load_context(self, context: Any) -> None:
         """Read the scheme that lies beside the code."""
@@ -34,9 +37,14 @@ class SchemeModel(PythonModel):
         corrections = self.scheme["corrections"]
         names = [correction["class"] for correction in corrections]
         columns = [f"p:{name}" for name in names]
-        given = checked(model_input, columns)
-        if "calibration" in self.scheme:
-            given = calibrated(self.scheme["calibration"], given)
+        several = "combination" in self.scheme
+        tables = [f"{table}/" for table in self.scheme["inputs"]] if several else [""]
+        given = np.hstack(
+            [checked(model_input, [table + column for column in columns]) for table in tables]
+        )
+        for step in ("combination", "calibration"):
+            if step in self.scheme:
+                given = calibrated(self.scheme[step], given)
         corrected = np.empty_like(given)
         for index, correction in enumerate(corrections):
             corrected[:, index] = correct(correction, given[:, index])
@@ -54,7 +62,7 @@ def calibrated(calibration: dict[str, Any], values: np.ndarray) -> np.ndarray:
     """Map the probabilities of all classes, linearly in their logarithms."""
     logs = np.log(np.maximum(values, calibration["floor"]))
     # A matrix product would add in an order that depends on the processor.
-    logits = np.zeros_like(logs)
+    logits = np.zeros((len(logs), len(calibration["offset"])))
     for column, weights in zip(logs.T, np.array(calibration["matrix"]).T, strict=True):
         logits += np.multiply.outer(column, weights)
     logits += np.array(calibration["offset"])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dcs.errors import TrackingError
 from dcs.messages import one_line
+from dcs.schemes.calibration import mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.store.client import artifact_location, log_files, open_client, open_store, quietly
@@ -55,18 +58,20 @@ def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, str | b
     Notes
     -----
     The model takes and gives the columns of a probability table, ``p:<class>``, and answers the
-    ``label`` too. It holds the scheme's JSON and a small Python file; nothing is pickled.
+    ``label`` too. Of several tables it takes ``<table>/p:<class>``. It holds the scheme's JSON and
+    a small Python file; nothing is pickled.
     """
     checked = CorrectionScheme.from_dict(scheme)
-    files: dict[str, str | bytes] = dict(_template(checked.classes))
+    several = checked.inputs if checked.combination is not None else ()
+    files: dict[str, str | bytes] = dict(_template(checked.classes, several))
     files[_DESCRIPTION] = str(files[_DESCRIPTION]).replace(_RUN, run_id)
     files[f"{schema.MODEL_FOLDER}/artifacts/{schema.SCHEME_FILE}"] = checked.to_json()
     return files
 
 
 @lru_cache(maxsize=32)
-def _template(classes: tuple[str, ...]) -> Mapping[str, str | bytes]:
-    """Return the files of a model for these classes, with another scheme and no run.
+def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str, str | bytes]:
+    """Return the files of a model for these classes and tables, another scheme and no run.
 
     MLflow runs the code when it saves a model, and keeps a module of it for ever: once for a set
     of classes is enough.
@@ -76,7 +81,11 @@ def _template(classes: tuple[str, ...]) -> Mapping[str, str | bytes]:
 
     with tempfile.TemporaryDirectory(prefix="dcs-") as temporary, quietly():
         scheme = Path(temporary) / schema.SCHEME_FILE
-        scheme.write_text(CorrectionScheme.identity(classes).to_json(), encoding="utf-8")
+        mean = mean_combination(len(inputs), len(classes)) if inputs else None
+        other = CorrectionScheme.identity(classes, combination=mean, inputs=inputs)
+        scheme.write_text(other.to_json(), encoding="utf-8")
+        columns = [f"p:{name}" for name in classes]
+        taken = [f"{table}/{name}" for table in inputs for name in columns] or columns
         folder = Path(temporary) / schema.MODEL_FOLDER
         mlflow.pyfunc.save_model(
             str(folder),
@@ -85,8 +94,8 @@ def _template(classes: tuple[str, ...]) -> Mapping[str, str | bytes]:
             mlflow_model=Model(
                 artifact_path=schema.MODEL_FOLDER, run_id=_RUN, model_uuid=lambda: _RUN
             ),
-            signature=_signature(classes),
-            input_example=_example(classes),
+            signature=_signature(taken, columns),
+            input_example=_example(taken, len(classes)),
             # The versions here; a list that MLflow infers would run the model to see.
             pip_requirements=[
                 f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")
@@ -188,22 +197,25 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
     return str(made.version)
 
 
-def _signature(classes: tuple[str, ...]) -> ModelSignature:
+def _signature(taken: Sequence[str], given: Sequence[str]) -> ModelSignature:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
 
-    columns = [ColSpec(DataType.double, f"p:{name}") for name in classes]
     return ModelSignature(
-        inputs=Schema(list(columns)),
-        outputs=Schema([ColSpec(DataType.string, "label"), *columns]),
+        inputs=Schema([ColSpec(DataType.double, name) for name in taken]),
+        outputs=Schema(
+            [
+                ColSpec(DataType.string, "label"),
+                *(ColSpec(DataType.double, name) for name in given),
+            ]
+        ),
     )
 
 
-def _example(classes: tuple[str, ...]) -> pd.DataFrame:
+def _example(taken: Sequence[str], count: int) -> pd.DataFrame:
     """Return two rows: one that is sure of the first class, one that is sure of none."""
     import pandas as pd
 
-    count = len(classes)
     sure = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
-    rows = [sure, [1.0 / count] * count]
-    return pd.DataFrame(rows, columns=[f"p:{name}" for name in classes])
+    rows = np.tile([sure, [1.0 / count] * count], len(taken) // count)
+    return pd.DataFrame(rows, columns=list(taken))

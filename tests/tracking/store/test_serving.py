@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from mlflow.exceptions import MlflowException
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import TrackingError
-from dcs.schemes.calibration import Calibration
+from dcs.schemes.calibration import Calibration, mean_combination
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from tests.servers import free_port, running
@@ -70,14 +72,57 @@ def test_the_model_computes_what_the_scheme_does(case: tuple[CorrectionScheme, A
     assert answer["label"].tolist() == expected
 
 
+@given(_case(), st.integers(2, 3))
+@settings(max_examples=30, deadline=None)
+def test_a_model_of_several_tables_takes_their_columns_by_name(
+    case: tuple[CorrectionScheme, Any], count: int
+) -> None:
+    plain, rows = case
+    size, rng = len(plain.classes), np.random.default_rng(count)
+    matrix = np.hstack([np.eye(size), *rng.normal(0.0, 0.5, (count - 1, size, size))])
+    stack = Calibration("stack", tuple(map(tuple, matrix)), (0.1,) * size)
+    tables = tuple(f"model {k}" for k in range(count))
+    scheme = dataclasses.replace(plain, combination=stack, inputs=tables)
+    probs = [rng.permutation(rows) for _ in tables]
+    columns = [f"p:{name}" for name in scheme.classes]
+    frame = pd.DataFrame(
+        {
+            f"{t}/{c}": each[:, j]
+            for t, each in zip(tables, probs, strict=True)
+            for j, c in enumerate(columns)
+        }
+    )
+    model = SchemeModel()
+    model.scheme = scheme.to_dict()
+    answer = model.predict(None, frame[frame.columns[::-1]])
+    np.testing.assert_array_equal(answer[columns].to_numpy(), scheme.apply(probs))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    for name, content in scheme_model(make_cell().scheme or {}, run_id="r1").items():
+    return _written(make_cell().scheme or {}, tmp_path_factory.mktemp("model"))
+
+
+def _written(scheme: Mapping[str, Any], folder: Path) -> Path:
+    for name, content in scheme_model(scheme, run_id="r1").items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     return folder / "model"
+
+
+def test_a_saved_model_of_several_tables_names_its_inputs(tmp_path: Path) -> None:
+    scheme = CorrectionScheme.identity(
+        ("x", "y"), combination=mean_combination(2, 2), inputs=("first", "second")
+    )
+    model = mlflow.pyfunc.load_model(str(_written(scheme.to_dict(), tmp_path)))
+    names = ["first/p:x", "first/p:y", "second/p:x", "second/p:y"]
+    assert model.metadata.signature.inputs.input_names() == names
+    answer = model.predict(pd.DataFrame([[0.9, 0.1, 0.2, 0.8]], columns=names))
+    assert answer["label"].tolist() == ["x"]
+    assert len(model.predict(model.input_example)) == 2
+    with pytest.raises(MlflowException):
+        model.predict(pd.DataFrame([[0.9, 0.1]], columns=names[:2]))
 
 
 def test_a_saved_model_is_code_and_json(folder: Path) -> None:
