@@ -148,7 +148,8 @@ class CellRecord:
         The correction scheme as a dictionary; None where there is none (a failed cell).
     class_accuracies : mapping of str to list
         Columns of equal length on the test split: ``class``, ``before``, ``after`` and any
-        others. None (or NaN) marks a class without rows.
+        others, such as ``counts_before`` and ``counts_after``: its test rows by predicted class.
+        None (or NaN) marks a class without rows.
     started_ms, finished_ms : int
         Start and end, milliseconds since the epoch.
     trials : tuple of TrialRecord

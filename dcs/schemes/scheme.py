@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,14 @@ from dcs.errors import InvalidInputError, SchemeError
 from dcs.evaluation.metrics import confusion_matrix
 from dcs.io import atomic_write_text, parse_json, read_text
 from dcs.messages import escaped, listing
+from dcs.plots import new_figure
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 from dcs.validation import validated
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from dcs.data.table import ProbabilityTable
 
 __all__ = ["CorrectionScheme"]
@@ -341,6 +345,34 @@ class CorrectionScheme:
             calibration=self.calibration and self.calibration.permuted(order),
             combination=self.combination and self.combination.permuted(order),
         )
+
+    def plot(self) -> Figure:
+        """Draw the correction of each class: what becomes of a probability from 0 to 1.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A panel per class; the dashed line would leave probabilities as they are.
+
+        Raises
+        ------
+        MissingDependencyError
+            matplotlib is not installed.
+        """
+        columns = min(5, len(self.classes))
+        rows = math.ceil(len(self.classes) / columns)
+        figure = new_figure(2.2 * columns, 2.2 * rows)
+        given = np.linspace(0.0, 1.0, 257)
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
+        for name, correction, panel in zip(self.classes, self.corrections, panels, strict=False):
+            panel.plot([0, 1], [0, 1], "--", color="#8a96a3", linewidth=0.9)
+            panel.plot(given, correction(given), color="#b0204f", linewidth=2.2)
+            panel.set_title(name)
+        for unused in list(panels):
+            unused.set_axis_off()
+        figure.supxlabel("calibrated probability" if self.calibration else "probability")
+        figure.supylabel("corrected")
+        return figure
 
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`to_json` writes, as plain values.

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,14 @@ from dcs.errors import SchemeError
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.io import atomic_write_text, parse_json, read_text
 from dcs.messages import escaped
+from dcs.plots import new_figure
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.preference import Figures, Preference, choose, pareto_front
 from dcs.selection.settings import Hyperparameters
 from dcs.validation import validated
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["MIDDLE_BETA", "Change", "FittedScheme", "FrontPoint"]
 
@@ -201,6 +205,39 @@ class FittedScheme:
             The rule.
         """
         return self.picked(self.points, preference, keep_uncorrected=self.keep_uncorrected)
+
+    def plot_front(self) -> Figure:
+        """Draw accuracy against COBias of all points, both cross-validated.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The front as a line, the picked point as a diamond, the uncorrected probabilities as
+            a square; for ``figure.savefig("front.png")``, or shown by a notebook.
+
+        Raises
+        ------
+        MissingDependencyError
+            matplotlib is not installed.
+        """
+        figure = new_figure(5.0, 3.6)
+        axes = figure.subplots()
+
+        def draw(points: Sequence[FrontPoint], style: str, **more: Any) -> None:
+            axes.plot(
+                [100 * point.cobias for point in points],
+                [100 * point.accuracy for point in points],
+                style,
+                **more,
+            )
+
+        draw(self.points[:-1], "o", color="#8a96a3", label="other settings")
+        draw(self.front, "o-", color="#0072b2", label="front")
+        draw(self.points[-1:], "s", color="#26323d", label="uncorrected")
+        draw([self.chosen], "D", color="#b0204f", markersize=9, label="picked")
+        axes.set(xlabel="COBias, % (less is fairer)", ylabel="accuracy, %")
+        axes.legend(fontsize=8)
+        return figure
 
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`save` writes, as plain values."""

@@ -14,7 +14,7 @@ from dcs.io import atomic_write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["KINDS", "ResultTable", "RowKind", "to_markdown", "to_mlflow_json"]
+__all__ = ["KINDS", "ResultTable", "RowKind", "filled", "to_markdown", "to_mlflow_json"]
 
 RowKind = Literal["measured", "paper", "difference"]
 KINDS: Final[tuple[RowKind, ...]] = ("measured", "paper", "difference")
@@ -166,6 +166,11 @@ class ResultTable:
             paths.append(Path(folder) / name)
             atomic_write_text(paths[-1], text)
         return paths
+
+
+def filled(text: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame of text without the columns that are empty in all of its rows."""
+    return text.loc[:, (text != "").any()] if len(text) else text
 
 
 def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:

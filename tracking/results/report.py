@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,29 +18,61 @@ from dcs.messages import last_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
 from tracking.results import frames, settings, tables
-from tracking.results.figures import figure_bytes, overview_figures, scheme_figure, trace_figure
+from tracking.results.figures import (
+    confusion_figure,
+    figure_bytes,
+    front_figure,
+    overview_figures,
+    scheme_figure,
+    style,
+    trace_figure,
+)
 from tracking.results.figures.sweeps import ABLATION
+from tracking.results.formats import filled
 from tracking.results.frames import MEASURES, Estimate, cells_frame
 from tracking.results.settings import Axis, axes_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 __all__ = ["render_report"]
 
 #: A picture of more characters than this is smaller, and no worse, as a bitmap.
 _LARGEST_SVG = 250_000
+_REFERENCES = re.compile(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)')
+#: What page and text of a figure are by day; the page has other colours by night.
+_COLORS = {
+    "#ffffff": "page",
+    style.INK: "ink",
+    style.LIGHT: "rule",
+    style.GRID: "grid",
+    style.BEATEN: "faint",
+    style.GREY: "soft",
+    style.ACCENT: "accent",
+    style.BLUE: "link",
+}
 #: A figure, its deviation or interval, a star, and the change from uncorrected.
 _MEASURED = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MOST_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by the part of the report that they stand in.
 _RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "class_groups")
-_SEARCH_FIGURES = ("annealing_time", "importances", "slices")
+_SEARCH_FIGURES = ("annealing_time", "importances", "costs", "slices")
 _TRACE_CAPTION = (
     "One annealing run, the one whose scheme was chosen for the first cell: the objective, "
     "the temperature and the share of moves accepted. Light lines are restarts"
+)
+
+_SCHEME_CAPTION = (
+    "What becomes of a probability, per class. Bars, where drawn: how often each probability "
+    "occurs (square-root scale), the dark part in rows of that class. Dashed: unchanged"
+)
+_CONFUSION_CAPTION = "Where the test rows of each class went, in percent of them"
+_FRONT_CAPTION = (
+    "The cross-validated front that the scheme was picked from: each point a setting; what lies "
+    "on the line is beaten by none in both figures"
 )
 
 
@@ -91,7 +124,7 @@ def render_report(
     of_main = {record.key for record in main}
     schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
     figures = {
-        name: (caption, *_picture(figure))
+        name: _picture(figure, caption)
         for name, (caption, figure) in overview_figures(records).items()
     }
     ablations = [name for name in figures if name.startswith(ABLATION)]
@@ -115,11 +148,11 @@ def render_report(
         timing=tables.timing_table(records),
         search_figures=[
             *(figures[name] for name in _SEARCH_FIGURES if name in figures),
-            *((_TRACE_CAPTION, *_picture(trace_figure(record))) for record in _traced(main)[:1]),
+            *(_picture(trace_figure(record), _TRACE_CAPTION) for record in _traced(main)[:1]),
         ],
         class_tables=tables.class_accuracies_by_seed(records),
-        with_settings=bool(axes),
-        rows=_rows(cells, link, axes),
+        cells=_cells(cells, axes),
+        links={cell.run_id: link(cell) for cell in cells},
         failures=[_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
         packages=_packages(records),
     )
@@ -226,7 +259,7 @@ class _Scheme:
     link: str
     calibration: str
     classes: tuple[tuple[str, str, str], ...]
-    picture: tuple[str, int] | None
+    pictures: tuple[tuple[str, Markup], ...]
 
 
 def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> list[_Scheme]:
@@ -252,16 +285,27 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
         record = cell.record
         scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
+        name = frames.name_of(record.who, "task", "model", "shots", "seed", "method")
         schemes.append(
             _Scheme(
-                name=frames.name_of(record.who, "task", "model", "shots", "seed", "method"),
+                name=name,
                 link=link(cell),
                 calibration=scheme.calibration.name if scheme.calibration else "",
                 classes=tuple((name, each.kind, each.effect) for name, each in corrections),
-                picture=_picture(scheme_figure(record)) if cell.run_id in drawn else None,
+                pictures=_pictures(record) if cell.run_id in drawn else (),
             )
         )
     return schemes
+
+
+def _pictures(record: CellRecord) -> tuple[tuple[str, Markup], ...]:
+    """Return what there is to see of a scheme: corrections, confusion, the front it is from."""
+    drawn = [_picture(scheme_figure(record), _SCHEME_CAPTION)]
+    if "counts_after" in record.class_accuracies:
+        drawn.append(_picture(confusion_figure(record), _CONFUSION_CAPTION))
+    if record.front is not None:
+        drawn.append(_picture(front_figure(record), _FRONT_CAPTION))
+    return tuple(drawn)
 
 
 def _traced(records: Iterable[CellRecord]) -> list[CellRecord]:
@@ -270,44 +314,59 @@ def _traced(records: Iterable[CellRecord]) -> list[CellRecord]:
     return [cell for cell in traced if cell.identity.get("method") == _DRAWN_METHOD] or traced
 
 
-def _picture(figure: Figure) -> tuple[str, int]:
-    """Return a figure as a data URI, and its width in pixels."""
-    data, kind = figure_bytes(figure, "svg"), "svg+xml"
+def _picture(figure: Figure, caption: str) -> tuple[str, Markup]:
+    """Return a caption with its figure as HTML, in the colours of the page."""
+    from markupsafe import Markup
+
+    width = round(96 * figure.get_size_inches()[0])
+    data = figure_bytes(figure, "svg")
     if len(data) > _LARGEST_SVG:
-        data, kind = figure_bytes(figure, "png"), "png"
-    text = base64.b64encode(data).decode("ascii")
-    return f"data:image/{kind};base64,{text}", round(96 * figure.get_size_inches()[0])
+        text = base64.b64encode(figure_bytes(figure, "png")).decode("ascii")
+        image = '<img src="data:image/png;base64,{}" alt="{}" style="width: {}px">'
+        return caption, Markup(image).format(text, caption, width)
+    svg = data.decode()
+    # Figures stand side by side in one page: what one refers to is its own.
+    own = f"f{zlib.crc32(data + caption.encode()):08x}-"
+    svg = _REFERENCES.sub(own, svg[svg.index("<g ") : svg.rindex("</svg>")])
+    for color, name in _COLORS.items():
+        svg = svg.replace(color, f"var(--{name})")
+    size = " ".join(f"{72 * inches:g}" for inches in figure.get_size_inches())
+    head = '<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">'
+    return caption, Markup(head).format(caption, size, width) + Markup(svg + "</svg>")
 
 
-def _rows(
-    cells: Sequence[StoredCell], link: Callable[[StoredCell], str], axes: Sequence[Axis]
-) -> list[dict[str, Any]]:
-    """Return the rows of the table of all cells, failed ones without figures."""
+def _cells(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
+    """Return the table of all cells as text, without columns that are empty."""
+    import pandas as pd
+
     frame = cells_frame(cell.record for cell in cells)
     found = {row["key"]: row for row in frames.estimates(frame, ("key",)).to_dict("records")}
     rows = []
     for cell in cells:
         record, row = cell.record, found.get(cell.record.key)
-        measures = []
-        for measure in MEASURES:
+        measures = {}
+        for measure, title in (("accuracy", "accuracy"), ("cobias", "COBias")):
             after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
-            before = record.metrics.get(f"uncorrected/test/{measure}")
-            measures.append((after.percent(), percent(before), chance(after.p)))
+            measures[title] = after.percent()
+            measures[f"{title} was"] = percent(record.metrics.get(f"uncorrected/test/{measure}"))
+            measures[f"p of {title}"] = chance(after.p)
+        who = {name: "" if value is None else str(value) for name, value in record.who.items()}
         seconds = record.metrics.get("opt/seconds")
-        who = record.who
         rows.append(
             {
-                **{name: "" if value is None else value for name, value in who.items()},
+                "run": cell.run_id,
                 "method": frames.method_title(who["method"]),
-                "measures": measures,
-                "seconds": "" if seconds is None else f"{seconds:.2f}",
-                "status": record.status.lower(),
-                "run": cell.run_id[:8],
-                "link": link(cell),
+                "task": who["task"],
+                **measures,
+                "shots": who["shots"],
+                "seed": who["seed"],
                 "setting": settings.setting(record, axes),
+                "seconds": "" if seconds is None else f"{seconds:.2f}",
+                "model": who["model"],
+                "status": "" if record.finished else "failed",
             }
         )
-    return rows
+    return filled(pd.DataFrame(rows))
 
 
 def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:

@@ -89,9 +89,14 @@ class Axis:
         return self.name.replace("_", " ")
 
     @property
+    def is_scale(self) -> bool:
+        """Whether its values are numbers, or the whole of something, such as all rows."""
+        return all(value is None or _is_number(value) for value in self.values)
+
+    @property
     def in_order(self) -> list[Any]:
         """Its values as a scale: rising, and the whole of something, such as all rows, last."""
-        if all(value is None or _is_number(value) for value in self.values):
+        if self.is_scale:
             return sorted(self.values, key=_rank)
         return list(self.values)
 

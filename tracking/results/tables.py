@@ -16,7 +16,14 @@ from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, settings
 from tracking.results.comparison import method_tables
-from tracking.results.formats import KINDS, ResultTable, RowKind, to_markdown, to_mlflow_json
+from tracking.results.formats import (
+    KINDS,
+    ResultTable,
+    RowKind,
+    filled,
+    to_markdown,
+    to_mlflow_json,
+)
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped, is_missing
 from tracking.results.paper import (
     AVERAGES,
@@ -56,8 +63,12 @@ _PROMPT: Final = ("model", "task", "shots")
 LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *frames.MEASURE_COLUMNS)
 
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
-_WEAKEST: Final = "weakest class by seed, before → after"
+_WEAKEST: Final = "weakest class by seed, % before → after"
 _CORRECTIONS: Final = ("weights", "memberships", "unchanged")
+TERMS: Final = (
+    "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi what "
+    "predictions and labels share (pointwise mutual information), negated; full has all three."
+)
 _SCHEMES_NOTE: Final = (
     "Classes with each kind of correction, mean over seeds; unchanged: weight 1 or Don't Change, "
     "which the paper does not count apart. Ratio of memberships to weights, from unrounded "
@@ -189,7 +200,12 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
                 title = "Ablation of the objective: DCS on the test rows, %"
                 tables.append(
                     _task_table(
-                        of_dcs, of_axis, published="paper_ablation", name=named, title=title
+                        of_dcs,
+                        of_axis,
+                        published="paper_ablation",
+                        name=named,
+                        title=title,
+                        note=TERMS,
                     )
                 )
             if axis.methods == ("dcs",):
@@ -261,7 +277,7 @@ def _task_table(
         **{column: title for column, (_, title) in rows.items()},
     }
     text, kinds = _compared(pd.concat(long), titles, heads, marked=by[-1])
-    text = text.rename(columns=lambda name: name.replace("_", " ") if name in by else name)
+    text = filled(text.rename(columns=lambda name: name.replace("_", " ") if name in by else name))
     numbers = [*by, "task", "seeds", *frames.MEASURE_COLUMNS]
     if "paper" in kinds:
         for m in MEASURES:
@@ -272,7 +288,7 @@ def _task_table(
         title=title,
         frame=tidy[numbers],
         text=text,
-        words=tuple(text.columns[: len(by)]),
+        words=tuple(text.columns.difference(heads, sort=False)),
         kinds=kinds,
         sections=2,
         about=" ".join(filter(None, (frames.notes_of(chain(*shown.values())), note))),
@@ -408,7 +424,7 @@ def scheme_summary(records: Iterable[CellRecord], *, method: str = "dcs") -> Res
         name="schemes",
         title=f"Correction schemes of {frames.method_title(method)}: weights against memberships",
         frame=tidy.drop(columns="as_paper"),
-        text=text,
+        text=filled(text),
         words=(*_PROMPT, "memberships by seed", _WEAKEST),
         kinds=kinds,
         about=_SCHEMES_NOTE,
@@ -441,7 +457,7 @@ def _scheme_texts(
     texts[_WEAKEST] = (
         "; ".join(map(_weakest_text, known)),
         "; ".join(
-            f"{row['seed']}: {row['class']} (M) {row['before']} → {row['after']}"
+            _weakest_text({**row, "weakest_class": row["class"], "weakest_kind": "membership"})
             for row in weakest
         ),
         "",
@@ -471,7 +487,8 @@ def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
 
 def _weakest_text(row: Mapping[Any, Any]) -> str:
     mark = " (M)" if row["weakest_kind"] == "membership" else ""
-    return f"{row['seed']}: {row['weakest_class']}{mark} {row['before']:.2f} → {row['after']:.2f}"
+    before, after = (percent(float(row[when]), digits=0) for when in ("before", "after"))
+    return f"{row['seed']}: {row['weakest_class']}{mark} {before} → {after}"
 
 
 def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]:
@@ -506,7 +523,8 @@ def _class_table(task: Any, classes: Sequence[str], cells: Sequence[CellRecord])
     changes = {
         f"Δ {_HEADS[m]}": _gaps(totals[f"{m}_change"], [0.0] * len(totals)) for m in MEASURES
     }
-    texts = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()} | changes
+    texts = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
+    texts |= {head: own for head, own in changes.items() if any(own)}
     long = [
         totals[[*by, "as_paper"]].assign(column=head, measured=own, paper="", difference="")
         for head, own in texts.items()
@@ -603,7 +621,7 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
         name="annealing_time",
         title="Annealing time against the size of the search",
         frame=tidy.drop(columns=["smallest", "largest"]).astype({"classes": int, "rows": "Int64"}),
-        text=pd.DataFrame(lines, columns=[*words, *heads, "seconds to tune"]),
+        text=filled(pd.DataFrame(lines, columns=[*words, *heads, "seconds to tune"])),
         words=words,
         kinds=tuple(kinds),
         sections=1,

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "register_model", "report", "table", "ui"]
 
+Experiments = Annotated[
+    list[str], typer.Argument(metavar="EXPERIMENT...", help="Names of sweeps, put together.")
+]
 Experiment = Annotated[
     str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
 ]
 
 
 def report(
-    experiment: Experiment,
+    experiments: Experiments,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
     ] = Path("report.html"),
@@ -47,7 +50,7 @@ def report(
         bool, typer.Option("--log/--no-log", help="Keep the report in MLflow, on the sweep's run.")
     ] = True,
 ) -> None:
-    """Write the report of a sweep: tables, figures, schemes in words, links to MLflow.
+    """Write the report of sweeps: tables, figures, schemes in words, links to MLflow.
 
     One file that needs no network, with the paper's figures beside the measured ones where the
     paper has them; `--files` writes tables as Markdown, LaTeX, CSV and JSON, figures as PNG, SVG.
@@ -60,24 +63,30 @@ def report(
     from tracking.store.client import redact
     from tracking.store.queries import log_report, run_link
 
-    uri, cells = _recorded(experiment, runs, tracking_uri)
+    found: dict[str, StoredCell] = {}
+    for experiment in experiments:
+        uri, own = _recorded(experiment, runs, tracking_uri)
+        # A cell that several sweeps have is one.
+        found = {cell.record.key: cell for cell in own} | found
+    cells, title = list(found.values()), " and ".join(experiments)
     records = [cell.record for cell in cells if cell.record.finished]
     with console.status("writing the report"):
         page = render_report(
             cells,
-            title=experiment,
+            title=title,
             link=lambda cell: run_link(uri, cell, ui=ui),
             store=redact(uri),
         )
         atomic_write_text(output, page)
-        run = log_report(uri, experiment, page) if log else None
+        logged = {each: log_report(uri, each, page) for each in experiments if log}
         if files is not None:
             for each in all_tables(records):
                 each.write(files)
             for name, content in sweep_figures(records).items():
                 atomic_write_bytes(files / Path(name).name, content)
-    if run is not None:
-        console.print(f"sweep {experiment}: {run_link(uri, run.info, ui=ui)}")
+    for experiment, run in logged.items():
+        if run is not None:
+            console.print(f"sweep {experiment}: {run_link(uri, run.info, ui=ui)}")
     also = "" if files is None else f", tables and figures in {files}"
     console.print(f"{len(records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}")
     console.print(

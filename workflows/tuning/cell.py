@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
@@ -185,6 +185,10 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
     )
 
 
+#: Classes whose confusion matrix is kept with a cell.
+_MOST_COUNTED: Final = 50
+
+
 def _judged(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict[str, list[Any]]]:
     """Return the test figures with 95 % intervals and p-values, and those of the classes.
 
@@ -209,12 +213,19 @@ def _judged(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dic
             f"test/{name}_high": interval.high,
             f"uncorrected/test/{name}": getattr(before, name),
         }
+    # More classes make a picture that nobody can read.
+    counted = test.n_classes <= _MOST_COUNTED
+    predicted = {"counts_before": first, "counts_after": second} if counted else {}
     return metrics, {
         "class": list(test.classes),
         "before": list(before.class_accuracies),
         "after": [each.estimate for each in figures.class_accuracies],
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
+        **{
+            name: confusion_matrix(test.labels, labels, test.n_classes).tolist()
+            for name, labels in predicted.items()
+        },
     }
 
 

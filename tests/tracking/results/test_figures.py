@@ -14,13 +14,16 @@ from matplotlib.text import Text
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError, SchemeError
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.cross_validation import fit_scheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import TrialRecord
 from tracking.results.figures import (
     cell_figures,
     class_accuracy_figure,
+    confusion_figure,
     figure_bytes,
+    front_figure,
     overview_figures,
     scheme_figure,
     sweep_figures,
@@ -250,3 +253,34 @@ def test_figures_of_cells_and_sweeps_are_files() -> None:
     files = sweep_figures(paper_cells(tasks=("trec",), seeds=(0,)))
     assert files["figures/accuracy_cobias.png"].startswith(b"\x89PNG")
     assert {name.rsplit(".")[-1] for name in files} == {"png", "svg"}
+
+
+def test_a_cell_shows_where_its_rows_went_and_the_front_that_it_is_from() -> None:
+    counts = {"counts_before": [[9, 1], [7, 3]], "counts_after": [[8, 2], [4, 6]]}
+    columns = {**make_cell().class_accuracies, **counts}
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 60)
+    probs = rng.dirichlet([2.0, 1.0], 60)
+    fitted = fit_scheme(probs, labels, classes=("Sports", "World"), seed=0)
+    cell = make_cell(class_accuracies=columns, front=fitted.to_dict())
+    assert {f"figures/{name}.svg" for name in ("confusion", "front")} <= cell_figures(cell).keys()
+    assert {"40", "60", "70", "Sports"} <= _texts(confusion_figure(cell))
+    drawn = {line.get_label(): line.get_xydata() for line in front_figure(cell).axes[0].lines}
+    np.testing.assert_allclose(
+        drawn["picked"], [[100 * fitted.chosen.cobias, 100 * fitted.chosen.accuracy]]
+    )
+    assert len(drawn["front"]) == len(fitted.front)
+    for draw in (confusion_figure, front_figure):
+        with pytest.raises(InvalidInputError):
+            draw(make_cell())
+    scheme = CorrectionScheme.from_dict(make_cell().scheme)
+    curves = [axes.lines[1].get_ydata() for axes in scheme.plot().axes if axes.lines]
+    assert len(curves) == 2
+    np.testing.assert_allclose(curves[0], 0.8 * np.linspace(0, 1, 257))
+
+
+def test_an_svg_says_its_values_under_the_pointer() -> None:
+    figure = class_accuracy_figure(paper_cells(tasks=("trec",), seeds=(0,)))
+    root = ET.fromstring(figure_bytes(figure, "svg"))
+    said = {title.text for title in root.iter("{http://www.w3.org/2000/svg}title")}
+    assert {"World, before: 30.0", "World, after: 60.0"} <= said

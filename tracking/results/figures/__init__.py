@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
-from tracking.results.figures.cells import cell_figures, scheme_figure, trace_figure
+from tracking.results.figures.cells import (
+    cell_figures,
+    confusion_figure,
+    front_figure,
+    scheme_figure,
+    trace_figure,
+)
 from tracking.results.figures.style import figure_bytes
 from tracking.results.figures.sweeps import (
     class_accuracy_figure,
@@ -16,7 +22,9 @@ from tracking.results.figures.sweeps import (
 __all__ = [
     "cell_figures",
     "class_accuracy_figure",
+    "confusion_figure",
     "figure_bytes",
+    "front_figure",
     "overview_figures",
     "scheme_figure",
     "sweep_figures",

@@ -12,6 +12,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.front import FittedScheme
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results.figures import style
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BINS", "cell_figures", "class_histograms", "scheme_figure", "trace_figure"]
+__all__ = [
+    "BINS",
+    "cell_figures",
+    "class_histograms",
+    "confusion_figure",
+    "front_figure",
+    "scheme_figure",
+    "trace_figure",
+]
 
 BINS = 40
 """Bars between 0 and 1."""
@@ -77,14 +86,66 @@ def cell_figures(record: CellRecord) -> dict[str, bytes]:
     -------
     dict of str to bytes
         By artifact path, ``figures/scheme.png`` and ``.svg`` where a scheme was chosen,
-        ``figures/annealing.png`` and ``.svg`` where there is a trace; empty for a failed cell.
+        ``figures/annealing.png`` and ``.svg`` where there is a trace, and so ``confusion`` and
+        ``front``; empty for a failed cell.
     """
     files: dict[str, bytes] = {}
     if record.finished and has_chosen(record):
         files |= style.figure_files(scheme_figure(record), f"{schema.FIGURES_FOLDER}/scheme")
+    if record.finished and "counts_after" in record.class_accuracies:
+        files |= style.figure_files(confusion_figure(record), f"{schema.FIGURES_FOLDER}/confusion")
+    if record.finished and record.front is not None:
+        files |= style.figure_files(front_figure(record), f"{schema.FIGURES_FOLDER}/front")
     if record.finished and record.trace:
         files |= style.figure_files(trace_figure(record), f"{schema.FIGURES_FOLDER}/annealing")
     return files
+
+
+@style.styled
+def confusion_figure(record: CellRecord) -> Figure:
+    """Draw the confusion matrices of the test rows, uncorrected and corrected.
+
+    Raises
+    ------
+    InvalidInputError
+        The record holds no counts.
+    """
+    table = record.class_accuracies
+    if "counts_after" not in table:
+        raise InvalidInputError(f"cell {record.key} has no confusion matrix to draw")
+    names = [str(name) for name in table["class"]]
+    size = 1.6 + 0.34 * len(names)
+    figure, panels = style.grid_of(2, width=size + 0.6, height=size)
+    for panel, when in zip(panels, ("before", "after"), strict=True):
+        counts = np.asarray(table[f"counts_{when}"])
+        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        panel.imshow(shares, cmap=style.SHADES, vmin=0, vmax=100)
+        for (row, column), share in np.ndenumerate(shares):
+            color = "white" if share > 55 else style.INK
+            text = panel.text(column, row, f"{share:.0f}", ha="center", va="center", color=color)
+            text.set_fontsize(8)
+        panel.set_xticks(range(len(names)), names, rotation=90)
+        panel.set_yticks(range(len(names)), names if when == "before" else [""] * len(names))
+        panel.set(title=f"{when} correction", xlabel="predicted")
+        panel.grid(visible=False)
+    panels[0].set_ylabel("true class, % of its rows")
+    return figure
+
+
+@style.styled
+def front_figure(record: CellRecord) -> Figure:
+    """Draw the front that a cell's scheme was picked from; see `dcs.FittedScheme.plot_front`.
+
+    Raises
+    ------
+    InvalidInputError
+        The record holds no front.
+    """
+    if record.front is None:
+        raise InvalidInputError(f"cell {record.key} has no front to draw")
+    figure = FittedScheme.from_dict(record.front, source=f"cell {record.key}").plot_front()
+    figure.axes[0].set_title(name_of(record.who, "method", "task", "shots", "seed"))
+    return figure
 
 
 @style.styled

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -23,10 +25,13 @@ __all__ = [
     "looks",
     "place_labels",
     "styled",
+    "tip",
 ]
 
 GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
-BLUE = "#0072b2"
+BLUE, GRID, BEATEN = "#0072b2", "#eceff1", "#f4f6f8"
+#: Of shares from none to all.
+SHADES: Final = "Blues"
 _DPI = 150
 _SHEET: Final[dict[Any, Any]] = {
     "figure.dpi": _DPI,
@@ -43,7 +48,7 @@ _SHEET: Final[dict[Any, Any]] = {
     "axes.titlesize": 10,
     # With a place of its own a title is not looked for at every drawing.
     "axes.titley": 1.0,
-    "grid.color": "#eceff1",
+    "grid.color": GRID,
     "legend.fontsize": 9,
     "legend.frameon": False,
     "legend.handlelength": 1.6,
@@ -61,6 +66,9 @@ _SHEET: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dcs",
 }
+
+#: What `tip` leaves in an SVG, to become what browsers show under the pointer.
+_TIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
 
 _P = ParamSpec("_P")
 
@@ -117,7 +125,7 @@ def bars(
 ) -> None:
     """Draw series number `at` of `of` as bars side by side."""
     width = 0.8 / of
-    axes.bar(
+    drawn = axes.bar(
         [place + (at - (of - 1) / 2) * width for place in range(len(heights))],
         heights,
         width=0.92 * width,
@@ -128,6 +136,8 @@ def bars(
         label=label,
         **more,
     )
+    for bar, value in zip(drawn, heights, strict=True):
+        tip(bar, f"{label}: {value:.1f}")
 
 
 def grid_of(
@@ -154,6 +164,11 @@ def grid_of(
     for unused in panels[count:]:
         unused.set_axis_off()
     return figure, panels[:count]
+
+
+def tip(artist: Artist, text: str) -> None:
+    """Have an SVG say `text` where the pointer is over an artist."""
+    artist.set_gid(f"tip {text}")
 
 
 def place_labels(axes: Axes, *, left: float, below: float) -> None:
@@ -184,7 +199,7 @@ def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
     with matplotlib.rc_context(_SHEET):
         figure.savefig(buffer, format=form, metadata=metadata)
-    return buffer.getvalue()
+    return _TIPS.sub(rb"<g><title>\1</title>", buffer.getvalue())
 
 
 def figure_files(figure: Figure, name: str) -> dict[str, bytes]:

@@ -51,7 +51,6 @@ _COSTS = {
     "moves": ("opt/evaluations", "candidate solutions judged"),
     "seconds": ("opt/seconds", "seconds of annealing"),
 }
-_BEATEN = "#f4f6f8"
 #: More dots are a picture, and no longer lines to edit.
 _MOST_DOTS = 2000
 _EARLY = "#f0c9d5"
@@ -98,8 +97,11 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     heights = range(len(means))
     axes.hlines(heights, means["before"], means["after"], color=style.LIGHT, linewidth=5, zorder=1)
     hollow: dict[str, Any] = {"facecolor": "white", "edgecolor": style.GREY, "linewidth": 2}
-    axes.scatter(means["before"], heights, s=52, **hollow, label="before", zorder=2)
-    axes.scatter(means["after"], heights, s=52, color=style.ACCENT, label="after", zorder=3)
+    filled: dict[str, Any] = {"color": style.ACCENT, "zorder": 3}
+    for when, look in (("before", {**hollow, "zorder": 2}), ("after", filled)):
+        for at, (name, value) in enumerate(means[when].items()):
+            dot = axes.scatter(value, at, s=52, **look, label=when)
+            style.tip(dot, f"{name}, {when}: {value:.1f}")
     axes.set_yticks(list(heights), [str(name) for name in means.index])
     axes.spines["left"].set_visible(False)
     axes.tick_params(left=False)
@@ -224,7 +226,11 @@ def _draw_plane(
         xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
         look, label = looks[row["method"]], frames.method_title(row["method"])
         axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.45)
-        axes.plot(*at, look.marker, color=look.color, markersize=12, label=label, zorder=4)
+        (dot,) = axes.plot(
+            *at, look.marker, color=look.color, markersize=12, label=label, zorder=4
+        )
+        said = frames.name_of(row, "method", "shots")
+        style.tip(dot, f"{said}: accuracy {accuracy.percent()}, COBias {cobias.percent()}")
         if not frames.is_missing(row["shots"]):
             inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
             axes.annotate(str(row["shots"]), at, **inside, fontsize=7, weight="bold", zorder=5)
@@ -235,7 +241,7 @@ def _draw_plane(
     (_, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
     x = [front[0].cobias, *(point.cobias for point in front), right]
     y = [bottom, *(point.accuracy for point in front), front[-1].accuracy]
-    axes.fill_between(x, y, bottom, step="post", color=_BEATEN, linewidth=0, zorder=0)
+    axes.fill_between(x, y, bottom, step="post", color=style.BEATEN, linewidth=0, zorder=0)
     dashed: dict[str, Any] = {"color": style.GREY, "linewidth": 1.2, "linestyle": (0, (4, 3))}
     axes.step(x, y, where="post", zorder=1, label="Pareto front", **dashed)
     axes.grid(axis="both")
@@ -248,12 +254,13 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     """Draw accuracy and COBias by the values of a setting.
 
     Of the objective, a row of panels per model and bars of DCS for each task; of another setting,
-    a row per model and task and a line for each method.
+    a row per model, task and number of shots, and points for each method; a line joins them where
+    the setting is a number.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Finished cells; drawn for the largest number of shots, mean and deviation over seeds.
+        Finished cells; drawn as mean and deviation over seeds.
     axis_name : str
         The setting, for example ``weight_scale``.
 
@@ -268,12 +275,13 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     if axis is None:
         raise InvalidInputError(f"an ablation needs cells of two values of {axis_name!r} or more")
     frame = cells_frame(cell for cell in cells if axis.varies(cell))
-    frame = frames.fullest(frame.dropna(subset="test/accuracy"))
+    frame = frame.dropna(subset="test/accuracy")
+    joined = "-" if axis.is_scale else "none"
     if of_terms:
-        by, across, series = ["model"], "task", OBJECTIVE
+        by, across, series = ["model", "shots"], "task", OBJECTIVE
         names = {label: _in_mathematics(axis.short(label)) for label in axis.values}
     else:
-        by, across, series = ["model", "task"], axis_name, "method"
+        by, across, series = ["model", "task", "shots"], axis_name, "method"
         names = {method: frames.method_title(method) for method in axis.methods}
     looks = style.looks(names)
     panels = [(group, m) for _, group in grouped(frame, by)[1] for m in MEASURES]
@@ -292,8 +300,8 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
                 own = own.sort_index()
                 means, spreads = own.fillna(0.0).to_numpy().T
                 line: dict[str, Any] = {"color": looks[name].color, "elinewidth": 0.8}
-                marker = looks[name].marker
-                panel.errorbar(own.index, means, spreads, marker=marker, label=label, **line)
+                line |= {"marker": looks[name].marker, "linestyle": joined, "label": label}
+                panel.errorbar(own.index, means, spreads, **line)
         named = task_title if of_terms else axis.short
         panel.set_xticks(range(len(places)), [named(place) for place in places])
         panel.set(ylabel=f"{_NAMES[measure]}, %", title=_panel_name(group))
@@ -524,7 +532,11 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "cost of the last, more evenly the flatter the bars of a colour",
         class_group_figure,
     ),
-    ABLATION: ("DCS by the terms of its objective{spread}", ablation_figure),
+    ABLATION: (
+        "DCS by the terms of its objective{spread}: error rate (err), COBias and pointwise mutual "
+        "information (pmi)",
+        ablation_figure,
+    ),
     "annealing_time": (
         "Time of one annealing run against the size of its search, grey, on the axis to the "
         "right; and the temperatures it went through{spread}",
