@@ -42,6 +42,7 @@ __all__ = [
     "from_offset",
     "mean_combination",
     "prior_reweighting",
+    "shrunk_calibration",
     "side_by_side",
 ]
 
@@ -49,7 +50,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 #: What `fit_calibration` can fit.
 CalibrationKind: TypeAlias = Literal[
-    "none", "batch", "prior", "temperature", "vector", "logistic", "balanced"
+    "none", "batch", "prior", "temperature", "vector", "logistic", "balanced", "shrunk"
 ]
 
 #: Probabilities below this count as this: an exact zero has no logarithm.
@@ -249,10 +250,11 @@ def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     """Multiply by label frequency over mean probability, class by class.
 
     Moves the share of every class in the mean prediction to its share in the labels; one row is
-    added to every class, so that a class without rows keeps a weight.
+    added to every class, so that a class without rows keeps a weight. The mean prediction is that
+    of all rows, unlabelled ones (-1) too.
     """
-    values, indices, names = checked_rows(probs, labels)
-    counts = np.bincount(indices, minlength=len(names)) + 1.0
+    values, indices, names = checked_rows(probs, labels, missing=True)
+    counts = np.bincount(indices[indices >= 0], minlength=len(names)) + 1.0
     return from_offset("prior", np.log(counts / counts.sum()) - _log_means(values))
 
 
@@ -278,14 +280,14 @@ def fit_calibration(
     probs : array of float, shape [M, N]
         Class probabilities.
     labels : array of int, shape [M]
-        True class indices.
-    kind : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced"}
+        True class indices, -1 for unlabelled rows: mean probabilities are those of all rows.
+    kind : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced", "shrunk"}
         Nothing, the mean probabilities, those moved to the shares of the labels, one scale, a
-        scale and an offset per class, the whole matrix with an offset, or the same with every
-        class weighing alike.
+        scale and an offset per class, the whole matrix with an offset, the same with every
+        class weighing alike, or that drawn towards ``"batch"``; see :func:`shrunk_calibration`.
     ridge : float, optional
-        Strength of the penalty, 0 or more; not used by ``"batch"``, ``"prior"`` and
-        ``"temperature"``.
+        Strength of the penalty, 0 or more; not used by ``"batch"``, ``"prior"``,
+        ``"temperature"`` and ``"shrunk"``.
 
     Returns
     -------
@@ -297,7 +299,7 @@ def fit_calibration(
     InvalidInputError
         When an argument is not allowed.
     """
-    values, indices, names = checked_rows(probs, labels)
+    values, indices, names = checked_rows(probs, labels, missing=True)
     ridge = finite_number(ridge, "ridge", least=0.0)
     check_choice("calibration", kind, get_args(CalibrationKind))
     if kind == "none":
@@ -306,7 +308,12 @@ def fit_calibration(
         return batch_calibration(values)
     if kind == "prior":
         return prior_reweighting(values, indices)
-    return _fitted(kind, values, indices, np.eye(len(names)), ridge)
+    if kind == "shrunk":
+        return shrunk_calibration(values, indices)
+    labelled = indices >= 0
+    if not labelled.any():
+        raise InvalidInputError(f"no row has a label; calibration {kind!r} is fitted to labels")
+    return _fitted(kind, values[labelled], indices[labelled], np.eye(len(names)), ridge)
 
 
 def _fitted(
@@ -320,14 +327,79 @@ def _fitted(
 ) -> Calibration:
     """Fit a calibration of probabilities [M, K * N] that departs from the matrix `start`."""
     logs = np.log(np.maximum(values, DEFAULT_FLOOR))
-    row_weights = np.ones(labels.size)
-    if kind == "balanced":
-        counts = np.bincount(labels, minlength=len(start))
-        row_weights = labels.size / (np.count_nonzero(counts) * counts[labels])
+    row_weights = _balanced(labels) if kind == "balanced" else np.ones(labels.size)
     form = _form(kind, logs, row_weights, ridge, n_classes=len(start))
     departure = _most_likely(logs, _product(logs, start.T), labels, row_weights, form)
     matrix = start + departure[:-1].T
     return from_arrays(name or kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
+
+
+def _balanced(labels: NDArray[np.int64]) -> Array:
+    """Return weights of rows, [M] with mean 1, by which all classes count alike."""
+    counts = np.bincount(labels)
+    weights: Array = labels.size / (np.count_nonzero(counts) * counts[labels])
+    return weights
+
+
+#: Labelled rows that batch calibration stands for, against the offset and against the matrix;
+#: and what is divided by the number of labelled rows where that is more.
+_OFFSET_ROWS: Final = 30.0
+_MATRIX_ROWS: Final = 100.0
+_FEW_ROWS: Final = 3000.0
+
+
+def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
+    """Depart from batch calibration as far as labels are worth more than their noise.
+
+    Balanced logistic regression on the labelled rows whose penalty is the mean square, over all
+    rows, of the change of the batch-calibrated logits. So labels count against a fixed number of
+    rows of prior evidence, whatever the scale of the probabilities: with none the calibration is
+    batch calibration, with ten it hardly differs, with thousands it is the regression.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices, -1 for unlabelled rows.
+
+    Notes
+    -----
+    With L labelled rows the prior is worth ``max(30, 3000 / L)`` rows against a change of the
+    offset and ``max(100, 3000 / L)`` against one of the matrix. That few labels count less than
+    in proportion is because COBias grows with the error of an offset itself, not with its square.
+    """
+    values, indices, names = checked_rows(probs, labels, missing=True)
+    batch, n, labelled = batch_calibration(values), len(names), indices >= 0
+    n_labelled = int(labelled.sum())
+    if n_labelled == 0:
+        return batch
+    # Of logits only the differences count: each row's have mean 0.
+    centre = np.eye(n) - 1.0 / n
+    start = np.vstack([centre, _product(np.array([batch.offset]), centre)])
+    logs = np.log(np.maximum(values, DEFAULT_FLOOR))
+    logits = _product(np.column_stack([logs, np.ones(indices.size)]), start)
+    # Coordinates with mean 0 and variance 1 over all rows: there the penalty is a plain ridge.
+    means = logits.mean(axis=0)
+    moments = _moments(logits - means, logits - means) / indices.size
+    turn = np.eye(n + 1)
+    turn[:n, :n] = np.linalg.inv(np.linalg.cholesky(moments + _LEAST_VARIANCE * np.eye(n))).T
+    turn[n, :n] = -_product(means[None], turn[:n, :n])
+    offset_rows, matrix_rows = (
+        max(m, _FEW_ROWS / n_labelled) for m in (_OFFSET_ROWS, _MATRIX_ROWS)
+    )
+    form = _Form(
+        size=n * (n + 1),
+        penalty=np.diag(np.append(np.full(n, matrix_rows), offset_rows)),
+        turn=turn,
+        spread=lambda x: x.reshape(n + 1, n),
+        gather=np.ravel,
+    )
+    known, start_logits = indices[labelled], logits[labelled]
+    departure = _most_likely(start_logits, start_logits, known, _balanced(known), form)
+    fitted = _product(start, np.eye(n) + departure[:-1])
+    fitted[-1] += departure[-1]
+    return from_arrays("shrunk", fitted[:-1].T.round(_DIGITS), fitted[-1].round(_DIGITS))
 
 
 #: The optimiser's BLAS adds in an order that depends on the processor: it decides digits far
@@ -340,6 +412,9 @@ _TOLERANCE: Final = 1e-6
 #: Of the largest curvature: what a direction without any, as of a constant column, is given.
 _LEAST_CURVATURE: Final = 1e-9
 
+#: What the variance of every direction is added, some of which have none.
+_LEAST_VARIANCE: Final = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class _Form:
@@ -350,8 +425,8 @@ class _Form:
     """
 
     size: int
-    #: The ridge of every row of a departure, [P + 1].
-    ridges: Array
+    #: The penalty of a departure in the coordinates, half of its square, [P + 1, P + 1].
+    penalty: Array
     #: Coordinates of the rows of a departure, [P + 1, P + 1].
     turn: Array
     #: The departure of x in these coordinates, and its transpose: the slope in x of one there.
@@ -369,7 +444,7 @@ def _form(
     if kind == "temperature":
         return _Form(
             1,
-            np.zeros(n + 1),
+            np.zeros((n + 1, n + 1)),
             turn,
             spread=lambda x: x * np.eye(n + 1, n),
             gather=lambda slope: np.array([slope[diagonal, diagonal].sum()]),
@@ -377,7 +452,7 @@ def _form(
     if kind == "vector":
         return _Form(
             2 * n,
-            ridges,
+            np.diag(ridges),
             turn,
             spread=lambda x: np.vstack([np.diag(x[:n]), x[n:]]),
             gather=lambda slope: np.append(slope[diagonal, diagonal], slope[n]),
@@ -390,9 +465,8 @@ def _form(
     curvature = _moments(features, features * row_weights[:, None]) / 2 + np.diag(ridges)
     curvature += _LEAST_CURVATURE * curvature.max() * np.eye(n + 1)
     turn = np.linalg.inv(np.linalg.cholesky(curvature)).T * math.sqrt(n_rows)
-    return _Form(
-        n_classes * (n + 1), ridges, turn, lambda x: x.reshape(n + 1, n_classes), np.ravel
-    )
+    penalty, size = _product(turn.T, ridges[:, None] * turn), n_classes * (n + 1)
+    return _Form(size, penalty, turn, lambda x: x.reshape(n + 1, n_classes), np.ravel)
 
 
 def _most_likely(
@@ -405,7 +479,6 @@ def _most_likely(
     n_rows = labels.size
     rows = np.arange(n_rows)
     design = _product(np.column_stack([logs, np.ones(n_rows)]), form.turn)
-    ridges = _product(form.turn.T, form.ridges[:, None] * form.turn)
 
     def loss(x: Array) -> tuple[float, Array]:
         departure = form.spread(x)
@@ -417,7 +490,7 @@ def _most_likely(
         residual /= total[:, None]
         residual[rows, labels] -= 1.0
         residual *= row_weights[:, None]
-        pull = _product(ridges, departure)
+        pull = _product(form.penalty, departure)
         value += 0.5 * float((departure * pull).sum())
         return value / n_rows, form.gather(_moments(design, residual) + pull) / n_rows
 

@@ -34,6 +34,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import AnnealingResult, Schedule, anneal
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.label_free import FEWEST_LABELS, label_free_scheme
 from dcs.selection.preference import Fitted, Trial
 
 __all__ = ["PUBLISHED_GRID", "fit_method", "fit_published"]
@@ -95,19 +96,28 @@ def fit_method(
     Raises
     ------
     InvalidInputError
-        When there is no such method, an argument is not allowed, or ``"contextual"`` has no
-        content-free probabilities.
+        When there is no such method, an argument is not allowed, ``"contextual"`` has no
+        content-free probabilities, or a method that needs labels has none.
     """
-    if name in _PUBLISHED:
-        options = _PUBLISHED[name]
-        return fit_published(probs, labels, classes=classes, seed=seed, known=known, **options)
+    values, indices, names = checked_rows(probs, labels, classes, missing=True)
+    labelled = indices >= 0
+    if name == "dcs" and labelled.sum() < FEWEST_LABELS:
+        return Fitted(label_free_scheme(values, indices, classes=names))
     if name in ("dnip", "furud", "dcs"):
         settings = SelectionSettings.of_method(name)
-        found = fit_scheme(probs, labels, settings=settings, seed=seed, classes=classes)
+        found = fit_scheme(values, indices, settings=settings, seed=seed, classes=names)
         return Fitted(found.scheme)
+    if name not in _LABEL_FREE:
+        if not labelled.any():
+            raise InvalidInputError(
+                f"no row has a label, and method {name!r} needs some; dcs and batch do not"
+            )
+        values, indices = values[labelled], indices[labelled]
+    if name in _PUBLISHED:
+        options = _PUBLISHED[name]
+        return fit_published(values, indices, classes=names, seed=seed, known=known, **options)
     if name not in _CALIBRATIONS:
         raise InvalidInputError(f"method {name!r} has no fitter; give it one")
-    values, indices, names = checked_rows(probs, labels, classes)
     calibration = _CALIBRATIONS[name](values, indices, content_free)
     unchanged = (DONT_CHANGE,) * len(names)
     return Fitted(CorrectionScheme(names, unchanged, {"method": name}, calibration))
@@ -264,6 +274,9 @@ def _search_grid(
         searches.append(search)
     return tuple(trials), searches
 
+
+#: What is fitted to unlabelled rows too, if only in part.
+_LABEL_FREE: Final = ("icl", "batch", "contextual", "prior")
 
 #: What is a calibration and nothing else, of probabilities, labels and content-free inputs.
 _CALIBRATIONS: Final[

@@ -43,6 +43,8 @@ _CANDIDATES: Final = (
     Hyperparameters(calibration="logistic"),
     Hyperparameters(calibration="balanced", corrections="none"),
     Hyperparameters(calibration="balanced"),
+    # The prior is worth more rows where it is that of all rows, and labels are few.
+    Hyperparameters(calibration="shrunk", prior_rows=400.0),
 )
 
 #: What needs no more than a weight per class: all there is where the rows are few.
@@ -145,7 +147,9 @@ def fit_scheme(
     probs : array of float, shape [M, N]
         Class probabilities.
     labels : array of int, shape [M]
-        True class indices.
+        True class indices, -1 for unlabelled rows. At least two rows have a label: they are
+        searched and judged, while mean probabilities and what
+        :func:`dcs.schemes.calibration.shrunk_calibration` learns are those of all rows.
     settings : SelectionSettings, optional
         Candidates, betas, folds and preference.
     seed : int, optional
@@ -166,7 +170,7 @@ def fit_scheme(
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed or there are fewer than two rows.
+        When an argument is not allowed or there are fewer than two labelled rows.
 
     Warns
     -----
@@ -174,8 +178,9 @@ def fit_scheme(
         When a class has no rows.
     """
     settings = SelectionSettings() if settings is None else settings
-    values, indices, names = checked_rows(probs, labels, classes)
-    folds = Folds(values, indices, settings.folds, seed)
+    everything, known, names = checked_rows(probs, labels, classes, missing=True)
+    folds = Folds(everything, known, settings.folds, seed)
+    values, indices = folds.probs, folds.labels
     warn_of_absent_classes(indices, names)
     candidates = _usable(settings.candidates, folds)
     # By candidate, so that those that share a calibration are fitted together.
@@ -185,7 +190,7 @@ def fit_scheme(
         zip(grid, folds.predictions(grid, mapper=mapper, progress=progress), strict=True)
     )
     judged = {setting: folds.metrics(p, setting) for setting, p in predictions.items()}
-    prepare = lru_cache(None)(partial(Prepared.from_arguments, values, indices, classes=names))
+    prepare = lru_cache(None)(partial(Prepared.from_arguments, everything, known, classes=names))
     plain = values.argmax(axis=1).astype(np.int64)
     found: list[tuple[Hyperparameters, float]] = []
     for beta in settings.betas:
@@ -247,10 +252,14 @@ def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hype
     """Leave out what would overfit, unless nothing else is left."""
     n_rows, n_classes = folds.probs.shape
     fewest = max(_CALIBRATED_ROWS, _CALIBRATED_CLASS_ROWS * n_classes)
+    shrunk = tuple(c for c in candidates if c.calibration == "shrunk")
+    if shrunk and folds.unlabelled and n_rows < fewest:
+        return shrunk
     kept = tuple(
         c
         for c in candidates
-        if not (c.calibration in ("logistic", "balanced") and n_classes > _MOST_LOGISTIC_CLASSES)
+        if (c not in shrunk or folds.unlabelled)
+        and not (c.calibration in ("logistic", "balanced") and n_classes > _MOST_LOGISTIC_CLASSES)
         and not (
             c.corrections in ("memberships", "both") and n_rows < _MEMBERSHIP_ROWS * n_classes
         )

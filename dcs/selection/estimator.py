@@ -21,6 +21,7 @@ from sklearn.utils.validation import (
 from dcs.errors import InvalidInputError
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.folds import stratified_folds
+from dcs.selection.label_free import FEWEST_LABELS, label_free_scheme
 from dcs.selection.preference import Preference
 from dcs.selection.settings import Hyperparameters
 
@@ -119,7 +120,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array of float, shape [M, N], or what `estimator` takes
             Class probabilities; rows are normalised to sum 1.
         y : array, shape [M]
-            True classes.
+            True classes; -1 marks unlabelled rows, unless `labels` names it as a class. The
+            classifier is fitted to labelled rows alone, the correction to all. With fewer than
+            two labelled rows it is batch calibration, and `result_` is None.
 
         Returns
         -------
@@ -147,24 +150,27 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
         check_classification_targets(y)
         targets = column_or_1d(y, warn=True)
-        self.classes_ = np.unique(targets) if self.labels is None else np.asarray(self.labels)
+        named = [] if self.labels is None else np.asarray(self.labels).tolist()
+        known = np.array([label != -1 or -1 in named for label in targets.tolist()])
+        self.classes_ = np.unique(targets[known]) if self.labels is None else np.asarray(named)
         if self.classes_.size < 2:
             raise InvalidInputError(
-                f"y has only one class, {self.classes_[0]!r}; at least two are needed"
+                f"y has only one class, {self.classes_.tolist()}; at least two are needed (-1 "
+                "marks unlabelled rows unless labels= names it)"
             )
-        indices = self._places(targets.tolist(), "y")
+        indices = np.full(known.size, -1)
+        indices[known] = self._places(targets[known].tolist(), "y")
         if self.estimator is None:
             probs = self._normalised(X)
         else:
+            rows = np.flatnonzero(known)
+            self.estimator_ = clone(self.estimator).fit(_safe_indexing(X, rows), targets[known])
             probs = self._held_out(X, targets, indices, seed)
-            self.estimator_ = clone(self.estimator).fit(X, y)
-        self.result_ = fit_scheme(
-            probs,
-            indices,
-            settings=settings,
-            seed=seed,
-            classes=tuple(f"{label}" for label in self.classes_.tolist()),
-        )
+        names = tuple(f"{label}" for label in self.classes_.tolist())
+        if known.sum() < FEWEST_LABELS:
+            self.result_, self.scheme_ = None, label_free_scheme(probs, indices, classes=names)
+            return self
+        self.result_ = fit_scheme(probs, indices, settings=settings, seed=seed, classes=names)
         self.scheme_ = self.result_.scheme
         return self
 
@@ -268,14 +274,16 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed: int,  # noqa: N803
     ) -> NDArray[np.float64]:
         """Return the classifier's probabilities of rows it was not fitted on."""
-        n_rows = _num_samples(X)
-        folds = min(self.folds, n_rows)
-        place = stratified_folds(indices, folds, seed=seed)
-        probs = np.zeros((n_rows, self.classes_.size))
+        known, others = np.flatnonzero(indices >= 0), np.flatnonzero(indices < 0)
+        folds = min(self.folds, known.size)
+        place = stratified_folds(indices[known], folds, seed=seed)
+        probs = np.zeros((indices.size, self.classes_.size))
         for fold in range(folds):
-            inside, outside = np.flatnonzero(place != fold), np.flatnonzero(place == fold)
+            inside, outside = known[place != fold], known[place == fold]
             model = clone(self.estimator).fit(_safe_indexing(X, inside), y[inside])
             probs[outside] = self._aligned(model, _safe_indexing(X, outside))
+        if others.size:
+            probs[others] = self._aligned(self.estimator_, _safe_indexing(X, others))
         return probs
 
     def _aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803

@@ -126,7 +126,10 @@ def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Fits settings without one fold; picklable, so that it can run elsewhere."""
+    """Fits settings without one fold; picklable, so that it can run elsewhere.
+
+    Unlabelled rows have the label and the place -1: they are in no fold, and in every fit.
+    """
 
     probs: NDArray[np.float64]
     labels: NDArray[np.int64]
@@ -157,14 +160,18 @@ class Folds:
     probs : array of float, shape [M, N]
         Class probabilities.
     labels : array of int, shape [M]
-        True class indices.
+        True class indices, -1 for unlabelled rows, which take part in every fit.
     folds : int
-        Number of folds, 2 or more; at most M are used.
+        Number of folds, 2 or more; at most as many as labelled rows are used.
     seed : int
         Seed of folds and searches.
 
     Attributes
     ----------
+    probs, labels : array
+        Those of the labelled rows; from here on M is their number.
+    unlabelled : int
+        Number of the other rows.
     place : array of int, shape [M]
         The fold of every row.
     few : bool
@@ -177,19 +184,26 @@ class Folds:
     Raises
     ------
     InvalidInputError
-        When there are fewer than two folds or rows.
+        When there are fewer than two folds or labelled rows.
     """
 
     def __init__(
         self, probs: NDArray[np.float64], labels: NDArray[np.int64], folds: int, seed: int
     ) -> None:
         whole_number(folds, "folds", least=2)
-        if labels.size < 2:
-            raise InvalidInputError("probs has 1 row; cross-validation needs at least two")
-        self.probs, self.labels, self.seed = probs, labels, seed
-        self.n_folds = min(folds, labels.size)
-        self.place = stratified_folds(labels, self.n_folds, seed=seed)
-        self.few = labels.size < _FEW_ROWS * probs.shape[1]
+        known = labels >= 0
+        self.probs, self.labels, self.seed = probs[known], labels[known], seed
+        if self.labels.size < 2:
+            raise InvalidInputError(
+                f"{self.labels.size} labelled rows; cross-validation needs at least two"
+            )
+        self.unlabelled = labels.size - self.labels.size
+        self.n_folds = min(folds, self.labels.size)
+        self.place = stratified_folds(self.labels, self.n_folds, seed=seed)
+        places = np.full(labels.size, -1)
+        places[known] = self.place
+        self._work = _Work(probs, labels, places, seed)
+        self.few = self.labels.size < _FEW_ROWS * probs.shape[1]
         self.n_parts = 1 if self.few else self.n_folds
         self.part = self.place % self.n_parts
 
@@ -208,10 +222,9 @@ class Folds:
         alike = groupby(grid, key=lambda setting: (setting.calibration, setting.ridge))
         groups = [tuple(group) for _, group in alike]
         items = [(fold, group) for fold in range(self.n_folds) for group in groups]
-        work = _Work(self.probs, self.labels, self.place, self.seed)
         found = [np.zeros(self.labels.size, np.int64) for _ in grid]
         at = done = 0
-        for (fold, group), predictions in zip(items, mapper(work, items), strict=True):
+        for (fold, group), predictions in zip(items, mapper(self._work, items), strict=True):
             at = 0 if at == len(grid) else at
             for i, predicted in enumerate(predictions, at):
                 found[i][self.place == fold] = predicted

@@ -331,7 +331,11 @@ def _chosen(
         return best
     # The best of many points flatters itself; where it costs accuracy it must show more.
     costs = best.change.accuracy < -best.change.accuracy_error
-    enough = gain(best, plain) > (1.0 if costs else 0.5) * best.change.error(*rates)
+    least = (1.0 if costs else 0.5) * best.change.error(*rates)
+    if best.setting is not None and best.setting.calibration == "shrunk":
+        # All rows speak for it before any label is known: labels must clearly speak against it.
+        least = -2.0 * best.change.error(*rates) - best.noise
+    enough = gain(best, plain) > least
     harms = preference.rule == "no-harm" and not best.figures.harmless
     return best if enough and not harms else plain
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dcs.messages import unknown
@@ -106,7 +107,8 @@ class Method:
         probs : array of float, shape [M, N]
             Class probabilities.
         labels : array of int, shape [M]
-            True class indices.
+            True class indices, -1 for unlabelled rows. Methods of other packages are given the
+            labelled rows alone.
         classes : sequence of str, optional
             Class names, by default ``"class_0", "class_1", ...``.
         seed : int, optional
@@ -159,7 +161,10 @@ class Method:
             When an argument is not allowed.
         """
         if self.fitter is not None:
-            return Fitted(self.fitter(probs, labels, classes=classes, seed=seed))
+            values, known = np.asarray(probs), np.asarray(labels)
+            if (known < 0).any():
+                values, known = values[known >= 0], known[known >= 0]
+            return Fitted(self.fitter(values, known, classes=classes, seed=seed))
         # The search compiles; whoever only lists methods should not wait for that.
         from dcs.selection.baselines import fit_method
 

@@ -106,7 +106,8 @@ class Hyperparameters:
 
     Parameters
     ----------
-    calibration : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced"}
+    calibration : str
+        ``"none"`` or one of :func:`dcs.schemes.calibration.fit_calibration`.
         What happens to the probabilities before corrections are searched.
     ridge : float
         L2 penalty of the calibration towards the identity; above 500 rows it falls as 1 / rows.
@@ -199,10 +200,14 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Rows with their calibration, fitted once for all settings that share it."""
+    """Labelled rows with their calibration, fitted once for all settings that share it.
+
+    The calibration, and the mean of what it gives, are those of unlabelled rows too.
+    """
 
     probs: NDArray[np.float64]
     labels: NDArray[np.int64]
+    means: NDArray[np.float64]
     classes: tuple[str, ...]
     calibration: Calibration | None
 
@@ -223,11 +228,13 @@ class Prepared:
         InvalidInputError
             When an argument is not allowed.
         """
-        values, indices, names = checked_rows(probs, labels, classes)
-        ridge *= min(1.0, _RIDGE_ROWS / indices.size)
+        values, indices, names = checked_rows(probs, labels, classes, missing=True)
+        labelled = indices >= 0
+        ridge *= min(1.0, _RIDGE_ROWS / max(1, labelled.sum()))
         calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
         calibrated = values if calibration is None else calibration.apply(values)
-        return cls(calibrated, indices, names, calibration)
+        means = calibrated.mean(axis=0)
+        return cls(calibrated[labelled], indices[labelled], means, names, calibration)
 
     def fit(self, setting: Hyperparameters, *, seed: int = 0) -> CorrectionScheme:
         """Fit one setting of this calibration on all rows.
@@ -311,8 +318,8 @@ class Prepared:
         """Return the logarithms of the weights that give all classes the same prior."""
         n_classes = len(self.classes)
         if self.calibration is None or self.calibration.name == "batch":
-            shares = np.maximum(self.probs.mean(axis=0), 1e-6)
-        elif self.calibration.name == "balanced":
+            shares = np.maximum(self.means, 1e-6)
+        elif self.calibration.name in ("balanced", "shrunk"):
             shares = np.ones(n_classes)
         else:
             counts = np.bincount(self.labels, minlength=n_classes) + 1.0
