@@ -120,9 +120,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array of float, shape [M, N], or what `estimator` takes
             Class probabilities; rows are normalised to sum 1.
         y : array, shape [M]
-            True classes; -1 marks unlabelled rows, unless `labels` names it as a class. The
-            classifier is fitted to labelled rows alone, the correction to all. With fewer than
-            two labelled rows it is batch calibration, and `result_` is None.
+            True classes; -1 marks unlabelled rows, unless `labels` names it or y holds but one
+            other class. The classifier is fitted to labelled rows alone, the correction to all.
+            With fewer than two labelled rows, which needs `labels`, the correction is batch
+            calibration and `result_` None.
 
         Returns
         -------
@@ -150,13 +151,17 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
         check_classification_targets(y)
         targets = column_or_1d(y, warn=True)
-        named = [] if self.labels is None else np.asarray(self.labels).tolist()
-        known = np.array([label != -1 or -1 in named for label in targets.tolist()])
+        given = targets.tolist()
+        named = (
+            [*dict.fromkeys(given)] if self.labels is None else np.asarray(self.labels).tolist()
+        )
+        # Of -1 and 1 both are classes: with one class alone there would be nothing to fit.
+        marked = -1 not in named if self.labels is not None else len(named) > 2
+        known = np.array([not (marked and label == -1) for label in given])
         self.classes_ = np.unique(targets[known]) if self.labels is None else np.asarray(named)
         if self.classes_.size < 2:
             raise InvalidInputError(
-                f"y has only one class, {self.classes_.tolist()}; at least two are needed (-1 "
-                "marks unlabelled rows unless labels= names it)"
+                f"y has only one class, {self.classes_[0]!r}; at least two are needed"
             )
         indices = np.full(known.size, -1)
         indices[known] = self._places(targets[known].tolist(), "y")

@@ -1,0 +1,138 @@
+"""Rows without labels: what they add to a fit, and what is left when no row has one."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+
+from dcs.errors import InvalidInputError
+from dcs.schemes.calibration import batch_calibration, shrunk_calibration
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.estimator import DCSClassifier
+from dcs.selection.methods import get_method
+from dcs.selection.preference import Preference
+from tests.dcs.biased import biased_table, gain
+
+_PROBS, _LABELS = biased_table(900, 4)
+_QUICK = SelectionSettings(betas=(0.3, 1.0), folds=3, preference=Preference(prefer="balance"))
+
+
+def _with(count: int, seed: int = 0) -> np.ndarray:
+    """Return the labels with all but so many of them missing."""
+    kept = np.random.default_rng(seed).permutation(_LABELS.size)[:count]
+    labels = np.full(_LABELS.size, -1)
+    labels[kept] = _LABELS[kept]
+    return labels
+
+
+class TestShrunkCalibration:
+    def test_runs_from_batch_calibration_to_the_balanced_regression(self) -> None:
+        batch = batch_calibration(_PROBS).apply(_PROBS)
+        np.testing.assert_allclose(shrunk_calibration(_PROBS, _with(0)).apply(_PROBS), batch)
+        far = [
+            np.abs(shrunk_calibration(_PROBS, _with(count)).apply(_PROBS) - batch).mean()
+            for count in (5, 50, 900)
+        ]
+        assert 0.0 < far[0] < far[1] < far[2]
+        # The more rows, the less the prior counts: copies of the rows make it vanish.
+        shrunk = shrunk_calibration(np.tile(_PROBS, (20, 1)), np.tile(_LABELS, 20))
+        logs = np.log(_PROBS)
+        logs -= logs.mean(axis=1, keepdims=True)
+        regression = LogisticRegression(C=1e6, class_weight="balanced", tol=1e-8, max_iter=5000)
+        expected = regression.fit(logs, _LABELS).predict_proba(logs)
+        np.testing.assert_allclose(shrunk.apply(_PROBS), expected, atol=0.02)
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.integers(0, 40), st.integers(0, 1000))
+    def test_the_order_of_rows_and_classes_does_not_matter(self, count: int, seed: int) -> None:
+        labels, rng = _with(count, seed), np.random.default_rng(seed)
+        found = shrunk_calibration(_PROBS, labels)
+        rows, turn = rng.permutation(_LABELS.size), rng.permutation(4)
+        again = shrunk_calibration(_PROBS[rows], labels[rows])
+        np.testing.assert_allclose(again.apply(_PROBS), found.apply(_PROBS), atol=1e-4)
+        places = np.append(np.argsort(turn), -1)
+        turned = shrunk_calibration(_PROBS[:, turn], places[labels])
+        np.testing.assert_allclose(
+            turned.apply(_PROBS[:, turn]), found.apply(_PROBS)[:, turn], atol=1e-4
+        )
+
+
+class TestFitScheme:
+    def test_few_labels_do_not_fall_behind_none(self) -> None:
+        probs, labels = biased_table(20_000, 4, seed=7)
+        none = sum(gain(get_method("batch").fit(_PROBS, _with(0)), probs, labels))
+        for count in (10, 60):
+            schemes = [
+                fit_scheme(_PROBS, _with(count, seed), settings=_QUICK).scheme for seed in (0, 1)
+            ]
+            few = np.mean([sum(gain(scheme, probs, labels)) for scheme in schemes])
+            assert few > none - 0.01
+            assert few > 0.0
+
+    def test_rows_without_labels_are_not_judged(self) -> None:
+        fitted = fit_scheme(_PROBS, _with(60), settings=_QUICK)
+        assert {point.estimate.n_rows for point in fitted.points} == {60}
+        settings = {point.setting.calibration for point in fitted.points if point.setting}
+        assert settings == {"shrunk"}
+        alone = fit_scheme(_PROBS[:60], _LABELS[:60], settings=_QUICK)
+        assert all(p.setting.calibration != "shrunk" for p in alone.points if p.setting)
+
+    @pytest.mark.parametrize("count", [0, 1])
+    def test_too_few_labels_are_refused(self, count: int) -> None:
+        with pytest.raises(InvalidInputError):
+            fit_scheme(_PROBS, _with(count))
+
+
+class TestMethods:
+    @pytest.mark.parametrize("name", ["vector", "logistic-balanced", "thresholds"])
+    def test_what_learns_from_labels_takes_the_rows_that_have_them(self, name: str) -> None:
+        method, labels = get_method(name), _with(300)
+        known = labels >= 0
+        assert method.fit(_PROBS, labels) == method.fit(_PROBS[known], labels[known])
+        with pytest.raises(InvalidInputError):
+            method.fit(_PROBS, _with(0))
+
+    def test_without_labels_it_is_batch_calibration(self) -> None:
+        batch = get_method("batch").fit(_PROBS, _LABELS)
+        for labels in (_with(0), _with(1)):
+            scheme = get_method("dcs").fit(_PROBS, labels)
+            assert scheme.calibration == batch.calibration
+            assert scheme.corrections == batch.corrections
+            assert "estimate" not in scheme.provenance
+
+
+class TestClassifier:
+    def test_minus_one_is_no_label(self) -> None:
+        names = np.array([3, 5, 7, 9, -1])
+        y = names[_with(80)]
+        model = DCSClassifier(beta=0.3, folds=3).fit(_PROBS, y)
+        assert model.classes_.tolist() == [3, 5, 7, 9]
+        assert set(model.predict(_PROBS)) <= {3, 5, 7, 9}
+        unlabelled = DCSClassifier(labels=[3, 5, 7, 9]).fit(_PROBS, np.full(900, -1))
+        assert unlabelled.result_ is None
+        np.testing.assert_allclose(
+            unlabelled.predict_proba(_PROBS), batch_calibration(_PROBS).apply(_PROBS)
+        )
+
+    def test_or_it_is_a_class(self) -> None:
+        pairs, two = _PROBS[:, :2] + _PROBS[:, 2:], np.array([-1, 1])[_LABELS % 2]
+        assert DCSClassifier(beta=0.3, folds=3).fit(pairs, two).classes_.tolist() == [-1, 1]
+        y = np.array([-1, 1, 2, 3])[_LABELS]
+        found = DCSClassifier(beta=0.3, folds=3, labels=[-1, 1, 2, 3]).fit(_PROBS, y)
+        assert found.scheme_.provenance["estimate"]["rows"] == 900
+
+    def test_a_classifier_learns_from_labelled_rows_alone(self) -> None:
+        labels = _with(200)
+        known, logs = labels >= 0, np.log(_PROBS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = DCSClassifier(GaussianNB(), beta=0.3, folds=3).fit(logs, labels)
+        alone = GaussianNB().fit(logs[known], labels[known])
+        np.testing.assert_allclose(model.estimator_.theta_, alone.theta_)
+        assert model.result_.chosen.estimate.n_rows == 200
