@@ -12,6 +12,7 @@ from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _num_samples,
+    check_consistent_length,
     check_is_fitted,
     check_non_negative,
     column_or_1d,
@@ -151,6 +152,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
         check_classification_targets(y)
         targets = column_or_1d(y, warn=True)
+        check_consistent_length(X, targets)
         given = targets.tolist()
         named = (
             [*dict.fromkeys(given)] if self.labels is None else np.asarray(self.labels).tolist()

@@ -161,10 +161,10 @@ class Method:
             When an argument is not allowed.
         """
         if self.fitter is not None:
-            values, known = np.asarray(probs), np.asarray(labels)
-            if (known < 0).any():
-                values, known = values[known >= 0], known[known >= 0]
-            return Fitted(self.fitter(values, known, classes=classes, seed=seed))
+            values, indices = np.asarray(probs), np.asarray(labels)
+            if (indices < 0).any():
+                values, indices = values[indices >= 0], indices[indices >= 0]
+            return Fitted(self.fitter(values, indices, classes=classes, seed=seed))
         # The search compiles; whoever only lists methods should not wait for that.
         from dcs.selection.baselines import fit_method
 
