@@ -165,9 +165,10 @@ class TokenEngine(Engine):
                     f"reads at most {self._limit}; use fewer shots or shorter texts"
                 )
 
-    @abstractmethod
     def _encode(self, texts: list[str]) -> list[list[int]]:
         """Return the token ids of texts, each with one start token if the model wants it."""
+        ids: list[list[int]] = self._tokenizer(texts, verbose=False)["input_ids"]
+        return ids
 
     @abstractmethod
     def _next_scores(

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -54,25 +53,6 @@ _SAID_EVERY = 10.0  # seconds between two lines about a busy server
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True)
-class CostEstimate:
-    """What scoring will take.
-
-    Attributes
-    ----------
-    requests : int
-        Requests to be sent, retries aside.
-    tokens : int
-        Prompt tokens in all of them.
-    basis : str
-        How they were counted.
-    """
-
-    requests: int
-    tokens: int
-    basis: str
-
-
 class OpenAIScorer(Engine):
     """Reads class probabilities off a served model.
 
@@ -102,7 +82,7 @@ class OpenAIScorer(Engine):
         Environment variable that holds the API key, if the server wants one. The key goes into
         the requests' header and nowhere else.
     tokenizer : str, optional
-        A model folder or hub id whose tokenizer counts prompt tokens for :meth:`estimate`.
+        A model folder or hub id whose tokenizer counts prompt tokens for :meth:`count_tokens`.
     revision : str, optional
         The exact version of the model, where it is known; a served model may change under its
         name.
@@ -160,19 +140,19 @@ class OpenAIScorer(Engine):
         self._longest = (retries + 1) * (timeout + _LONGEST_WAIT)
         self._key_variable, self._tokenizer = key_variable, tokenizer
 
-    def estimate(self, prompts: Sequence[str]) -> CostEstimate:
-        """Say what scoring some prompts will take, before any is sent.
+    def count_tokens(self, prompts: Sequence[str]) -> tuple[int, str]:
+        """Return how many tokens prompts have, and how they were counted; none is sent.
 
-        Tokens are counted by the tokenizer that was named; without one, four characters are
-        taken for a token. The estimate says which.
+        They are counted by the tokenizer that was named; without one, four characters are taken
+        for a token.
         """
         if self._tokenizer is not None and prompts:
             encode, _ = load_tokenizer(self._tokenizer)
             basis = f"counted by the tokenizer of {self._tokenizer}"
-            return CostEstimate(len(prompts), sum(len(encode(text)) for text in prompts), basis)
+            return sum(len(encode(text)) for text in prompts), basis
         tokens = math.ceil(sum(map(len, prompts)) / _CHARACTERS_PER_TOKEN)
         basis = f"at {_CHARACTERS_PER_TOKEN} characters a token, for want of a tokenizer"
-        return CostEstimate(len(prompts), tokens, basis)
+        return tokens, basis
 
     def report(self) -> list[str]:
         """Return a line for each label word that was missing, and for a server that was busy."""

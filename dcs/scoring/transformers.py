@@ -272,12 +272,6 @@ class TransformersScorer(TokenEngine):
     def _last(self, keep: int) -> dict[str, int]:
         return {"logits_to_keep": keep} if "logits_to_keep" in self._accepted else {}
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = self._tokenizer(
-            texts, return_attention_mask=False, return_token_type_ids=False, verbose=False
-        )["input_ids"]
-        return ids
-
     def _free(self) -> None:
         del self._model
         if self._device.type == "cuda":

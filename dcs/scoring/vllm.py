@@ -169,8 +169,3 @@ class VLLMScorer(TokenEngine):
         torch = importlib.import_module("torch")
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        # Tokenised here, so that every prompt has the one start token it should have.
-        ids: list[list[int]] = self._tokenizer(texts)["input_ids"]
-        return ids

@@ -16,7 +16,6 @@ from workflows.cli.console import console, count_bar, new_table
 
 if TYPE_CHECKING:
     from dcs.scoring import LabelRule
-    from dcs.scoring.openai import CostEstimate
     from workflows.cells import TableRequest
     from workflows.tables import ProbabilityStore
 
@@ -145,18 +144,17 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
     for model in dict.fromkeys(request.model for request in served):
         own = [request for request in served if request.model == model]
         scorer = own[0].scoring.load(model)
-        estimate = getattr(scorer, "estimate")  # noqa: B009
-        parts: list[CostEstimate] = [
-            estimate([prompts.prefix + query for query in prompts.queries])
-            for request in own
-            for prompts in prompts_of(**request.prompted).values()
-        ]
-        tokens, price = sum(part.tokens for part in parts), own[0].scoring.price
+        asked, tokens, basis = 0, 0, ""
+        for request in own:
+            for split in prompts_of(**request.prompted).values():
+                prompts = [split.prefix + query for query in split.queries]
+                counted, basis = getattr(scorer, "count_tokens")(prompts)  # noqa: B009
+                asked, tokens = asked + len(prompts), tokens + counted
+        price = own[0].scoring.price
         cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
         console.print(
             f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
-            f"{sum(part.requests for part in parts)} requests, about {tokens:,} prompt tokens "
-            f"({'; '.join(sorted({part.basis for part in parts}))}){cost}"
+            f"{asked} requests, about {tokens:,} prompt tokens ({basis}){cost}"
         )
         if price and not yes and sys.stdin.isatty():
             typer.confirm("Send them?", abort=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -26,20 +27,24 @@ if TYPE_CHECKING:
 
 def read_csv(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read comma-, semicolon- or tab-separated text under a header line."""
+    text = text_of(path).lstrip("\r\n")
+    frame = _frame(text, path, sep=max(",;\t", key=text.partition("\n")[0].count))
+    names = [name.strip() for name in frame.iloc[0]]
+    told = Provenance(source=path.name)
+    return {"all": _columns_table(names, frame.iloc[1:], path, options, told)}
+
+
+def _frame(text: str, path: Path, **form: Any) -> pd.DataFrame:
     import pandas as pd
 
-    text = text_of(path).lstrip("\r\n")
-    separator = max(",;\t", key=text.partition("\n")[0].count)
     try:
         # Fields that a line lacks become empty texts, which no number or label is.
-        frame = pd.read_csv(
-            io.StringIO(text), sep=separator, header=None, dtype=str, keep_default_na=False
+        frame: pd.DataFrame = pd.read_csv(
+            io.StringIO(text), header=None, dtype=str, keep_default_na=False, **form
         )
     except ValueError as error:
         raise TableError(f"{escaped(path)}: cannot be read as columns: {reason(error)}") from None
-    names = [name.strip() for name in frame.iloc[0]]
-    chosen = _chosen(names, options, escaped(path))
-    return _columns_table(frame.iloc[1:, chosen], [names[k] for k in chosen], path, options)
+    return frame
 
 
 def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
@@ -48,37 +53,55 @@ def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
         names = file.schema_arrow.names
         if len(set(names)) < len(names):
             raise TableError(f"{escaped(path)}: two columns have one name; rename one")
-        chosen = [names[k] for k in _chosen(names, options, escaped(path))]
-        refuse_too_large(file.metadata.num_rows, len(chosen), source=escaped(path))
-        frame = file.read(columns=chosen).to_pandas(ignore_metadata=True)[chosen]
-    return _columns_table(frame, chosen, path, options)
+        told = Provenance(source=path.name)
+        return {"all": _columns_table(names, file, path, options, told)}
 
 
-def _chosen(names: Sequence[str], options: ImportOptions, source: str) -> list[int]:
-    """Return the numbers of the columns that are needed: labels and ids if any, classes."""
-    found = []
-    if _has_labels(names, options):
-        found.append(_find(names, options.label_column or "label", "label_column", source))
-    if _has_ids(names, options):
-        found.append(_find(names, options.id_column or "id", "id_column", source))
+def _columns_table(
+    names: Sequence[str],
+    file: Any,
+    path: Path,
+    options: ImportOptions,
+    provenance: Provenance,
+) -> ProbabilityTable:
+    """Make a table of the columns of a data frame or a Parquet file: those that are needed."""
+    source = escaped(path)
+    is_parquet = hasattr(file, "metadata")
+    n_rows = file.metadata.num_rows if is_parquet else len(file)
+
+    def column(wanted: str, option: str) -> list[Any]:
+        k = _find(names, wanted, option, source)
+        if is_parquet:
+            values: list[Any] = file.read(columns=[names[k]]).column(0).to_pylist()
+            return values
+        return list(file.iloc[:, k])
+
     given = options.class_columns or [name for name in names if name.startswith(PREFIX)]
     if len(given) < 2:
         raise TableError(
             f"{source}: {len(given)} column(s) of class probabilities; at least 2 are needed, "
             f"named p:<class> or given with --class-columns (columns here: {listing(names)})"
         )
-    return found + [_find(names, name, "class_columns", source) for name in given]
-
-
-def _has_ids(names: Sequence[str], options: ImportOptions) -> bool:
-    return options.id_column is not None or "id" in names
-
-
-def _has_labels(names: Sequence[str], options: ImportOptions) -> bool:
+    refuse_too_large(n_rows, len(given) + 2, source=source)
+    labels, ids = [None] * n_rows, None
     # A name that is nearly that of the labels is refused, not taken for a table without any.
-    others = {*names} - {*(options.class_columns or ())}
-    return options.label_column is not None or bool(
-        suggest("label", (name for name in others if not name.startswith(PREFIX)))
+    others = [name for name in names if name not in given and not name.startswith(PREFIX)]
+    if options.label_column is not None or suggest("label", others):
+        labels = column(options.label_column or "label", "label_column")
+    if options.id_column is not None or "id" in names:
+        ids = column(options.id_column or "id", "id_column")
+    # A class may be called p:odd: the prefix is one if all columns have it.
+    found = [names[_find(names, name, "class_columns", source)] for name in given]
+    is_named = all(name.startswith(PREFIX) for name in found)
+    rows = Named(source, ids=checked_ids(ids, n_rows=n_rows, source=source))
+    return build_table(
+        _numbers([column(name, "class_columns") for name in given], found, rows),
+        labels,
+        classes=[name.removeprefix(PREFIX) if is_named else name for name in found],
+        ids=ids,
+        provenance=provenance,
+        options=options,
+        source=source,
     )
 
 
@@ -94,36 +117,6 @@ def _find(names: Sequence[str], wanted: str, option: str, source: str) -> int:
             f"{listing(names)})"
         )
     return matches[0]
-
-
-def _columns_table(
-    frame: pd.DataFrame, names: Sequence[str], path: Path, options: ImportOptions
-) -> dict[str, ProbabilityTable]:
-    """Make the table of the columns that :func:`_chosen` names."""
-    source, columns = escaped(path), [frame.iloc[:, k].tolist() for k in range(len(names))]
-    n_rows = len(frame)
-    labels = columns.pop(0) if _has_labels(names, options) else [None] * n_rows
-    ids = columns.pop(0) if _has_ids(names, options) else None
-    rows, given = (
-        Named(source, ids=checked_ids(ids, n_rows=n_rows, source=source)),
-        names[-len(columns) :],
-    )
-    table = build_table(
-        _numbers(columns, given, rows),
-        labels,
-        classes=class_names(given),
-        ids=ids,
-        provenance=Provenance(source=path.name),
-        options=options,
-        source=source,
-    )
-    return {"all": table}
-
-
-def class_names(columns: Sequence[str]) -> list[str]:
-    """Return the names of classes without a prefix, if all columns have it."""
-    plain = not all(name.startswith(PREFIX) for name in columns)
-    return [name if plain else name.removeprefix(PREFIX) for name in columns]
 
 
 _PARTS = {"opt": "optimization", "dev": "development", "test": "test"}
@@ -152,27 +145,10 @@ def read_vectors(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
 
 
 def _read_vectors(path: Path, options: ImportOptions) -> ProbabilityTable:
-    source, rows = escaped(path), []
-    for number, line in enumerate(text_of(path).split("\n"), start=1):
-        if line.strip():
-            rows.append(line.split())
-            if not 5 <= len(rows[-1]) == len(rows[0]):
-                raise TableError(
-                    f"{source}: line {number} has {len(rows[-1])} fields; id, label, prediction "
-                    "and at least 2 probabilities are needed, as many in every line"
-                )
-    if not rows:
-        raise TableError(f"{source}: no lines; one for each row is needed")
-    ids, labels, _, *probs = zip(*rows, strict=True)
-    return build_table(
-        _numbers(probs, [f"p_{k}" for k in range(len(probs))], Named(source, ids=ids)),
-        labels,
-        classes=None,
-        ids=ids,
-        provenance=_vectors_provenance(path),
-        options=options,
-        source=source,
-    )
+    frame = _frame(text_of(path), path, sep=r"\s+", quoting=csv.QUOTE_NONE)
+    classes = [f"{PREFIX}class_{k}" for k in range(frame.shape[1] - 3)]
+    names = ["id", "label", "prediction", *classes]
+    return _columns_table(names, frame, path, options, _vectors_provenance(path))
 
 
 def _vectors_provenance(path: Path) -> Provenance:

@@ -210,10 +210,10 @@ class TestVectors:
     @pytest.mark.parametrize(
         ("text", "word"),
         [
-            ("", "no lines"),
-            ("x 0 0 1\n", "4 fields"),
+            ("", "cannot be read"),
+            ("x 0 0 1\n", "at least 2"),
             (LINES + "\nx3 0 0 1 0 0\n", "line 4"),
-            (LINES + "x3 0 0 1 zero\n", "row 2 (id 'x3'), column 'p_1'"),
+            (LINES + "x3 0 0 1 zero\n", "row 2 (id 'x3'), column 'p:class_1'"),
             (LINES + "x3 0 0 nan 0\n", "row 2 (id 'x3'), class 'class_0'"),
         ],
     )
