@@ -49,9 +49,10 @@ if not console.is_terminal:
     console.width = _PIPE_WIDTH
 
 
-def new_table(*columns: str) -> Table:
+def new_table(*columns: str, dense: bool = False) -> Table:
     """Return an empty table in the one style; columns ending in a space are aligned left."""
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False)
+    padding = (0, 1, 0, 0) if dense else (0, 1)
+    table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, padding=padding)
     for name in columns:
         table.add_column(name.rstrip(), justify="left" if name.endswith(" ") else "right")
     return table
@@ -73,7 +74,7 @@ def column_tables(
     heads = list(columns)
     for start in range(0, len(heads), number):
         some = heads[start : start + number]
-        table = new_table(corner, *some)
+        table = new_table(corner, *some, dense=True)
         for i, name in enumerate(rows):
             table.add_row(name, *(columns[head][i] for head in some), end_section=i + 1 == ruled)
         yield table

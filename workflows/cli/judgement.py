@@ -114,8 +114,8 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[str, Correction
     for name, scheme in schemes.items():
         if share := scheme.share_fitted(rows):
             console.print(
-                f"warning: about {share:.0%} of the rows that {name} was fitted on are among "
-                "these; its figures here flatter it, those that count are of other rows",
+                f"warning: about {100 * share:.0f} % of the rows that {name} was fitted on are "
+                "among these; its figures here flatter it, those that count are of other rows",
                 style="yellow",
             )
 
@@ -132,8 +132,7 @@ def show_front(fitted: FittedScheme) -> None:
     named = [p for p in fitted.points if id(p) in picked or p is chosen or p is plain]
     others = [p for p in fitted.front if not any(p is each for each in named)]
     kept = others[:: 1 + len(others) // max(1, _MOST_POINTS - len(named))]
-    table = new_table("--prefer ", *_SHORT_TITLES)
-    table.padding = (0, 1, 0, 0)
+    table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
     for column in table.columns[1:]:
         column.no_wrap = True
     for point in sorted((*named, *kept), key=lambda p: (-p.accuracy, p.cobias)):
@@ -169,6 +168,7 @@ def _limit(fitted: FittedScheme, point: FrontPoint) -> str:
     options = {
         f"--max-cobias {low:g}": Preference(max_cobias=low),
         f"--max-accuracy-loss {near:g}": Preference(max_accuracy_loss=near),
+        f"accuracy --max-cobias {low:g}": Preference("accuracy", max_cobias=low),
     }
     picks = (text for text, each in options.items() if fitted.pick(each).chosen is point)
     return next(picks, "")
