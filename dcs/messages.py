@@ -155,8 +155,8 @@ def hub_advice(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     if "offline" in said:
         return (
-            "HF_HUB_OFFLINE is set and it has not been fetched before: unset it for one run where "
-            "there is a network"
+            "there is no network, or HF_HUB_OFFLINE is set, and it has not been fetched before: "
+            "run once where there is one"
         )
     if any(sign in said for sign in ("gated", "401", "403")):
         return "accept its licence on its page of the hub and set HF_TOKEN"

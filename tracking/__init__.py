@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tracking.archive import Archive, ArchiveContents, Sweep
 from tracking.environment import collect_provenance
-from tracking.records import CellRecord, TrialRecord, trace_rows
+from tracking.records import CellRecord, ScoringRecord, TrialRecord, trace_rows
 from tracking.results import tables
 from tracking.store import queries
 from tracking.store.client import default_tracking_uri, resolve_tracking_uri, ui_arguments
@@ -20,6 +20,7 @@ __all__ = [
     "CellRecord",
     "Recorder",
     "RecorderReport",
+    "ScoringRecord",
     "Sweep",
     "TrialRecord",
     "collect_provenance",

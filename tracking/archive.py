@@ -27,7 +27,14 @@ from dcs.errors import ConfigError, TrackingError
 from dcs.io import atomic_write_text, read_text
 from dcs.messages import suggest
 from dcs.validation import first_fault
-from tracking.records import KEY_PATTERN, CellRecord, plain, sealed, text_digest
+from tracking.records import (
+    KEY_PATTERN,
+    CellRecord,
+    ScoringRecord,
+    plain,
+    sealed,
+    text_digest,
+)
 
 __all__ = ["Archive", "ArchiveContents", "Sweep", "SweepStatus", "parse_trials"]
 
@@ -84,6 +91,8 @@ class Sweep(BaseModel):
         Which trials get a run of their own; a number means that many of the best.
     figures : {"all", "none"}
         Whether figures of the sweep are drawn at its end.
+    scorings : tuple of ScoringRecord
+        How its tables came about.
     status : {"FINISHED", "FAILED", "KILLED"} or None
         How it ended; None while it runs and after a crash.
     """
@@ -97,6 +106,7 @@ class Sweep(BaseModel):
     run_name: str | None = None
     trials: Annotated[str | int, BeforeValidator(parse_trials)] = 5
     figures: Literal["all", "none"] = "all"
+    scorings: tuple[ScoringRecord, ...] = ()
     status: SweepStatus | None = None
 
 

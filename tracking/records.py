@@ -36,6 +36,7 @@ __all__ = [
     "TRACE_COLUMNS",
     "CellRecord",
     "CellStatus",
+    "ScoringRecord",
     "StoredCell",
     "TrialRecord",
     "TrialState",
@@ -236,6 +237,12 @@ class CellRecord:
         return self.status == "FINISHED"
 
     @property
+    def moves(self) -> int:
+        """Candidate solutions that were judged, by all trials or the one search."""
+        own = sum(trial.metrics.get("opt/evaluations", 0.0) for trial in self.trials)
+        return int(own or self.metrics.get("opt/evaluations", 0.0))
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, hexadecimal."""
         return text_digest(self.to_json())
@@ -286,6 +293,37 @@ class CellRecord:
             raise TrackingError(
                 f"{source}: not a whole cell record ({first_fault(error)})"
             ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class ScoringRecord:
+    """How the probability tables of one model, task and prompt came about.
+
+    Parameters
+    ----------
+    key : str
+        The key of the tables.
+    identity : mapping
+        ``model``, ``task``, ``shots``, ``seed``.
+    params : mapping
+        Engine and its settings, digests of the tables.
+    metrics : mapping of str to float
+        ``scoring/seconds``, ``scoring/prompts_per_second`` and so on.
+    started_ms, finished_ms : int
+        Start and end, milliseconds since the epoch.
+    """
+
+    key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
+    identity: Annotated[Mapping[str, Any], _Plain]
+    params: Annotated[Mapping[str, Any], _Plain]
+    metrics: Mapping[str, float]
+    started_ms: int
+    finished_ms: int
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, hexadecimal."""
+        return text_digest(json.dumps(plain(self), sort_keys=True))
 
 
 @plain_dataclass(frozen=True, slots=True)

@@ -13,11 +13,13 @@ KIND: Final = "dcs.kind"
 KIND_SWEEP: Final = "sweep"
 KIND_CELL: Final = "cell"
 KIND_TRIAL: Final = "trial"
+KIND_SCORING: Final = "scoring"
 
 SCHEMA: Final = "dcs.schema_version"
 SWEEP: Final = "dcs.sweep"
 SWEEP_KEY: Final = "dcs.sweep_key"
 CELL_KEY: Final = "dcs.cell_key"
+TABLE_KEY: Final = "dcs.table_key"
 RECORD_DIGEST: Final = "dcs.record_digest"
 CLAIM: Final = "dcs.claim"
 DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")

@@ -294,15 +294,17 @@ def table_requests(config: PromptsConfig) -> list[TableRequest]:
     ]
 
 
-def cells_of(source: Source, config: SweepConfig, digests: Mapping[str, str]) -> list[Cell]:
+def cells_of(
+    source: Source, variants: Iterable[Variant], digests: Mapping[str, str]
+) -> list[Cell]:
     """Return the cells of a sweep that are tuned on one table.
 
     Parameters
     ----------
     source : Source
         How the table came about.
-    config : SweepConfig
-        The sweep.
+    variants : iterable of Variant
+        Those of the sweep: :func:`variants_of`.
     digests : mapping of str to str
         Content hashes of the ``optimization`` and ``test`` tables.
 
@@ -323,7 +325,7 @@ def cells_of(source: Source, config: SweepConfig, digests: Mapping[str, str]) ->
             test_digest=digests["test"],
             optimization_size=variant.optimization_size,
         )
-        for variant in variants_of(config)
+        for variant in variants
     ]
 
 
@@ -389,16 +391,15 @@ def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> 
 
 
 def _texts_of(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
+    asked = (request.task, request.data, request.shots, request.seed)
     task = get_task(request.task, request.data)
-    demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
+    if asked not in known:
+        demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
+        known[asked] = prompt_hash(task, demonstrations)
     texts = (request.task, request.data)
     if texts not in known:
         known[texts] = {
             split: content_key({"rows": [[e.id, e.text, e.label] for e in task.examples(split)]})
             for split in SPLITS
         }
-    return {
-        "prompt": prompt_hash(task, demonstrations),
-        "limit": request.limit,
-        "examples": known[texts],
-    }
+    return {"prompt": known[asked], "limit": request.limit, "examples": known[texts]}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dcs.errors import ConfigError, DCSError
 from dcs.io import content_key
-from dcs.prompting import SPLITS, Shots
+from dcs.prompting import SPLITS, Shots, get_task
 from dcs.selection.ensemble import joint_digest
 from tracking import Archive, CellRecord
 from workflows.cells import (
@@ -41,6 +42,10 @@ __all__ = [
     "plan_sweep",
     "sweep_key",
 ]
+
+
+#: Tables between two calls of what is told.
+_TOLD_EVERY = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,10 @@ class SweepPlan:
         failed ones unless they are to be retried.
     texts : dict of str to str
         By key, the hash of the texts that the table is planned with.
+    without_texts : dict of str to DCSError
+        Tasks whose texts are not here, and why; their tables have keys that stand for others.
+    variants : tuple of Variant
+        What the cells of one table are, in their order.
     """
 
     config: SweepConfig
@@ -97,6 +106,12 @@ class SweepPlan:
     cells: dict[str, list[Cell]]
     ended: dict[str, CellRecord]
     texts: dict[str, str] = field(default_factory=dict)
+    without_texts: dict[str, DCSError] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Made once: there may be thousands, asked for with every table.
+        object.__setattr__(self, "variants", tuple(variants_of(self.config)))
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells that are tuned on a table with these digests.
@@ -114,7 +129,9 @@ class SweepPlan:
             Each once.
         """
         return [
-            cell for source in self.sources[key] for cell in cells_of(source, self.config, digests)
+            cell
+            for source in self.sources[key]
+            for cell in cells_of(source, self.variants, digests)
         ]
 
     def digests(self, key: str) -> Mapping[str, str] | None:
@@ -182,15 +199,25 @@ class SweepPlan:
             return matched_tables({n: store.read(k) for n, k in source.members.items()})
         return dict(store.read(key))
 
+    def check_texts(self) -> None:
+        """Refuse a sweep whose texts are not all here.
+
+        Raises
+        ------
+        DCSError
+            Some are not; names the tasks.
+        """
+        if self.without_texts:
+            first, *others = self.without_texts.values()
+            if not others:
+                raise first
+            names = ", ".join(self.without_texts)
+            raise ConfigError(f"{len(others) + 1} tasks have no texts here ({names}): {first}")
+
     @property
     def has_work(self) -> bool:
         """Whether anything has to be computed."""
         return bool(self.missing_tables or self.missing_cells)
-
-    @property
-    def variants(self) -> list[Variant]:
-        """What the cells of one table are, in their order."""
-        return variants_of(self.config)
 
     @property
     def n_tables(self) -> int:
@@ -227,7 +254,14 @@ def sweep_key(config: SweepConfig) -> str:
     return content_key(config.model_dump(mode="json", exclude=left_out))
 
 
-def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False) -> SweepPlan:
+def plan_sweep(
+    config: SweepConfig,
+    output: Path,
+    *,
+    retry_failed: bool = False,
+    strict: bool = True,
+    progress: Callable[[int], object] = lambda done: None,
+) -> SweepPlan:
     """Compare a sweep with what is on disk.
 
     Parameters
@@ -238,6 +272,10 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
         The folder of earlier work, or a new one.
     retry_failed : bool
         Whether cells that failed earlier are to be computed again.
+    strict : bool
+        Whether texts that are not here are an error; otherwise the plan says which.
+    progress : callable
+        Called now and then with the number of tables that were looked at.
 
     Returns
     -------
@@ -254,9 +292,22 @@ def plan_sweep(config: SweepConfig, output: Path, *, retry_failed: bool = False)
     for given in given_tables(config) if config.tables else ():
         key = content_key({"digests": given.digests})
         plan.sources.setdefault(key, []).append(given)
+    for task in () if config.tables else config.tasks:
+        try:
+            for split in SPLITS:
+                get_task(task, config.data).examples(split)
+        except DCSError as error:
+            plan.without_texts[task] = error
+    if strict:
+        plan.check_texts()
     known: dict[Any, Any] = {}
     keys: dict[TableRequest, str] = {}
-    for request in () if config.tables else table_requests(config):
+    for number, request in enumerate(() if config.tables else table_requests(config)):
+        if number % _TOLD_EVERY == 0:
+            progress(number)
+        if request.task in plan.without_texts:
+            plan.sources[f"no texts {request.label}"] = [request]
+            continue
         keys[request] = key = request_key(request, known=known)
         plan.sources.setdefault(key, []).append(request)
         plan.texts[key] = texts_key(request, known=known)

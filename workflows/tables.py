@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -329,7 +330,13 @@ class Scoring:
     seconds : float
         Wall-clock time.
     rows : int
-        Prompts scored.
+        Prompts.
+    scored : int
+        Those of them that the model was asked; the others were kept from earlier.
+    tokens : int
+        Tokens of the prompts that it was asked; 0 where the engine does not say.
+    finished_ms : int
+        When it was done, milliseconds since the epoch.
     gpus : float
         GPUs held for that time.
     digests : dict of str to str
@@ -350,6 +357,18 @@ class Scoring:
     scorer: dict[str, str] = field(default_factory=dict)
     demonstrations: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    scored: int = 0
+    tokens: int = 0
+    finished_ms: int = 0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What MLflow shows of it; of earlier versions without what they did not note."""
+        found = {"seconds": self.seconds, "prompts": self.rows, "gpus": self.gpus}
+        found["prompts_per_second"] = self.rows / max(self.seconds, 1e-9)
+        if self.finished_ms:
+            found |= {"cache_hits": self.rows - self.scored, "tokens": self.tokens}
+        return {f"scoring/{name}": float(value) for name, value in found.items()}
 
 
 _SCORING = TypeAdapter(Scoring)
@@ -437,6 +456,8 @@ class ProbabilityStore:
         scorer: Mapping[str, str] | None = None,
         demonstrations: Sequence[str] = (),
         remarks: Sequence[str] = (),
+        scored: int = 0,
+        tokens: int = 0,
     ) -> Scoring:
         """Write both tables of a key and how they came about."""
         scoring = Scoring(
@@ -448,6 +469,9 @@ class ProbabilityStore:
             scorer=dict(scorer or {}),
             demonstrations=list(demonstrations),
             remarks=list(remarks),
+            scored=scored,
+            tokens=tokens,
+            finished_ms=time.time_ns() // 1_000_000,
         )
         self.keep(key, tables, scoring)
         return scoring

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
@@ -221,10 +222,11 @@ class ProbabilityTable:
                     f"metadata names the classes {listing(classes)}; make the table again"
                 )
             columns = ["id", "label", *(PREFIX + name for name in classes)]
+            counts = Counter(names)
             for name in columns:
-                if names.count(name) != 1:
+                if counts[name] != 1:
                     raise TableError(
-                        f"{source}: {names.count(name)} columns {show(name)}; a table has one id, "
+                        f"{source}: {counts[name]} columns {show(name)}; a table has one id, "
                         "one label and one p:<class> per class; `dcs import parquet` reads other "
                         f"names (columns here: {listing(names)})"
                     )

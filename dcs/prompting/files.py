@@ -6,11 +6,14 @@ import csv
 import io
 import os
 import re
+import socket
 import string
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 from pydantic import (
@@ -42,6 +45,8 @@ DESCRIBED: Final = {
 }
 """Files of the tasks of the paper, which come without their texts, by name."""
 
+#: A hub that does not answer in this time is not there.
+_HUB_SECONDS: Final = 3.0
 _KEY: Final = "@key"  # a JSON object's own name for a row
 
 _TOKEN: Final = re.compile(r"@\w+\$|\w+(?:[-'.]\w+)*|[^\w\s]")
@@ -478,7 +483,25 @@ def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     ]
 
 
+@cache
+def _hub_is_near() -> bool:
+    """Whether the hub can be reached, or may be through a proxy."""
+    hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    if getproxies().get(hub.scheme) is not None:
+        return True
+    try:
+        port = hub.port or (80 if hub.scheme == "http" else 443)
+        socket.create_connection((hub.hostname or "", port), _HUB_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
 def _hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable[Any]:
+    if not _hub_is_near():
+        # Read when Datasets is imported, which would try for half a minute otherwise. What was
+        # fetched before is found all the same.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import datasets
     except ImportError:

@@ -90,6 +90,8 @@ class Engine(ABC):
     """A scorer of this package: checks what all of them check, and can be closed once."""
 
     model: str
+    tokens_read = 0
+    """Tokens of all prompts so far, where the engine knows them."""
     _closed = False
 
     def score(
@@ -147,6 +149,7 @@ class TokenEngine(Engine):
         )
         # Tokenised whole, so that the tokens do not depend on where prefix and query meet.
         tokens = self._encode(prompts)
+        self.tokens_read += sum(map(len, tokens))
         # Of a word that is read whole, all tokens but the last are run too.
         self._check_lengths(tokens, max(map(len, token_ids)) - 1 if rule == "joint" else 0)
         if rule == "joint":

@@ -206,6 +206,11 @@ class StoredScorer:
         """Queries that the model has been asked so far."""
         self._scorer, self._folder, self._shard_size = scorer, folder, shard_size
 
+    @property
+    def tokens_read(self) -> int:
+        """Tokens of all prompts that the model was asked; 0 where its engine does not say."""
+        return getattr(self._scorer, "tokens_read", 0)
+
     def score(
         self,
         prefix: str,

@@ -226,6 +226,7 @@ class OpenAIScorer(Engine):
             text = await client.completions.create(
                 model=self.model, prompt=prompt, max_tokens=1, temperature=0, logprobs=self._top
             )
+            self.tokens_read += text.usage.prompt_tokens if text.usage else 0
             entries = text.choices[0].logprobs.top_logprobs[0]  # type: ignore[union-attr, index]
             return {token: float(value) for token, value in entries.items()}
         chat = await client.chat.completions.create(
@@ -236,6 +237,7 @@ class OpenAIScorer(Engine):
             logprobs=True,
             top_logprobs=self._top,
         )
+        self.tokens_read += chat.usage.prompt_tokens if chat.usage else 0
         shown = chat.choices[0].logprobs.content[0].top_logprobs  # type: ignore[union-attr, index]
         return {entry.token: float(entry.logprob) for entry in shown}
 

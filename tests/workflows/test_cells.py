@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dcs.io import content_key
-from workflows.cells import Cell, cells_of, sharing, table_requests
+from workflows.cells import Cell, cells_of, sharing, table_requests, variants_of
 from workflows.config.sweep import SweepConfig, TunerSettings
 
 CELL = Cell(
@@ -53,7 +53,9 @@ def test_a_sweep_is_the_product_of_its_axes():
     cells = [
         cell
         for number, request in enumerate(requests)
-        for cell in cells_of(request, config, {"optimization": f"o{number}", "test": f"t{number}"})
+        for cell in cells_of(
+            request, variants_of(config), {"optimization": f"o{number}", "test": f"t{number}"}
+        )
     ]
     assert len({cell.key for cell in cells}) == 48
     assert {cell.method for cell in cells if cell.tuner is None} == {"icl"}

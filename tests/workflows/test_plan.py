@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from dcs.errors import ConfigError
 from tests.workflows.conftest import biased_table
 from tracking import Archive, CellRecord
 from workflows.cells import cells_of, request_key
@@ -87,7 +89,7 @@ def test_finished_cells_come_in_the_order_of_the_configuration(tmp_path):
     expected = []
     for key, (request, *_) in plan.sources.items():
         digests = ProbabilityStore.under(tmp_path).digests(key)
-        expected += [cell.key for cell in cells_of(request, CONFIG, digests)]
+        expected += [cell.key for cell in cells_of(request, plan.variants, digests)]
     archive = Archive(tmp_path)
     cells = [c for some in plan_sweep(CONFIG, tmp_path).cells.values() for c in some]
     for cell in reversed(cells):
@@ -152,3 +154,20 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
 def test_a_key_of_a_request_is_that_of_its_plan(tmp_path):
     plan = plan_sweep(CONFIG, tmp_path)
     assert [request_key(request) for (request,) in plan.sources.values()] == list(plan.sources)
+
+
+def test_tasks_without_texts_are_named_together_and_planned_all_the_same(tmp_path, dcs):
+    config = SweepConfig(name="x", tasks=("trec", "reviews", "rte"), data=str(tmp_path), limit=60)
+    with pytest.raises(ConfigError) as caught:
+        plan_sweep(config, tmp_path)
+    assert "trec, rte" in str(caught.value)
+    plan = plan_sweep(config, tmp_path, strict=False)
+    assert [*plan.without_texts] == ["trec", "rte"]
+    assert plan.n_tables == len(plan.missing_tables) == 3
+    assert plan.n_cells == 3 * len(plan.variants)
+    file = tmp_path / "sweep.yaml"
+    file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
+    said = dcs("sweep", file, "--dry-run", "--output", tmp_path / "runs")
+    assert said.code == 2 and "trec, rte" in said.err
+    assert all(task in said.out for task in config.tasks)
+    assert f"{plan.n_cells} cells" in said.out

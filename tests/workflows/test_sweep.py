@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from mlflow import MlflowClient
 
 from dcs.errors import ScoringError, TableError
 from dcs.evaluation.metrics import FIGURES
@@ -105,6 +106,30 @@ def test_a_finished_sweep_has_no_work_left(finished):
     assert steps.seen_cells == [(8, 8, 0)]
 
 
+def test_a_time_budget_ends_a_sweep_that_the_same_command_finishes(finished, tmp_path, dcs):
+    output, records, _ = finished
+    shutil.copytree(output / "probabilities", tmp_path / "runs" / "probabilities")
+    file = tmp_path / "sweep.yaml"
+    file.write_text(json.dumps(CONFIG.model_dump(mode="json")), encoding="utf-8")
+    command = ("sweep", file, "--output", tmp_path / "runs")
+    first = dcs(*command, "--time-budget", "0.01s")
+    assert first.code == 3, first.err
+    assert len(Archive(tmp_path / "runs").finished()) < len(records)
+    store = f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}"
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name(CONFIG.name).experiment_id
+
+    def status() -> str:
+        (parent,) = client.search_runs([experiment], "tags.`dcs.kind` = 'sweep'")
+        return parent.info.status
+
+    assert status() == "KILLED"
+    assert dcs(*command).code == 0
+    assert status() == "FINISHED"
+    again = Archive(tmp_path / "runs").finished([record.key for record in records])
+    assert [_result(again[record.key]) for record in records] == [*map(_result, records)]
+
+
 def test_what_is_missing_is_computed_and_equals_what_was(finished):
     output, records, _ = finished
     victim = records[3]
@@ -121,6 +146,26 @@ def test_what_is_missing_is_computed_and_equals_what_was(finished):
     assert list(plan.missing_tables.values()) == [requests[1]]
     again, _ = _sweep(CONFIG, output)
     assert list(map(_result, again)) == list(map(_result, records))
+
+
+def test_every_scored_table_is_a_run_below_its_sweep_once(finished):
+    output, records, _ = finished
+    client = MlflowClient(f"sqlite:///{output / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(CONFIG.name).experiment_id
+    (parent,) = client.search_runs([experiment], "tags.`dcs.kind` = 'sweep'")
+    for _ in range(2):
+        runs = client.search_runs([experiment], "tags.`dcs.kind` = 'scoring'")
+        assert len({run.data.tags["dcs.table_key"] for run in runs}) == len(runs) == 4
+        Archive(output).path(records[0].key).unlink()
+        _sweep(CONFIG, output)
+    for run in runs:
+        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert run.info.status == "FINISHED"
+        metrics, seconds = run.data.metrics, (run.info.end_time - run.info.start_time) / 1000
+        assert seconds == pytest.approx(metrics["scoring/seconds"], abs=0.002)
+        assert metrics["scoring/cache_hits"] < metrics["scoring/prompts"] == 120
+        assert metrics["scoring/tokens"] > metrics["scoring/prompts"]
+        assert run.data.params["engine"] == "transformers"
 
 
 def test_mlflow_has_each_run_once_and_none_left_running(finished):

@@ -22,7 +22,7 @@ from dcs.errors import ConfigError, TrackingError
 from dcs.messages import named, one_line
 from dcs.validation import first_fault
 from tracking.archive import Archive, Sweep, SweepStatus
-from tracking.records import CellRecord
+from tracking.records import CellRecord, ScoringRecord
 from tracking.results.figures import sweep_figures
 from tracking.store.client import (
     artifact_location,
@@ -152,6 +152,7 @@ class Recorder:
         self._queue: SimpleQueue[str | None] = SimpleQueue()
         self._keys = set(self._todo)
         self._counting = threading.Lock()
+        self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._problems: dict[str, str] = {}
         self._trouble: str | None = None
         self._stop: tuple[SweepStatus, float | None] | None = None
@@ -188,6 +189,21 @@ class Recorder:
             self._keys.add(record.key)
         self.archive.write(record, figures)
         self._queue.put(record.key)
+
+    @property
+    def pending(self) -> int:
+        """Cells that the store is still to be asked for."""
+        return len(self._todo) + self._queue.qsize()
+
+    def scored(self, scoring: ScoringRecord) -> None:
+        """Have a run tell how a table came about, once for each key; written with the tables.
+
+        Parameters
+        ----------
+        scoring : ScoringRecord
+            What to record; replaces what was recorded of the same key.
+        """
+        self._scorings[scoring.key] = scoring
 
     def finish(self, status: SweepStatus = "FINISHED") -> RecorderReport:
         """Record everything, write the tables and figures of the sweep, and end its run.
@@ -381,6 +397,7 @@ class Recorder:
         records = list(self.archive.load(keys).records.values())
         with quietly():
             try:
+                runs.write_scorings(self._sweep.scorings)
                 runs.write_summary(records)
             except Exception as error:
                 # A run that seems to run for ever is worse; that it ends otherwise than it is
@@ -403,7 +420,8 @@ class Recorder:
             _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
 
     def _remember_end(self, status: SweepStatus) -> None:
-        self._sweep = self._sweep.model_copy(update={"status": status})
+        scorings = tuple(self._scorings.copy().values())  # Another thread may go on adding.
+        self._sweep = self._sweep.model_copy(update={"status": status, "scorings": scorings})
         try:
             self.archive.save_sweep(self._sweep)
         except TrackingError as error:

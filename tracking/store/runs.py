@@ -15,7 +15,14 @@ from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.archive import Sweep
 from tracking.environment import git_commit, user_name
-from tracking.records import TRACE_COLUMNS, CellRecord, TrialRecord, sealed, text_digest
+from tracking.records import (
+    TRACE_COLUMNS,
+    CellRecord,
+    ScoringRecord,
+    TrialRecord,
+    sealed,
+    text_digest,
+)
 from tracking.results.frames import has_chosen, trial_score
 from tracking.results.settings import objective_label, own_setting
 from tracking.results.tables import leaderboard, leaderboard_metrics, table_files
@@ -198,6 +205,37 @@ class SweepRuns:
         for run in self._cells.get(key, []):
             if not run.deleted and run.status not in _COMPLETE:
                 self._delete(run)
+
+    def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
+        """Write how tables came about, each once, replacing what is of an earlier time."""
+        wanted = {scoring.key: scoring for scoring in scorings}
+        where = f"{_kind(schema.KIND_SCORING)} and tags.`{schema.PARENT}` = '{self.parent_id}'"
+        for run in self._search(where) if wanted else ():
+            tags = run.data.tags
+            scoring = wanted.get(tags.get(schema.TABLE_KEY, ""))
+            if scoring is None:
+                continue  # Of a part of the sweep that was not asked for this time.
+            if tags.get(schema.RECORD_DIGEST) == scoring.digest and run.info.status in _COMPLETE:
+                del wanted[scoring.key]
+            else:
+                self._discard(run.info.run_id)
+        for scoring in wanted.values():
+            self._write_scoring(scoring)
+
+    def _write_scoring(self, scoring: ScoringRecord) -> None:
+        who = scoring.identity
+        tags = {
+            schema.PARENT: self.parent_id,
+            schema.TABLE_KEY: scoring.key,
+            schema.RECORD_DIGEST: scoring.digest,
+            **{f"dcs.{name}": str(value) for name, value in who.items() if value is not None},
+        }
+        name = f"scoring {who['task']} {who['shots']}-shot seed {who['seed']} {who['model']}"
+        name = schema.shorten(name, schema.NAME_LIMIT)
+        run = self._create(schema.KIND_SCORING, name, tags, start=scoring.started_ms)
+        metrics = _metrics(scoring.metrics, scoring.finished_ms)
+        self._client.log_batch(run.info.run_id, metrics, _params({**who, **scoring.params}))
+        self._client.set_terminated(run.info.run_id, "FINISHED", end_time=scoring.finished_ms)
 
     def write_summary(self, records: Iterable[CellRecord]) -> None:
         """Write the tables of the parent run, replacing earlier ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dcs.messages import escaped
+from dcs.errors import ConfigError
+from dcs.messages import escaped, show
 
 if TYPE_CHECKING:
     from tracking import CellRecord
+    from workflows.tables import Scoring
 
 __all__ = [
     "SweepView",
@@ -24,6 +27,7 @@ __all__ = [
     "count_bar",
     "duration",
     "new_table",
+    "parse_duration",
     "share_bar",
     "sweep_view",
 ]
@@ -87,6 +91,22 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
+def parse_duration(text: str) -> float:
+    """Return the seconds of a length of time such as ``90s``, ``45m``, ``2h``, ``1d12h``.
+
+    Raises
+    ------
+    ConfigError
+        It is none.
+    """
+    units = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+    seconds = sum(float(number) * units[unit] for number, unit in parts)
+    if "".join(map("".join, parts)) != text or not seconds:
+        raise ConfigError(f"{show(text)} is no length of time; write 90s, 45m, 2h or 1h30m")
+    return seconds
+
+
 def _progress(*columns: progress.ProgressColumn) -> progress.Progress:
     what = progress.TextColumn("{task.description}", markup=False)
     bar = progress.BarColumn(bar_width=28)
@@ -127,7 +147,7 @@ class SweepView:
     ) -> None:
         self.tables_done = self.tables_total = 0
         self.cells_done = self.cells_total = self.cells_failed = 0
-        self._computed = self._running = self._trials = self._moves = 0
+        self._computed = self._running = self._trials = self._moves = self._prompts = 0
         self._machines = ""
         self._show, self._clock, self._started = show, clock, clock()
 
@@ -143,10 +163,13 @@ class SweepView:
 
     def computed(self, record: CellRecord) -> None:
         """Count what went into a cell."""
-        moves = [trial.metrics.get("opt/evaluations", 0.0) for trial in record.trials]
         self._computed += 1
         self._trials += len(record.trials)
-        self._moves += int(sum(moves) or record.metrics.get("opt/evaluations", 0.0))
+        self._moves += record.moves
+
+    def scored(self, scoring: Scoring) -> None:
+        """Count the prompts of a pair of tables."""
+        self._prompts += scoring.rows
 
     def machines(
         self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
@@ -163,6 +186,8 @@ class SweepView:
         """Work per second, time left if the rest is like what was done, and machines."""
         seconds = max(1e-9, self._clock() - self._started)
         parts = [f"{self._running} running"]
+        if self._prompts:
+            parts.append(f"{self._prompts / seconds:,.1f} prompts/s")
         if self._trials:
             parts.append(f"{self._trials / seconds:.1f} trials/s")
         if self._moves:

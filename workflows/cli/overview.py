@@ -128,7 +128,8 @@ def show_plan(plan: SweepPlan) -> None:
         shown.add_row(method, *_states(cells, of_method[method, True], of_method[method, False]))
     console.print(shown, soft_wrap=False)
     console.print(headline(plan))
-    announce(plan.missing_tables.values(), yes=True)
+    missing = plan.missing_tables.values()
+    announce((each for each in missing if each.task not in plan.without_texts), yes=True)
     rest = rest_of(plan)
     gpus = f", {rest.gpu_seconds / 3600:,.1f} GPU hours" if rest.gpu_seconds > 0 else ""
     parts = []

@@ -13,12 +13,15 @@ import typer
 from dcs.errors import ConfigError
 from dcs.messages import redact
 from workflows.cli import options
-from workflows.cli.console import console, sweep_view
+from workflows.cli.console import console, parse_duration, sweep_view
 from workflows.cli.failures import STOP
 
 if TYPE_CHECKING:
     from workflows.config.sweep import SweepConfig
     from workflows.plan import SweepPlan
+
+#: Exit code of a sweep whose time budget is used up, with more to do.
+_OUT_OF_TIME = 3
 
 __all__ = ["quickstart", "submit", "sweep", "sync"]
 
@@ -61,6 +64,15 @@ def sweep(
         str | None,
         typer.Option("--address", metavar="ADDRESS", help="Ray cluster: auto, 10.0.0.5:6379"),
     ] = None,
+    time_budget: Annotated[
+        str | None,
+        typer.Option(
+            "--time-budget",
+            metavar="TIME",
+            help="Stop after so long, e.g. 90m or 2h; the same command goes on. Exit code 3 says "
+            "that there is more to do.",
+        ),
+    ] = None,
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
     yes: options.Yes = False,
@@ -76,6 +88,7 @@ def sweep(
     from workflows.config.sweep import load_config, narrowed
     from workflows.plan import plan_sweep
 
+    until = None if time_budget is None else time.monotonic() + parse_duration(time_budget)
     whole = load_config(
         options.sweep_file(config),
         sets=settings or (),
@@ -85,21 +98,35 @@ def sweep(
         data=None if data is None else str(data.absolute()),
         scoring__engine=engine,
     )
-    with console.status("looking at what is there already"):
-        plan = plan_sweep(narrowed(whole, only or []), output, retry_failed=retry_failed)
+    said = "looking at what is there already"
+    with console.status(said) as status:
+        plan = plan_sweep(
+            narrowed(whole, only or []),
+            output,
+            retry_failed=retry_failed,
+            strict=not dry_run,
+            progress=lambda done: status.update(f"{said}: {done:,} tables"),
+        )
     if dry_run:
         show_plan(plan)
+        plan.check_texts()
     else:
-        _run(plan, whole, tracking_uri, address, yes=yes)
+        _run(plan, whole, tracking_uri, address, yes=yes, until=until)
 
 
 def _run(
-    plan: SweepPlan, whole: SweepConfig, uri: str | None, address: str | None, *, yes: bool
+    plan: SweepPlan,
+    whole: SweepConfig,
+    uri: str | None,
+    address: str | None,
+    *,
+    yes: bool,
+    until: float | None,
 ) -> None:
     """Do what a plan, of a part of `whole`, lacks; print its tables and what to type next."""
     from workflows.cli.overview import headline, show_results
     from workflows.cli.scoring import announce
-    from workflows.cluster.connect import connected
+    from workflows.cluster.connect import OutOfTimeError, connected
     from workflows.cluster.sweep import run_sweep
     from workflows.plan import sweep_key
     from workflows.tables import ProbabilityStore
@@ -117,14 +144,23 @@ def _run(
         sweep_params=json.loads(redact(whole.model_dump_json())),
         run_name=whole.name,
     ) as recorder:
+        stopped: OutOfTimeError | None = None
         with ExitStack() as opened:
             if plan.has_work:
                 with console.status("starting Ray" if address is None else "joining Ray"):
                     opened.enter_context(connected(address))
                 STOP.listen()  # Ray has taken the signals over.
-            records = run_sweep(plan, recorder, opened.enter_context(sweep_view()))
+            view = opened.enter_context(sweep_view())
+            try:
+                records = run_sweep(plan, recorder, view, until=until)
+            except OutOfTimeError as error:
+                stopped = error
         with console.status("recording in MLflow"):
-            report = recorder.finish()
+            report = recorder.finish("KILLED" if stopped else "FINISHED")
+    if stopped is not None:
+        console.print(report.message)
+        console.print(str(stopped), style="bold")
+        raise SystemExit(_OUT_OF_TIME)
     store = ProbabilityStore.under(plan.output)
     for key, request in plan.missing_tables.items():
         scoring = store.scoring(key)

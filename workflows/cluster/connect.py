@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClusterError",
+    "OutOfTimeError",
     "check_software",
     "connected",
     "follow_job",
@@ -64,6 +65,10 @@ _ENVIRONMENT = {
 
 class ClusterError(DCSError):
     """A Ray cluster cannot be reached or does not fit this installation."""
+
+
+class OutOfTimeError(DCSError):
+    """The time budget of a sweep is used up; what is finished is kept."""
 
 
 def software() -> dict[str, str]:

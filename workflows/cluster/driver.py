@@ -26,14 +26,15 @@ from dcs.search.annealing import Schedule, anneal
 from tracking import Archive, CellRecord
 from tracking.results.figures import cell_figures
 from workflows.cells import Cell, TableRequest, sharing
-from workflows.cluster.connect import ClusterError
+from workflows.cluster.connect import ClusterError, OutOfTimeError
+from workflows.cluster.meters import Meters
 from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
 from workflows.cluster.watch import ClusterWatch, check_alive, gone, look
 from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.parallel import Mapper, ray_mapper
 from workflows.plan import SweepPlan
-from workflows.tables import ProbabilityStore, Rows
+from workflows.tables import ProbabilityStore, Rows, Scoring
 from workflows.tuning.cell import compute_cell, failed_record
 
 __all__ = ["Driver", "Figures", "Silent", "SweepProgress", "run_cell", "warm_up"]
@@ -117,6 +118,15 @@ class SweepProgress(Protocol):
             Its record.
         """
 
+    def scored(self, scoring: Scoring) -> None:
+        """Take note of tables that were scored just now.
+
+        Parameters
+        ----------
+        scoring : Scoring
+            How they came about.
+        """
+
     def machines(
         self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
     ) -> None:
@@ -144,6 +154,13 @@ class Driver:
         What is missing.
     progress : SweepProgress
         Told of every table and cell.
+    until : float, optional
+        When to stop, by :func:`time.monotonic`.
+
+    Attributes
+    ----------
+    meters : Meters
+        What Ray shows of the sweep.
 
     Raises
     ------
@@ -151,8 +168,12 @@ class Driver:
         The cluster can do none of it, or the studies' storage cannot be used.
     """
 
-    def __init__(self, plan: SweepPlan, progress: SweepProgress) -> None:
+    def __init__(
+        self, plan: SweepPlan, progress: SweepProgress, *, until: float | None = None
+    ) -> None:
         self._plan, self._progress = plan, progress
+        self._until = math.inf if until is None else until
+        self.meters = Meters(plan.config.name)
         self._archive = Archive(plan.output)
         self._store = ProbabilityStore.under(plan.output)
         self._storage = StudyStorage.chosen(plan.config.optuna_storage)
@@ -188,6 +209,8 @@ class Driver:
         ------
         ScoringError
             A table cannot be scored, said once all else is done: its cells cannot be computed.
+        OutOfTimeError
+            There was more to do.
         DCSError
             The results cannot be kept, for example on a full disk.
         """
@@ -207,12 +230,22 @@ class Driver:
         self._report()
         self._warm_up()
         while self._submit():
+            if time.monotonic() >= self._until:
+                self._stop()
             for done in self._wait():
                 if done in self._scoring:
                     yield from self._end_scoring(done, self._scoring.pop(done))
                 else:
                     yield from self._end_tuning(done, self._tuning.pop(done))
             self._report()
+
+    def _stop(self) -> None:
+        for running in self._tuning:
+            ray.cancel(running)
+        raise OutOfTimeError(
+            f"the time budget is used up with {self._cells_ended:,} of {self._plan.n_cells:,} "
+            "cells done; run the same command again to go on"
+        )
 
     @property
     def _placement(self) -> Placement:
@@ -227,7 +260,8 @@ class Driver:
     def _wait(self) -> list[Any]:
         """Return what has ended, after a while nothing, so that the cluster is looked at again."""
         running = [*self._scoring, *self._tuning]
-        ready, _ = ray.wait(running, num_returns=1, timeout=_WAIT_SECONDS)
+        seconds = max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
+        ready, _ = ray.wait(running, num_returns=1, timeout=seconds)
         if ready:
             # With thousands in flight a wait is dear: take all that are done by now.
             ready, _ = ray.wait(running, num_returns=len(running), timeout=0)
@@ -308,6 +342,8 @@ class Driver:
                     self._give_up(request, error, error)
             return
         self._idle.setdefault(request.model, []).append(ended.actor)
+        self._progress.scored(note)
+        self.meters.scored(note)
         for ready, cells in self._plan.cells_after(key).items():
             if ready in self._ready:
                 continue
@@ -400,6 +436,7 @@ class Driver:
             self._cells_ended += 1
             self._cells_failed += not record.finished
             self._progress.computed(record)
+            self.meters.computed(record)
             yield record, figures
 
     def _tune_again(self, ended: _Tuning, error: RayError) -> None:

@@ -93,6 +93,7 @@ class ScoringActor:
                 "node the same files and run the same command again"
             )
         clock, scorer = time.perf_counter(), self._scorer
+        scored, tokens = scorer.scored, scorer.tokens_read
         tables = generate_tables(scorer, **request.prompted, progress=progress)
         task = get_task(request.task, request.data)
         shown = select_demonstrations(task, request.shots, seed=request.seed)
@@ -110,6 +111,8 @@ class ScoringActor:
             },
             demonstrations=[example.id for example in shown.examples],
             remarks=scorer.report(),
+            scored=scorer.scored - scored,
+            tokens=scorer.tokens_read - tokens,
         )
         return dict(tables), scoring
 

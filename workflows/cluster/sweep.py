@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tracking import CellRecord, Recorder
-from workflows.cells import sharing
+from tracking import CellRecord, Recorder, ScoringRecord
+from workflows.cells import TableRequest, sharing
 from workflows.plan import SweepPlan
+from workflows.tables import ProbabilityStore
 
 if TYPE_CHECKING:
     from workflows.cluster.driver import SweepProgress
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["run_here", "run_sweep"]
 
 
-def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> list[CellRecord]:
+def run_sweep(
+    plan: SweepPlan,
+    recorder: Recorder,
+    progress: SweepProgress,
+    *,
+    until: float | None = None,
+) -> list[CellRecord]:
     """Do what a plan says is missing. Ray must be running if the plan has work.
 
     Parameters
@@ -26,6 +33,8 @@ def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> l
         Takes every record, those of earlier runs too, so that its tables are complete.
     progress : SweepProgress
         Told of every table and cell.
+    until : float, optional
+        When to stop, by :func:`time.monotonic`.
 
     Returns
     -------
@@ -36,6 +45,8 @@ def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> l
     ------
     DCSError
         A model cannot be scored. What has been computed is recorded.
+    OutOfTimeError
+        There was more to do.
     """
     records = {**plan.ended}
     for record in plan.ended.values():
@@ -45,10 +56,36 @@ def run_sweep(plan: SweepPlan, recorder: Recorder, progress: SweepProgress) -> l
     if plan.has_work:
         from workflows.cluster.driver import Driver  # and Ray, which takes its time to load
 
-        for record, figures in Driver(plan, progress).run():
-            recorder.record(record, figures)
-            records[record.key] = record
+        driver = Driver(plan, progress, until=until)
+        try:
+            for record, figures in driver.run():
+                recorder.record(record, figures)
+                driver.meters.recorded(recorder.recorded, recorder.pending)
+                records[record.key] = record
+        finally:
+            for scoring in _scorings(plan):
+                recorder.scored(scoring)
     return _in_order(records, plan)
+
+
+def _scorings(plan: SweepPlan) -> Iterator[ScoringRecord]:
+    """Yield how the tables of a sweep that are there came about."""
+    store = ProbabilityStore.under(plan.output)
+    for key, (first, *_) in plan.sources.items():
+        if not isinstance(first, TableRequest):
+            continue  # Somebody else scored it.
+        note = store.scoring(key)
+        if note is not None and note.finished_ms:
+            yield ScoringRecord(
+                key=key,
+                identity={
+                    name: getattr(first, name) for name in ("model", "task", "shots", "seed")
+                },
+                params={"engine": first.scoring.engine, **note.scorer, "digests": note.digests},
+                metrics=note.metrics,
+                started_ms=note.finished_ms - round(1000 * note.seconds),
+                finished_ms=note.finished_ms,
+            )
 
 
 def run_here(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
@@ -66,7 +67,7 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     if not values:
         raise ValueError("needs at least one entry")
-    twice = sorted({str(value) for value in values if values.count(value) > 1})
+    twice = sorted(str(value) for value, number in Counter(values).items() if number > 1)
     if twice:
         raise ValueError(f"names {', '.join(twice)} more than once; each entry once")
     return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,13 @@ from dcs.prompting import (
     render_query,
     select_demonstrations,
 )
-from dcs.prompting.files import DESCRIBED, HubLocation, read_examples, read_task_file
+from dcs.prompting.files import (
+    DESCRIBED,
+    HubLocation,
+    _hub_is_near,
+    read_examples,
+    read_task_file,
+)
 
 
 @dataclass(frozen=True)
@@ -364,6 +371,17 @@ def write_dataset(folder: Path, hub: HubLocation, name: str) -> None:
 
 class TestHub:
     """Datasets of the hub, by folders of the same form, without a network."""
+
+    @pytest.mark.parametrize("proxy", [None, "http://127.0.0.1:9"])
+    def test_a_hub_that_nothing_answers_at_is_not_near(self, monkeypatch, proxy) -> None:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        if proxy is not None:
+            monkeypatch.setenv("http_proxy", proxy)  # Only the proxy can tell.
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+            assert _hub_is_near.__wrapped__()
+        assert _hub_is_near.__wrapped__() is (proxy is not None)
 
     @pytest.mark.parametrize("name", COLUMNS)
     def test_fields_and_labels_are_mapped(

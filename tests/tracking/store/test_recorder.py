@@ -16,7 +16,7 @@ from dcs.errors import ConfigError, TrackingError
 from tests.tracking.cells import STARTED, content, failed_cell, make_cell, runs, table
 from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, Recorder, sync
-from tracking.records import sealed
+from tracking.records import ScoringRecord, sealed
 from tracking.schema import CELL_KEY
 
 SWEEP: dict[str, Any] = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
@@ -89,6 +89,40 @@ def test_rerun_finds_the_parent_and_writes_nothing_twice(output: Path, uri: str)
     board = table("leaderboard.json", sweep["run_id"])
     assert board["seeds"].tolist() == [3], "rows of the first finish are still there"
     assert sync(output) == ()
+
+
+def _scoring(seconds: float, key: str = "t1") -> ScoringRecord:
+    return ScoringRecord(
+        key=key,
+        identity={"model": "tiny_lm", "task": "helpdesk", "shots": 1, "seed": 0},
+        params={"engine": "transformers"},
+        metrics={"scoring/seconds": seconds},
+        started_ms=STARTED,
+        finished_ms=STARTED + round(1000 * seconds),
+    )
+
+
+def test_how_a_table_came_about_is_one_run_whatever_happens(output: Path, uri: str) -> None:
+    def seconds() -> dict[str, list[float]]:
+        found = runs(kind="scoring")
+        sweep = runs(kind="sweep").iloc[0]
+        assert set(found["tags.mlflow.parentRunId"]) == {sweep["run_id"]}
+        assert set(found["status"]) == {"FINISHED"}
+        return found.groupby("tags.dcs.table_key")["metrics.scoring/seconds"].agg(list).to_dict()
+
+    blocked = output.parent / "blocked"
+    blocked.write_text("a file where the folder should be")
+    away = f"sqlite:///{blocked}/mlflow.db"
+    with Recorder(away, output=output, warn=lambda line: None, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        rec.scored(_scoring(1.0))
+    sync(output, tracking_uri=uri)
+    assert seconds() == {"t1": [1.0]}
+    for more in (_scoring(1.0), _scoring(2.0), _scoring(3.0, "t2")):
+        with Recorder(uri, output=output, **SWEEP) as rec:
+            rec.record(make_cell(int(more.metrics["scoring/seconds"]) + 1))
+            rec.scored(more)
+    assert seconds() == {"t1": [2.0], "t2": [3.0]}
 
 
 def test_a_record_replaced_just_before_a_crash_is_recorded_as_it_is(

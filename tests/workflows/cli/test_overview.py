@@ -7,14 +7,27 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from dcs.errors import ConfigError
 from tests.tracking.paper_cells import paper_cells
-from workflows.cli.console import SweepView
+from workflows.cli.console import SweepView, parse_duration
 from workflows.cli.overview import results_tables
 
 
 def _record(trials: int, moves: float) -> SimpleNamespace:
-    metrics = {"opt/evaluations": moves}
-    return SimpleNamespace(metrics={}, trials=[SimpleNamespace(metrics=metrics)] * trials)
+    return SimpleNamespace(trials=[None] * trials, moves=trials * moves)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("2h", 7200), ("1h30m", 5400), ("0.5d", 43_200)]
+)
+def test_lengths_of_time_are_read(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2", "0h", "h", "2 h", "-1h", "1w", "1h2"])
+def test_what_is_no_length_of_time_is_refused(text):
+    with pytest.raises(ConfigError):
+        parse_duration(text)
 
 
 def test_rates_and_time_left_are_those_of_this_run():

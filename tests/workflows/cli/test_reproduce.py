@@ -14,7 +14,7 @@ from dcs.data.table import ProbabilityTable
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
-from workflows.cells import cells_of, request_key, table_requests
+from workflows.cells import cells_of, request_key, table_requests, variants_of
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import sweep_key
@@ -60,7 +60,7 @@ def swept(new_output: Callable[[], Path]) -> Path:
         sweep_params=SWEEP.model_dump(mode="json"),
         figures="none",
     ) as recorder:
-        for cell in cells_of(request, SWEEP, scoring.digests):
+        for cell in cells_of(request, variants_of(SWEEP), scoring.digests):
             recorder.record(
                 compute_cell(cell, tables["optimization"], tables["test"], sweep=SWEEP.name)
             )

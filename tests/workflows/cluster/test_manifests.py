@@ -17,6 +17,7 @@ import yaml
 
 from workflows.cli import app
 from workflows.cluster.placement import CELLS, MAX_CPUS, MAX_GPUS, MAX_GPUS_PER_NODE, place
+from workflows.config.sweep import load_config, packaged_config
 
 ROOT = Path(__file__).parents[3]
 
@@ -68,18 +69,34 @@ def node_types(request: pytest.FixtureRequest, aws: Any, job: Any) -> dict[str, 
 
 def test_work_is_placed_by_resource(node_types):
     (head,) = (each["resources"] for name, each in node_types.items() if "head" in name)
-    cells, scoring = node_types["cells"], node_types["scoring"]
+    cells = node_types["cells"]
+    scoring = [each for name, each in node_types.items() if "scoring" in name]
     assert head["CPU"] == 0
     assert cells["resources"]["CPU"] == cells["resources"][CELLS]
-    assert CELLS not in scoring["resources"]
-    gpus = scoring["resources"]["GPU"]
+    assert not any(CELLS in each["resources"] for each in scoring)
+    gpus = [each["resources"]["GPU"] for each in scoring]
     largest = cells["max_workers"] * cells["resources"]["CPU"]
     assert head[MAX_CPUS] == largest
-    assert head[MAX_GPUS] == scoring["max_workers"] * gpus
-    assert head[MAX_GPUS_PER_NODE] == gpus
+    assert head[MAX_GPUS] == sum(
+        each["max_workers"] * each["resources"]["GPU"] for each in scoring
+    )
+    assert head[MAX_GPUS_PER_NODE] == max(gpus)
     # Before any worker is there, the driver asks for all of them.
     start = place([{"NodeID": "head", "Alive": True, "Resources": head}])
-    assert (start.cell_cpus, start.cell_cpus_now, start.actor_slots) == (largest, 0, 4)
+    slots = start.actor_slots
+    assert (start.cell_cpus, start.cell_cpus_now, slots) == (largest, 0, head[MAX_GPUS])
+
+
+def test_the_cluster_on_aws_runs_the_largest_packaged_model(aws):
+    head = aws["available_node_types"]["head"]["resources"]
+    scoring = load_config(packaged_config("llama2_70b")).scoring
+    place([{"NodeID": "head", "Alive": True, "Resources": head}]).check(scoring)
+    (large,) = (
+        each
+        for each in aws["available_node_types"].values()
+        if each["resources"].get("GPU", 0) >= (scoring.tensor_parallel or 1) > 1
+    )
+    assert any("vllm" in command for command in large["worker_setup_commands"])
 
 
 def test_the_cluster_on_aws_is_closed(aws):

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.exceptions import NodeDiedError
+from ray.exceptions import (
+    LocalRayletDiedError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RpcError,
+    WorkerCrashedError,
+)
 
 from tests.workflows.conftest import biased_table
+from tracking import CellRecord
 from workflows.cells import Cell
 from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
@@ -133,14 +140,26 @@ def test_the_others_are_cancelled_when_one_fails(cluster, tmp_path):
     assert ray.get(task.remote(5), timeout=60) == 25
 
 
-def _lost(*arguments: object, **options: object) -> Iterator[Any]:
-    raise NodeDiedError("the node is gone")
+def _computed(error: Exception) -> CellRecord:
+    """Compute a cell whose trials meet an error."""
 
+    def failing(*arguments: object, **options: object) -> Iterator[Any]:
+        raise error
 
-def test_what_the_cluster_loses_is_no_failure_of_the_cell():
     table = biased_table(60)
     tuner = TunerSettings(protocol="study", trials=2, budget=1000)
     digests = {"optimization_digest": table.digest, "test_digest": table.digest}
     cell = Cell(model="toy", task="moods", shots=1, seed=0, method="dcs", tuner=tuner, **digests)
-    with pytest.raises(NodeDiedError):
-        run_cell(cell, {"optimization": table, "test": table}, "x", _lost, None, False)
+    tables = {"optimization": table, "test": table}
+    return run_cell(cell, tables, "x", failing, None, False)[0]
+
+
+@pytest.mark.parametrize("error", [NodeDiedError("gone"), LocalRayletDiedError(), RpcError("x")])
+def test_what_the_cluster_loses_is_no_failure_of_the_cell(error):
+    with pytest.raises(type(error)):
+        _computed(error)
+
+
+@pytest.mark.parametrize("error", [WorkerCrashedError(), OutOfMemoryError("x"), ValueError("x")])
+def test_what_a_cell_may_be_at_fault_for_is_its_failure(error):
+    assert not _computed(error).finished

@@ -68,7 +68,7 @@ def _frozen(objective: Any) -> Any:
 
 
 def _cells(config: SweepConfig) -> list[Cell]:
-    return cells_of(TABLE, config, DIGESTS)
+    return cells_of(TABLE, variants_of(config), DIGESTS)
 
 
 quick = settings(max_examples=60, deadline=None)
