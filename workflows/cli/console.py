@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box, progress
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +31,7 @@ __all__ = [
     "parse_duration",
     "share_bar",
     "sweep_view",
+    "width_of",
 ]
 
 #: A file or a pipe has no width of its own: wide enough for a table of ten classes.
@@ -82,6 +84,11 @@ def column_tables(
         for i, name in enumerate(rows):
             table.add_row(name, *(columns[head][i] for head in some), end_section=i + 1 == ruled)
         yield table
+
+
+def width_of(table: Table) -> int:
+    """Return how many characters wide a table is where nothing is folded."""
+    return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
 def duration(seconds: float) -> str:

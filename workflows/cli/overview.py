@@ -10,7 +10,6 @@ from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
-from rich.measure import Measurement
 from rich.table import Table
 
 from dcs.evaluation.formatting import chance, percent
@@ -29,7 +28,7 @@ from tracking.results.frames import (
 )
 from tracking.results.settings import axes_of
 from tracking.store.runs import cell_name
-from workflows.cli.console import column_tables, console, duration, new_table
+from workflows.cli.console import column_tables, console, duration, new_table, width_of
 from workflows.cli.scoring import announce
 from workflows.plan import SweepPlan
 from workflows.tables import ProbabilityStore
@@ -235,7 +234,6 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
                 table.add_section()
             table.add_row(*cells, *more, style="bold" if method.searches else "")
         previous = row["shots"]
-    unbounded = console.options.update(width=10_000)
-    if Measurement.get(console, unbounded, wide).maximum <= width:
+    if width_of(wide) <= width:
         return [wide]
     return [narrow, *column_tables("class ", classes, columns, width=width)]

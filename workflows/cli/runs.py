@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.measure import Measurement
 from rich.style import Style
 from rich.text import Text
 
 from dcs.errors import DCSError
 from dcs.evaluation.formatting import percent
 from workflows.cli import options
-from workflows.cli.console import console, new_table
+from workflows.cli.console import console, new_table, width_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracking import CellRecord
     from tracking.records import StoredCell
 
@@ -73,31 +75,31 @@ def runs(
         )
         return
     metrics = dict.fromkeys([*_HEADS, *([sort] if sort else [])])
-    rows = found.to_dict("records")
-    _show(rows, [m for m in metrics if found[m].dtype.kind == "f"], sweeps=sweep is None)
-    number = f"{len(rows):,} cell{'' if len(rows) == 1 else 's'}"
+    names = ["name"] if sweep else ["sweep", "name"]
+    if len(found):
+        _show(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
+    number = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
     console.print(f"{number}; dcs ui --output {output} makes the links work")
 
 
-def _show(rows: list[dict[Any, Any]], metrics: list[str], *, sweeps: bool) -> None:
+def _show(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
     """Print a line for each cell, with its link where that fits or nobody reads along."""
     from tracking.store.queries import is_share
 
-    names = ["sweep", "name"] if sweeps else ["name"]
     head = ["key ", *(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics)]
     narrow, wide = new_table(*head), new_table(*head, "link ")
-    for row in rows:
-        cells = [Text(row["cell_key"][:8], Style(link=row["link"])), *(row[n] for n in names)]
-        cells += [percent(row[m]) if is_share(m) else f"{row[m]:.4g}" for m in metrics]
+    for row in found.to_dict("records"):
         failed = row["status"] != "FINISHED"
-        if failed:
-            cells[len(names)] = f"{row['name']} ({row['status'].lower()})"
-        narrow.add_row(*cells, style="red" if failed else "")
-        wide.add_row(*cells, row["link"], style="red" if failed else "")
-    width, own = console.width, Measurement.get(console, console.options.update(width=999), wide)
+        row["name"] += f" ({row['status'].lower()})" if failed else ""
+        figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
+        figures |= {m: percent(row[m]) for m in metrics if is_share(m)}
+        cells = [Text(row["cell_key"][:8], Style(link=row["link"])), *(row[n] for n in names)]
+        for table, more in ((narrow, []), (wide, [row["link"]])):
+            table.add_row(*cells, *figures.values(), *more, style="red" if failed else "")
+    width, own = console.width, width_of(wide)
     if not console.is_terminal:
-        console.width = own.maximum
-    console.print(wide if own.maximum <= console.width else narrow, soft_wrap=False)
+        console.width = own
+    console.print(wide if own <= console.width else narrow, soft_wrap=False)
     console.width = width
 
 

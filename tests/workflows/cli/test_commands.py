@@ -291,7 +291,7 @@ def test_apply_takes_rows_without_labels(dcs, form, tmp_path, monkeypatch):
     scheme = CorrectionScheme(("a, b", "p:odd"), (Weight(0.25), Weight(1.0)))
     scheme.save(tmp_path / "scheme.json")
     probs = np.array([[0.75, 0.25], [0.9, 0.1], [0.125, 0.875]])
-    rows = pd.DataFrame({"text": ["007", "", "NA"], "p:p:odd": probs[:, 1], "a, b": probs[:, 0]})
+    rows = pd.DataFrame({"text": ["007", "", "NA"], "p:p:odd": probs[:, 1], "p:a, b": probs[:, 0]})
     read = {
         ".csv": functools.partial(pd.read_csv, dtype={"text": str}, keep_default_na=False),
         ".jsonl": functools.partial(pd.read_json, lines=True, dtype=False),
@@ -315,7 +315,7 @@ def test_apply_takes_rows_without_labels(dcs, form, tmp_path, monkeypatch):
     assert outcome.code == 0, outcome.err
     assert found["text"].tolist() == ["007", "", "NA"]
     assert found["predicted"].tolist() == ["p:odd", "a, b", "p:odd"]
-    np.testing.assert_allclose(found[["a, b", "p:p:odd"]].to_numpy(), scheme.apply(probs))
+    np.testing.assert_allclose(found[["p:a, b", "p:p:odd"]].to_numpy(), scheme.apply(probs))
 
 
 def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
