@@ -64,6 +64,7 @@ def test_cells_are_read_back_with_their_runs(output: Path, uri: str) -> None:
     assert log_report(uri, "demo", "<html>")
     run = sweep_run(uri, "demo")
     assert run is not None
+    assert recorder.finish().link == run_link(uri, run.info)
     names = {item.path for item in MlflowClient(uri).list_artifacts(run.info.run_id)}
     assert "report.html" in names
     link = run_link(uri, found[0])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,7 @@ def test_what_a_job_takes_along(
         def submit_job(self, **job: Any) -> str:
             shutil.copytree(job["runtime_env"]["working_dir"], seen)
             (seen / "job").write_text(repr(job))
+            (seen / "entry").write_text(job["entrypoint"])
             return "raysubmit_1"
 
     monkeypatch.setattr("workflows.cluster.connect.open_jobs", lambda address: Jobs())
@@ -99,7 +102,12 @@ def test_what_a_job_takes_along(
     for name in (".env", ".aws/credentials", "dcs-runs/mlflow.db", "tasks/a.yaml"):
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).touch()
-    outcome = run_dcs("submit", config, "--working-dir", own, "--detach")
+    sweep = ("--set", "tuner.trials=3", "--only", "methods=icl", "--retry-failed")
+    outcome = run_dcs("submit", *sweep, config, "--working-dir", own, "--detach")
     assert outcome.code == 0, outcome
-    assert sorted(path.name for path in seen.iterdir()) == ["job", "small.yaml", "tasks"]
+    entry = shlex.split((seen / "entry").read_text())
+    assert entry[:5] == ["dcs", "sweep", "small.yaml", "--address", "auto"]
+    assert {sweep[:2], sweep[2:4], ("--output", "/mnt/dcs/runs")} <= {*pairwise(entry)}
+    assert "--retry-failed" in entry
+    assert sorted(path.name for path in seen.iterdir()) == ["entry", "job", "small.yaml", "tasks"]
     assert os.environ["RAY_AUTH_TOKEN"] not in (seen / "job").read_text()
