@@ -26,6 +26,7 @@ from tracking.records import (
 from tracking.results.frames import has_chosen, trial_score
 from tracking.results.settings import objective_label, own_setting
 from tracking.results.tables import leaderboard, leaderboard_metrics, table_files
+from tracking.store.bulk import RunContent, write_runs
 from tracking.store.client import check_active, log_files, search_runs
 from tracking.store.serving import scheme_model
 
@@ -108,6 +109,7 @@ class SweepRuns:
         self._owner = owner
         self._varied = tuple(sweep.sweep_params.get("axes") or ())
         self.experiment_id = self._experiment(location)
+        self._place = client.get_experiment(self.experiment_id)
         self.parent_id, self.status = self._parent()
         # One listing instead of a search per cell, which gets slower with every run.
         self._cells: dict[str, list[_Found]] = {}
@@ -159,9 +161,6 @@ class SweepRuns:
             )
         )
         self._cells[record.key] = [run]
-        self._client.log_batch(
-            run.id, _cell_metrics(record), _params({**record.identity, **record.params})
-        )
         if inputs := _datasets(record):
             self._client.log_inputs(run.id, inputs)
         files: dict[str, str | bytes] = {schema.CELL_FILE: sealed(text), **figures}
@@ -170,8 +169,11 @@ class SweepRuns:
             if has_chosen(record):
                 files |= scheme_model(record.scheme, run_id=run.id)
         log_files(self._client, run.id, files)
-        for trial in chosen(record, self._sweep.trials):
-            self._write_trial(trial, record, run.id)
+        params = _params({**record.identity, **record.params})
+        own = RunContent(run_id=run.id, metrics=_cell_metrics(record), params=params)
+        trials = chosen(record, self._sweep.trials)
+        contents = [own, *(self._trial(trial, record, run.id) for trial in trials)]
+        write_runs(self._client, self._place, contents)
         if (other := self._written_elsewhere(record, run.id)) is not None:
             self._delete(run)
             self._cells[record.key] = [replace(other, digest=digest, status=record.status)]
@@ -321,30 +323,38 @@ class SweepRuns:
     def _create(
         self, kind: str, name: str, tags: Mapping[str, str], *, start: int | None = None
     ) -> Run:
-        common = {
+        tags = {**self._common(kind), **tags}
+        return self._client.create_run(
+            self.experiment_id, start_time=start, tags=tags, run_name=name
+        )
+
+    def _common(self, kind: str) -> dict[str, str]:
+        return {
             schema.KIND: kind,
             schema.SCHEMA: schema.SCHEMA_VERSION,
             schema.SWEEP: self._sweep.experiment,
             schema.SWEEP_KEY: self._sweep.sweep_key,
         }
-        return self._client.create_run(
-            self.experiment_id, start_time=start, tags={**common, **tags}, run_name=name
-        )
 
-    def _write_trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> None:
+    def _trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> RunContent:
         tags = {
+            **self._common(schema.KIND_TRIAL),
             schema.PARENT: parent,
             schema.CELL_KEY: record.key,
             schema.TRIAL_NUMBER: str(trial.number),
             schema.TRIAL_STATE: trial.state,
         }
-        name = f"trial {trial.number}"
-        run = self._create(schema.KIND_TRIAL, name, tags, start=trial.started_ms)
         end = trial.started_ms + round(1000 * trial.seconds)
         values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
-        self._client.log_batch(run.info.run_id, _metrics(values, end), _params(trial.params))
-        status = "FAILED" if trial.state == "FAIL" else "FINISHED"
-        self._client.set_terminated(run.info.run_id, status, end_time=end)
+        return RunContent(
+            metrics=_metrics(values, end),
+            params=_params(trial.params),
+            name=f"trial {trial.number}",
+            tags=tags,
+            start=trial.started_ms,
+            end=end,
+            status="FAILED" if trial.state == "FAIL" else "FINISHED",
+        )
 
 
 def _kind(kind: str) -> str:
