@@ -69,7 +69,7 @@ def _request(client: MlflowClient, experiment: Experiment, run: RunContent) -> N
     run_id = run.run_id
     if run_id is None:
         made = client.create_run(
-            experiment.experiment_id, start_time=run.start, tags=run.tags, run_name=run.name
+            experiment.experiment_id, start_time=run.start, tags=dict(run.tags), run_name=run.name
         )
         run_id = made.info.run_id
     client.log_batch(run_id, run.metrics, run.params, synchronous=True)
@@ -80,7 +80,6 @@ def _request(client: MlflowClient, experiment: Experiment, run: RunContent) -> N
 def _insert(client: MlflowClient, experiment: Experiment, runs: Sequence[RunContent]) -> None:
     from mlflow.store.tracking.dbmodels import models
     from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
-    from mlflow.utils.uri import append_to_uri_path
     from sqlalchemy import insert
 
     rows: dict[Any, list[dict[str, Any]]] = {
@@ -93,6 +92,7 @@ def _insert(client: MlflowClient, experiment: Experiment, runs: Sequence[RunCont
             models.SqlLatestMetric,
         )
     }
+    place = str(experiment.artifact_location).rstrip("/")
     for run in runs:
         run_id = run.run_id or uuid.uuid4().hex
         if run.run_id is None:
@@ -109,9 +109,7 @@ def _insert(client: MlflowClient, experiment: Experiment, runs: Sequence[RunCont
                     "end_time": run.end,
                     "source_version": "",
                     "lifecycle_stage": experiment.lifecycle_stage,
-                    "artifact_uri": append_to_uri_path(
-                        experiment.artifact_location, run_id, "artifacts"
-                    ),
+                    "artifact_uri": f"{place}/{run_id}/artifacts",
                     "experiment_id": int(experiment.experiment_id),
                 }
             )
