@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.errors import TrackingError
-from tracking.records import CellRecord, TrialRecord, sealed, text_digest
+from tracking.records import RECORD_VERSION, CellRecord, TrialRecord, sealed, text_digest
 
 from .cells import make_cell
 
@@ -99,7 +99,7 @@ def _edited(**changes: Any) -> str:
         "[]",
         "[" * 100_000,
         _edited(format="other"),
-        _edited(version=4),
+        _edited(version=RECORD_VERSION + 1),
         _edited(colour="red"),
         _edited(trials=[{"number": 1}]),
     ],

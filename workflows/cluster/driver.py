@@ -272,14 +272,8 @@ class Driver:
         self._progress.tables(self._plan.n_tables - missing, self._plan.n_tables)
         self._progress.cells(self._cells_ended, self._plan.n_cells, self._cells_failed)
         if self._watch.latest is not self._look:
-            self._look = now = self._watch.latest
-            self._progress.machines(
-                running=len(self._tuning),
-                cpus_used=now.cpus_used,
-                cpus=now.cpus,
-                gpus_used=now.gpus_used,
-                gpus=now.gpus,
-            )
+            self._look = self._watch.latest
+            self._progress.machines(running=len(self._tuning), **self._look.machines)
 
     def _warm_up(self) -> None:
         """Start workers on the CPUs that have nothing to do until the first table is there."""

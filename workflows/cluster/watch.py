@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -33,15 +33,12 @@ class Look:
     ----------
     placement : Placement
         How work is put on it.
-    cpus_used, cpus, gpus_used, gpus : float
-        What is at work, and what there is.
+    machines : dict of str to float
+        What is at work and what there is: ``cpus_used``, ``cpus``, ``gpus_used``, ``gpus``.
     """
 
     placement: Placement
-    cpus_used: float = 0.0
-    cpus: float = 0.0
-    gpus_used: float = 0.0
-    gpus: float = 0.0
+    machines: dict[str, float] = field(default_factory=lambda: _machines({}, {}))
 
 
 def look() -> Look | None:
@@ -51,9 +48,13 @@ def look() -> Look | None:
         return None
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    return Look(place(nodes), _machines(there, free))
+
+
+def _machines(there: dict[str, float], free: dict[str, float]) -> dict[str, float]:
     cpus, gpus = there.get("CPU", 0.0), there.get("GPU", 0.0)
-    used = cpus - free.get("CPU", 0.0), gpus - free.get("GPU", 0.0)
-    return Look(place(nodes), used[0], cpus, used[1], gpus)
+    used = {"cpus_used": cpus - free.get("CPU", 0.0), "gpus_used": gpus - free.get("GPU", 0.0)}
+    return {"cpus": cpus, "gpus": gpus, **used}
 
 
 class ClusterWatch:

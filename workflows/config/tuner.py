@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
-    BeforeValidator,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -102,21 +101,6 @@ _SCHEDULE_FIELDS: Final = ("moves", "restarts", "descend", "reheat", "budget")
 #: Trials of a study, and the pseudo-count, where nothing else is said.
 _TRIALS: Final = 30
 _PSEUDO_COUNT: Final = 4000.0
-
-_RENAMED: Final = {
-    "paper": "study",
-    "front": "cross-validation",
-    "max_weight_scale": "bounds.weight_scale",
-    "max_beta": "bounds.beta",
-    "max_tau": "bounds.tau",
-}
-
-
-def _not_renamed(value: Any) -> Any:
-    for name in value if isinstance(value, dict) else (value,):
-        if isinstance(name, str) and name in _RENAMED:
-            raise ValueError(f"{name} is now called {_RENAMED[name]}")
-    return value
 
 
 class Bounds(Strict):
@@ -222,9 +206,7 @@ class TunerSettings(Strict):
         ties by lowest COBias, is the rule of the published code.
     """
 
-    protocol: Annotated[Literal["cross-validation", "study"], BeforeValidator(_not_renamed)] = (
-        "cross-validation"
-    )
+    protocol: Literal["cross-validation", "study"] = "cross-validation"
     trials: int | None = Field(default=None, ge=0, le=100_000)
     sampler: Literal["tpe", "gp", "random", "grid"] = "tpe"
     window: int = Field(default=4, ge=1, le=1000)
@@ -250,11 +232,6 @@ class TunerSettings(Strict):
     exchange_rate: float | None = Field(default=None, ge=0.0)
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
     max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_names(cls, values: Any) -> Any:
-        return _not_renamed(values)
 
     @model_validator(mode="after")
     def _go_together(self) -> TunerSettings:

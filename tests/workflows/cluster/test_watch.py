@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from workflows.cluster.connect import ClusterError
 from workflows.cluster.placement import place
 from workflows.cluster.watch import ClusterWatch, Look
 
-FULL = Look(place([]), cpus=2)
+FULL = Look(place([]))
 
 
 def _fails() -> Look:
@@ -52,11 +51,11 @@ def test_a_head_that_comes_back_in_time_is_none_the_worse(quick):
         if threading.current_thread() is not threading.main_thread() and not failed.is_set():
             failed.set()
             raise RuntimeError("no GCS")
-        return replace(FULL, cpus=4)
+        return Look(place([]), {"cpus": 4.0})
 
     failed = threading.Event()
     watch = ClusterWatch(look)
     assert watch.latest is FULL
     with watch.watching():
-        wait_for(lambda: watch.latest.cpus == 4, "the next look")
+        wait_for(lambda: watch.latest.machines == {"cpus": 4.0}, "the next look")
     assert failed.is_set()
