@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, get_args
 
@@ -32,7 +32,7 @@ from dcs.search.problem import (
     TracePoint,
 )
 
-__all__ = ["AnnealingResult", "Moves", "Schedule", "Start", "TracePoint", "anneal"]
+__all__ = ["AnnealingResult", "Moves", "Schedule", "Start", "TracePoint", "anneal", "cooled"]
 
 Moves = Literal["metropolis", "heat-bath"]
 Start = Literal["dont-change", "weight-one", "random"]
@@ -255,31 +255,45 @@ def anneal(
     if not isinstance(schedule, Schedule):
         raise InvalidInputError(f"schedule is {schedule!r}; a Schedule is needed")
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
+
+    def so_far() -> AnnealingResult:
+        return problem.result(
+            choice,
+            evaluations=evaluations,
+            seconds=time.perf_counter() - started,
+            trace=(*trace[:-1], replace(trace[-1], best=best)),
+        )
+
+    for choice, best, evaluations, trace in cooled(problem, schedule, seed=seed):  # noqa: B007
+        if stop is not None and stop(so_far()):
+            break
+    return so_far()
+
+
+def cooled(
+    problem: Problem, schedule: Schedule, *, seed: int, start: NDArray[np.int64] | None = None
+) -> Iterator[tuple[NDArray[np.int64], float, int, list[TracePoint]]]:
+    """Anneal, and yield after every cooling the best choice, its Z, how many were judged, a trace.
+
+    With `start`, the solution of a problem much like this one, there is one cooling from it, a
+    reheating.
+    """
     table = problem.table
     room, state = make_room(table), make_state(table)
     seeds = np.random.SeedSequence(whole_number(seed, "seed", least=0))
     streams = seeds.generate_state(schedule.restarts, np.uint64).astype(np.uint64)
     temperatures = schedule.temperatures()
     limits = schedule.limits(problem.n_classes)
-    choice = _unchanged(schedule.start, problem)
+    choice = _unchanged(schedule.start, problem) if start is None else start.copy()
     best_choice, found = choice.copy(), choice.copy()
     best = math.inf
     evaluations = 0
     trace: list[TracePoint] = []
-
-    def so_far() -> AnnealingResult:
-        return problem.result(
-            best_choice,
-            evaluations=evaluations,
-            seconds=time.perf_counter() - started,
-            trace=tuple(trace),
-        )
-
-    for r in range(schedule.restarts):
+    for r in range(schedule.restarts if start is None else 1):
         if r > 0 and evaluations >= schedule.budget:
             break
         stream = streams[r : r + 1]
-        reheating = schedule.reheat and r % 2 == 1
+        reheating = start is not None or (schedule.reheat and r % 2 == 1)
         if reheating:
             choice[:] = best_choice
         elif r > 0 or schedule.start == "random":
@@ -302,10 +316,7 @@ def anneal(
         if z < best - TOLERANCE:
             best = z
             best_choice[:] = found
-        if stop is not None and stop(so_far()):
-            break
-    trace[-1] = replace(trace[-1], best=best)
-    return so_far()
+        yield best_choice.copy(), best, evaluations, trace
 
 
 def _unchanged(start: Start, problem: Problem) -> NDArray[np.int64]:

@@ -112,8 +112,20 @@ class Problem:
         if not isinstance(objective, Objective):
             raise InvalidInputError(f"objective is {objective!r}; an Objective is needed")
         warn_of_absent_classes(indices, names)
-        table = make_table(values, indices, corrections, objective)
-        return cls(values, indices, names, corrections, objective, table)
+        return cls.laid_out(values, indices, names, corrections, objective)
+
+    @classmethod
+    def laid_out(
+        cls,
+        probs: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        classes: tuple[str, ...],
+        corrections: CorrectionSet,
+        objective: Objective,
+    ) -> Problem:
+        """Lay out arguments that have been checked."""
+        table = make_table(probs, labels, corrections, objective)
+        return cls(probs, labels, classes, corrections, objective, table)
 
     @property
     def n_classes(self) -> int:

@@ -6,27 +6,33 @@ front, and the preference picks one of its points.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.seeds import derive_seed
 from dcs.selection.folds import Folds, Mapper
-from dcs.selection.front import MIDDLE_BETA, FittedScheme, FrontPoint
-from dcs.selection.preference import Preference
-from dcs.selection.settings import CorrectionFamily, Hyperparameters, Prepared
+from dcs.selection.front import FittedScheme, FrontPoint
+from dcs.selection.preference import Preference, pareto_front
+from dcs.selection.settings import (
+    CorrectionFamily,
+    Hyperparameters,
+    Interpolated,
+    Setting,
+    between,
+)
 
 __all__ = ["SelectionSettings", "fit_scheme"]
 
-_BETAS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0, 2.0)
+_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 
 _PAPER_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 
@@ -60,6 +66,17 @@ _CALIBRATED_CLASS_ROWS: Final = 100
 
 #: Rows per class below which memberships, which nothing draws back, are not tried.
 _MEMBERSHIP_ROWS: Final = 400
+
+#: The point that stands where the rows are too few to choose one.
+_MIDDLE_BETA: Final = 0.3
+
+#: What of the accuracy neighbours of the front are apart at most, where rounds of trying points
+#: between them, at these shares of the way, find some.
+_STEP: Final = 0.004
+
+_ROUNDS: Final = 8
+
+_SHARES: Final = (0.5, 0.25, 0.75)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,51 +197,139 @@ def fit_scheme(
     settings = SelectionSettings() if settings is None else settings
     everything, known, names = checked_rows(probs, labels, classes, missing=True)
     folds = Folds(everything, known, settings.folds, seed)
-    values, indices = folds.probs, folds.labels
-    warn_of_absent_classes(indices, names)
+    warn_of_absent_classes(folds.labels, names)
     candidates = _usable(settings.candidates, folds)
     # By candidate, so that those that share a calibration are fitted together.
     searched = [_at(c, beta) for c in candidates for beta in settings.betas]
     grid = list(dict.fromkeys((*searched, *settings.fixed)))
-    predictions = dict(
-        zip(grid, folds.predictions(grid, mapper=mapper, progress=progress), strict=True)
-    )
-    judged = {setting: folds.metrics(p, setting) for setting, p in predictions.items()}
-    prepare = lru_cache(None)(partial(Prepared.from_arguments, everything, known, classes=names))
-    plain = values.argmax(axis=1).astype(np.int64)
-    found: list[tuple[Hyperparameters, float]] = []
+    schemes = folds.schemes(grid, mapper=mapper, progress=progress)
+    fits = {
+        setting: _Fit.judged(setting, found, folds)
+        for setting, found in zip(grid, schemes, strict=True)
+    }
+    best: list[tuple[Hyperparameters, float]] = []
     for beta in settings.betas:
         among = (*(_at(c, beta) for c in candidates), *settings.fixed)
-        best = min(among, key=lambda s: 1.0 - judged[s].accuracy + beta * judged[s].cobias)
-        found.append((best, beta))
-    middle, _ = min(found, key=lambda each: abs(each[1] - MIDDLE_BETA))
+        best.append((min(among, key=lambda setting: fits[setting].z(beta)), beta))
+    middle, _ = min(best, key=lambda each: abs(each[1] - _MIDDLE_BETA))
+    plain = _Fit.judged(None, [CorrectionScheme.identity(names)] * (folds.n_folds + 1), folds)
+    front = _Front(folds, plain, fits[middle], {"method": "dcs", "seed": seed})
+    # What no other beats in both figures has its place too, where it is nearest to being the best.
+    chosen = {setting for setting, _ in best}
+    unbeaten = {id(fit) for fit in pareto_front([*fits.values()])}
+    others = [s for s in grid if s not in chosen and id(fits[s]) in unbeaten]
+    best += [
+        (s, min(best, key=lambda each: fits[s].z(each[1]) - fits[each[0]].z(each[1]))[1])
+        for s in others
+    ]
+    ends = [front.end(fits[setting], beta) for setting, beta in best]
+    ends.append(front.end(plain, 0.0))
+    return FittedScheme.picked(
+        front.dense(ends), settings.preference, keep_uncorrected=settings.keep_uncorrected
+    )
 
-    def point(setting: Hyperparameters | None, beta: float) -> FrontPoint:
-        predicted, estimate = plain, folds.metrics(plain)
-        scheme = CorrectionScheme.identity(names)
-        if setting is not None:
-            prepared = prepare(kind=setting.calibration, ridge=setting.ridge)
-            scheme = prepared.fit(setting, seed=derive_seed(seed, "anneal"))
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A setting fitted without each fold and on all rows, and what that says of it."""
+
+    setting: Setting | None
+    schemes: Sequence[CorrectionScheme]
+    predictions: NDArray[np.int64]
+    metrics: ClassificationMetrics
+
+    @classmethod
+    def judged(
+        cls, setting: Setting | None, schemes: Sequence[CorrectionScheme], folds: Folds
+    ) -> _Fit:
+        predictions = folds.predictions(schemes)
+        return cls(setting, schemes, predictions, folds.metrics(predictions, setting))
+
+    @property
+    def accuracy(self) -> float:
+        return self.metrics.accuracy
+
+    @property
+    def cobias(self) -> float:
+        return self.metrics.cobias
+
+    def z(self, beta: float) -> float:
+        return 1.0 - self.accuracy + beta * self.cobias
+
+
+#: A point, and what it was judged by.
+_End: TypeAlias = tuple[_Fit, FrontPoint]
+
+
+@dataclass(frozen=True, slots=True)
+class _Front:
+    """Makes the points of a front."""
+
+    folds: Folds
+    plain: _Fit
+    middle: _Fit
+    origin: dict[str, Any]
+
+    def end(self, fit: _Fit, beta: float) -> _End:
+        folds, estimate, scheme = self.folds, fit.metrics, fit.schemes[-1]
+        n_classes = len(scheme.classes)
+        if fit is not self.plain:
             own = ClassificationMetrics.from_predictions(
-                indices, scheme.predict(values), len(names)
+                folds.labels, scheme.predict(folds.probs), n_classes
             )
-            predicted, estimate = predictions[setting], _no_better(judged[setting], own)
-        confusion = confusion_matrix(indices, predicted, len(names))
-        return FrontPoint(
-            setting=setting,
+            estimate = _no_better(estimate, own)
+        provenance = self.origin | {
+            "estimate": {
+                "accuracy": estimate.accuracy,
+                "cobias": estimate.cobias,
+                "rows": estimate.n_rows,
+                "folds": folds.n_folds,
+            }
+        }
+        if fit.setting is not None:
+            provenance["setting"] = _plain_values(fit.setting)
+        confusion = confusion_matrix(folds.labels, fit.predictions, n_classes)
+        return fit, FrontPoint(
+            setting=fit.setting,
             estimate=estimate,
             confusion=tuple(map(tuple, confusion.tolist())),
-            scheme=replace(scheme, provenance=_provenance(setting, estimate, settings, seed)),
+            scheme=replace(scheme, classes=self.plain.schemes[-1].classes, provenance=provenance),
             beta=beta,
             noise=folds.noise(estimate),
-            change=folds.change(plain, predicted),
-            doubt=folds.change(predictions[middle], predicted).score_error,
+            change=folds.change(self.plain.predictions, fit.predictions),
+            doubt=folds.change(self.middle.predictions, fit.predictions).score_error,
         )
 
-    points = [*(point(*each) for each in found), point(None, 0.0)]
-    return FittedScheme.picked(
-        points, settings.preference, keep_uncorrected=settings.keep_uncorrected
-    )
+    def dense(self, ends: Sequence[_End]) -> list[FrontPoint]:
+        """Return the points of `ends` with those between neighbours; the last stays the last."""
+        fits = {id(point): fit for fit, point in ends}
+        points = [point for _, point in ends]
+        linear = [p for p in points if between(p.scheme, p.scheme, 0.0) is not None]
+        tried: Counter[tuple[int, int]] = Counter()
+        for _ in range(_ROUNDS):
+            for a, b in pairwise(pareto_front(linear)):
+                pair = id(a), id(b)
+                if a.accuracy - b.accuracy <= _STEP or tried[pair] == len(_SHARES):
+                    continue
+                added = self._between(fits[id(a)], fits[id(b)], _SHARES[tried[pair]], (a, b))
+                tried[pair] += 1
+                if added is not None:
+                    fits[id(added[1])] = added[0]
+                    linear.append(added[1])
+        found = [p for p in linear if isinstance(p.setting, Interpolated)]
+        front = {id(point) for point in pareto_front([*points, *found])}
+        return [*points[:-1], *(point for point in found if id(point) in front), points[-1]]
+
+    def _between(
+        self, first: _Fit, second: _Fit, share: float, points: tuple[FrontPoint, FrontPoint]
+    ) -> _End | None:
+        pairs = zip(first.schemes, second.schemes, strict=True)
+        schemes = [s for s in (between(a, b, share) for a, b in pairs) if s is not None]
+        if len(schemes) < len(first.schemes):
+            return None
+        setting = Interpolated.at(first.setting, second.setting, share)
+        beta = (1.0 - share) * points[0].beta + share * points[1].beta
+        return self.end(_Fit.judged(setting, schemes, self.folds), beta)
 
 
 def _at(candidate: Hyperparameters, beta: float) -> Hyperparameters:
@@ -268,24 +373,11 @@ def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hype
     return kept or candidates
 
 
-def _provenance(
-    setting: Hyperparameters | None,
-    estimate: ClassificationMetrics,
-    settings: SelectionSettings,
-    seed: int,
-) -> dict[str, Any]:
-    origin: dict[str, Any] = {
-        "method": "dcs",
-        "seed": seed,
-        "estimate": {
-            "accuracy": estimate.accuracy,
-            "cobias": estimate.cobias,
-            "rows": estimate.n_rows,
-            "folds": settings.folds,
-        },
-    }
-    if setting is not None:
-        values = asdict(setting)
-        del values["schedule"]
-        origin["setting"] = {name: v for name, v in values.items() if v is not None}
-    return origin
+def _plain_values(setting: Setting | None) -> dict[str, Any]:
+    """Return what a scheme's provenance says of a setting."""
+    if isinstance(setting, Interpolated):
+        ends = {"first": _plain_values(setting.first), "second": _plain_values(setting.second)}
+        return {**ends, "share": setting.share}
+    values = {} if setting is None else asdict(setting)
+    values.pop("schedule", None)
+    return {name: value for name, value in values.items() if value is not None}

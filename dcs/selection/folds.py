@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -15,14 +17,18 @@ from dcs.data.checks import checked_rows, whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, cobias, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
+from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.front import Change
-from dcs.selection.settings import Hyperparameters, Prepared
+from dcs.selection.settings import Hyperparameters, Prepared, Setting
 
-__all__ = ["Folds", "Mapper", "cobias_noise", "cross_validate", "stratified_folds"]
+__all__ = ["Folds", "Mapper", "Threads", "cobias_noise", "cross_validate", "stratified_folds"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: Enough for a standard error to a twentieth of itself.
+_RESAMPLES: Final = 200
 
 #: Rows per class below which the COBias of a fold says nothing.
 _FEW_ROWS: Final = 200
@@ -33,6 +39,45 @@ class Mapper(Protocol):
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         """Yield ``function(item)`` for every item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Applies a function to items in threads: the compiled searches run beside each other.
+
+    Item ``n + ahead`` is taken only after result ``n`` has been yielded and the next one asked
+    for, so that items may be made from earlier results.
+
+    Parameters
+    ----------
+    width : int
+        Threads at once, 1 or more.
+    """
+
+    width: int
+
+    def __call__(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        /,
+        *,
+        ahead: int | None = None,
+    ) -> Iterator[R]:
+        """Yield ``function(item)`` for every item, in order."""
+        source, running = iter(items), deque[Future[R]]()
+        most = 2 * self.width if ahead is None else ahead
+        with ThreadPoolExecutor(self.width) as pool:
+            try:
+                while True:
+                    for item in islice(source, most - len(running)):
+                        running.append(pool.submit(function, item))
+                    if not running:
+                        return
+                    yield running.popleft().result()
+            finally:
+                for future in running:
+                    future.cancel()
 
 
 def stratified_folds(labels: ArrayLike, folds: int, *, seed: int) -> NDArray[np.int64]:
@@ -96,7 +141,8 @@ def cross_validate(
     """
     values, indices, _ = checked_rows(probs, labels)
     judged = Folds(values, indices, folds, seed)
-    return judged.metrics(judged.predictions([setting])[0], setting)
+    (schemes,) = judged.schemes([setting], whole=False)
+    return judged.metrics(judged.predictions(schemes), setting)
 
 
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
@@ -126,7 +172,7 @@ def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Fits settings without one fold; picklable, so that it can run elsewhere.
+    """Fits settings without one fold, or on all rows; picklable, so that it can run elsewhere.
 
     Unlabelled rows have the label and the place -1: they are in no fold, and in every fit.
     """
@@ -136,20 +182,20 @@ class _Work:
     place: NDArray[np.int64]
     seed: int
 
-    def __call__(self, item: tuple[int, tuple[Hyperparameters, ...]]) -> list[NDArray[np.int64]]:
-        """Return the predictions of the fold's rows by each of the settings."""
+    def __call__(
+        self, item: tuple[int | None, tuple[Hyperparameters, ...]]
+    ) -> tuple[CorrectionScheme, ...]:
+        """Return the scheme of each of the settings."""
         fold, settings = item
-        inside = self.place != fold
+        inside = np.full(self.place.shape, True) if fold is None else self.place != fold
         prepared = Prepared.from_arguments(
             self.probs[inside],
             self.labels[inside],
             kind=settings[0].calibration,
             ridge=settings[0].ridge,
         )
-        seed = derive_seed(self.seed, "anneal", fold)
-        return [
-            prepared.fit(setting, seed=seed).predict(self.probs[~inside]) for setting in settings
-        ]
+        seed = derive_seed(self.seed, "anneal", *([] if fold is None else [fold]))
+        return prepared.fit(settings, seed=seed)
 
 
 class Folds:
@@ -207,34 +253,43 @@ class Folds:
         self.n_parts = 1 if self.few else self.n_folds
         self.part = self.place % self.n_parts
 
-    def predictions(
+    def schemes(
         self,
         grid: Sequence[Hyperparameters],
         *,
+        whole: bool = True,
         mapper: Mapper = map,
         progress: Callable[[float], None] | None = None,
-    ) -> list[NDArray[np.int64]]:
-        """Return, for each setting, the prediction of every row by a scheme without it.
+    ) -> list[list[CorrectionScheme]]:
+        """Return, for each setting, the schemes without each fold, then that of all rows.
 
         Settings next to each other with the same calibration are fitted together; `mapper` is
         given one item for each such group and fold.
         """
         alike = groupby(grid, key=lambda setting: (setting.calibration, setting.ridge))
         groups = [tuple(group) for _, group in alike]
-        items = [(fold, group) for fold in range(self.n_folds) for group in groups]
-        found = [np.zeros(self.labels.size, np.int64) for _ in grid]
-        at = done = 0
-        for (fold, group), predictions in zip(items, mapper(self._work, items), strict=True):
-            at = 0 if at == len(grid) else at
-            for i, predicted in enumerate(predictions, at):
-                found[i][self.place == fold] = predicted
-            at, done = at + len(group), done + len(group)
+        left_out = [*range(self.n_folds), *([None] if whole else [])]
+        items = [(fold, group) for fold in left_out for group in groups]
+        found: list[list[CorrectionScheme]] = [[] for _ in grid]
+        done = 0
+        for (_, group), schemes in zip(items, mapper(self._work, items), strict=True):
+            for i, scheme in enumerate(schemes, done):
+                found[i % len(grid)].append(scheme)
+            done += len(group)
             if progress is not None:
-                progress(done / (self.n_folds * len(grid)))
+                progress(done / (len(left_out) * len(grid)))
+        return found
+
+    def predictions(self, schemes: Sequence[CorrectionScheme]) -> NDArray[np.int64]:
+        """Return the prediction of every row by the scheme fitted without its fold."""
+        found = np.zeros(self.labels.size, np.int64)
+        for fold, scheme in zip(range(self.n_folds), schemes, strict=False):
+            rows = self.place == fold
+            found[rows] = scheme.predict(self.probs[rows])
         return found
 
     def metrics(
-        self, predictions: NDArray[np.int64], setting: Hyperparameters | None = None
+        self, predictions: NDArray[np.int64], setting: Setting | None = None
     ) -> ClassificationMetrics:
         """Judge predictions of all rows by `setting`, None if nothing was fitted.
 
@@ -262,7 +317,7 @@ class Folds:
     def change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> Change:
         """Compare two sets of predictions of all rows, COBias within the parts."""
         pair = compare_predictions(
-            self.labels, before, after, self.probs.shape[1], parts=self.part, resamples=500
+            self.labels, before, after, self.probs.shape[1], parts=self.part, resamples=_RESAMPLES
         )
         return Change(
             accuracy=pair.accuracy.estimate,

@@ -20,17 +20,15 @@ from dcs.messages import escaped
 from dcs.plots import new_figure
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.preference import Figures, Preference, choose, pareto_front
-from dcs.selection.settings import Hyperparameters
+from dcs.selection.settings import Setting, setting_from_dict
 from dcs.validation import validated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["MIDDLE_BETA", "Change", "FittedScheme", "FrontPoint"]
+__all__ = ["Change", "FittedScheme", "FrontPoint"]
 
-#: The point that stands where the rows are too few to choose one, and how many are few.
-MIDDLE_BETA: Final = 0.3
-
+#: How many rows are too few to choose another point than that of middle beta.
 _CAUTIOUS_ROWS: Final = 100.0
 
 
@@ -68,8 +66,8 @@ class FrontPoint:
 
     Attributes
     ----------
-    setting : Hyperparameters or None
-        What was fitted; None for the uncorrected probabilities.
+    setting : Hyperparameters, Interpolated or None
+        What was fitted, or what it lies between; None for the uncorrected probabilities.
     estimate : ClassificationMetrics
         Cross-validated: every row is judged by a scheme fitted without it, COBias within each
         fold (see :func:`cross_validate`); no better than `scheme` is on the rows it was fitted on.
@@ -78,7 +76,7 @@ class FrontPoint:
     scheme : CorrectionScheme
         The setting fitted on all rows.
     beta : float
-        The weight of COBias at which the setting was the best.
+        The weight of COBias at which the setting was the best, or nearest to it.
     noise : float
         COBias that a scheme without any would show on rows as few as those of a fold.
     change : Change
@@ -87,7 +85,7 @@ class FrontPoint:
         Standard error of accuracy minus COBias, against the point of middle beta.
     """
 
-    setting: Hyperparameters | None
+    setting: Setting | None
     estimate: ClassificationMetrics
     confusion: tuple[tuple[int, ...], ...]
     scheme: CorrectionScheme
@@ -308,22 +306,25 @@ def _chosen(
 ) -> FrontPoint:
     corrected, plain = points[:-1], points[-1]
     rates = preference.rates
-    if preference.limited or rates is None:
-        among = points if keep_uncorrected else corrected
-        figures = [p.figures for p in among]
-        if preference.limited:
-            # A limit is meant for many rows; the noise of small folds would use up most of it.
-            figures = [
-                replace(f, cobias=p.lasting_cobias) for f, p in zip(figures, among, strict=True)
-            ]
+    # A limit, or fairness alone, is meant for many rows, not for the noise of small folds.
+    lasting = preference.limited or preference.rule == "no-harm"
+
+    def pick(among: Sequence[FrontPoint]) -> FrontPoint:
+        figures = [
+            replace(p.figures, cobias=p.lasting_cobias) if lasting else p.figures for p in among
+        ]
         return among[choose(figures, preference)]
-    best = corrected[choose([p.figures for p in corrected], preference)]
+
+    if preference.limited or rates is None:
+        return pick(points if keep_uncorrected else corrected)
+    best = pick(corrected)
 
     def gain(a: FrontPoint, b: FrontPoint) -> float:
         return rates[0] * (a.accuracy - b.accuracy) - rates[1] * (a.cobias - b.cobias)
 
     if preference.rule == "balance":
-        middle = min(corrected, key=lambda p: abs(p.beta - MIDDLE_BETA))
+        # Of nothing but that of middle beta is there no doubt whether it is better.
+        middle = min(corrected, key=lambda p: p.doubt)
         share = _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + plain.estimate.n_rows)
         if gain(best, middle) <= 1.5 * share * best.doubt:
             best = middle
@@ -369,7 +370,7 @@ class _Point(_Values):
         counts: NDArray[np.int64] = np.array(self.confusion, dtype=np.int64)
         estimate = ClassificationMetrics.from_confusion(counts)
         return FrontPoint(
-            setting=None if self.setting is None else Hyperparameters.from_dict(self.setting),
+            setting=setting_from_dict(self.setting),
             estimate=replace(estimate, accuracy=self.accuracy, cobias=self.cobias),
             confusion=tuple(map(tuple, self.confusion)),
             scheme=CorrectionScheme.from_dict(self.scheme, source=source),

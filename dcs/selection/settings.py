@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -13,12 +13,28 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.evaluation.objective import Objective
 from dcs.messages import check_choice
-from dcs.schemes.calibration import Calibration, CalibrationKind, fit_calibration
-from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Weight
+from dcs.schemes.calibration import (
+    Calibration,
+    CalibrationKind,
+    fit_calibration,
+    from_arrays,
+    from_offset,
+)
+from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.annealing import Schedule, anneal
+from dcs.search.annealing import Schedule, cooled
+from dcs.search.problem import Problem
 
-__all__ = ["CorrectionFamily", "Hyperparameters", "Prepared", "WeightSpacing"]
+__all__ = [
+    "CorrectionFamily",
+    "Hyperparameters",
+    "Interpolated",
+    "Prepared",
+    "Setting",
+    "WeightSpacing",
+    "between",
+    "setting_from_dict",
+]
 
 
 _MOST_COPIES: Final = 64
@@ -168,11 +184,6 @@ class Hyperparameters:
         object.__setattr__(self, "averages", whole_number(self.averages, "averages", least=0))
         Objective(beta=self.beta, tau=self.tau)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Hyperparameters:
-        """Return the setting of what :func:`dataclasses.asdict` makes of one."""
-        return cls(**{**values, "schedule": Schedule(**values["schedule"])})
-
     def smoothing(self, n_rows: int) -> float:
         """Return the share of the evidence that comes from the calibrated probabilities."""
         return self.prior_rows / (self.prior_rows + n_rows)
@@ -196,6 +207,104 @@ class Hyperparameters:
         if self.corrections == "none":
             return 0.0
         return (1.0 - self.smoothing(n_rows)) ** (2 if self.corrections == "weights" else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolated:
+    """A setting between two others: their schemes, mixed by :func:`between`.
+
+    Parameters
+    ----------
+    first, second : Hyperparameters, Interpolated or None
+        None is the uncorrected probabilities.
+    share : float
+        Share of the second, 0..1.
+    """
+
+    first: Setting | None
+    second: Setting | None
+    share: float
+
+    @property
+    def calibration(self) -> CalibrationKind:
+        """That of the second end, or of the first where the second is uncorrected."""
+        end = self.second or self.first
+        return "none" if end is None else end.calibration
+
+    @classmethod
+    def at(cls, first: Setting | None, second: Setting | None, share: float) -> Interpolated:
+        """Return the setting between two, by the ends of what lies between settings already."""
+        for given in (first, second):
+            if isinstance(given, Interpolated):
+                low, high = (given.place(setting) for setting in (first, second))
+                if low is not None and high is not None:
+                    return replace(given, share=(1.0 - share) * low + share * high)
+        return cls(first, second, share)
+
+    def place(self, setting: Setting | None) -> float | None:
+        """Return the share at which a setting lies between the same ends, None if elsewhere."""
+        if isinstance(setting, Interpolated) and replace(setting, share=self.share) == self:
+            return setting.share
+        return {self.second: 1.0, self.first: 0.0}.get(setting)
+
+    def follows(self, n_rows: int) -> float:
+        """Return how far the corrections follow the labels, at most as either end does."""
+        return max(end.follows(n_rows) for end in (self.first, self.second) if end is not None)
+
+
+Setting: TypeAlias = "Hyperparameters | Interpolated"
+
+
+def setting_from_dict(values: Mapping[str, Any] | None) -> Setting | None:
+    """Return the setting of what :func:`dataclasses.asdict` makes of one."""
+    if values is None:
+        return None
+    if "share" in values:
+        ends = {name: setting_from_dict(values[name]) for name in ("first", "second")}
+        return Interpolated(**{**values, **ends})
+    return Hyperparameters(**{**values, "schedule": Schedule(**values["schedule"])})
+
+
+def between(
+    first: CorrectionScheme, second: CorrectionScheme, share: float
+) -> CorrectionScheme | None:
+    """Return the scheme between two, of calibrations and logarithms of weights alike.
+
+    Both ends predict the largest of numbers that are linear in the log-probabilities, and so does
+    what is between them.
+
+    Parameters
+    ----------
+    first, second : CorrectionScheme
+        Of the same classes.
+    share : float
+        Share of the second, 0..1.
+
+    Returns
+    -------
+    CorrectionScheme or None
+        None where an end has a membership function other than Don't Change.
+    """
+    ends = (first, second)
+    for scheme in ends:
+        if any(isinstance(c, Membership) and c != DONT_CHANGE for c in scheme.corrections):
+            return None
+    n_classes = len(first.classes)
+    calibration = first.calibration
+    if calibration != second.calibration:
+        none = from_offset("none", np.zeros(n_classes))
+        a, b = (scheme.calibration or none for scheme in ends)
+        matrix, offset = (
+            (1.0 - share) * np.array(x) + share * np.array(y)
+            for x, y in ((a.matrix, b.matrix), (a.offset, b.offset))
+        )
+        calibration = from_arrays("interpolated", matrix, offset)
+    logs = [
+        np.log([c.value if isinstance(c, Weight) else 1.0 for c in scheme.corrections])
+        for scheme in ends
+    ]
+    chosen = weights_of((1.0 - share) * logs[0] + share * logs[1])
+    return CorrectionScheme(first.classes, chosen, first.provenance, calibration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,83 +345,91 @@ class Prepared:
         means = calibrated.mean(axis=0)
         return cls(calibrated[labelled], indices[labelled], means, names, calibration)
 
-    def fit(self, setting: Hyperparameters, *, seed: int = 0) -> CorrectionScheme:
-        """Fit one setting of this calibration on all rows.
+    def fit(
+        self, path: Sequence[Hyperparameters], *, seed: int = 0
+    ) -> tuple[CorrectionScheme, ...]:
+        """Fit settings of this calibration on all rows.
 
         Parameters
         ----------
-        setting : Hyperparameters
-            What to fit.
+        path : sequence of Hyperparameters
+            What to fit. Where settings that follow each other differ in beta alone, each search
+            starts from what the one before it found.
         seed : int, optional
-            The same arguments give the same scheme.
+            The same arguments give the same schemes.
 
         Returns
         -------
-        CorrectionScheme
-            With the calibration, if any, inside.
+        tuple of CorrectionScheme
+            One for each setting, with the calibration, if any, inside.
         """
-        if setting.corrections == "none":
-            chosen: tuple[Correction, ...] = (DONT_CHANGE,) * len(self.classes)
-        else:
-            chosen = self._searched(setting, seed)
-        return CorrectionScheme(
-            self.classes,
-            chosen,
-            {"beta": setting.beta, "tau": setting.tau, "rows": int(self.labels.size)},
-            self.calibration,
-        )
+        found: list[CorrectionScheme] = []
+        for _, group in groupby(path, key=lambda setting: replace(setting, beta=0.0)):
+            alike = list(group)
+            for setting, chosen in zip(alike, self._fitted(alike, seed), strict=True):
+                provenance = {
+                    "beta": setting.beta,
+                    "tau": setting.tau,
+                    "rows": int(self.labels.size),
+                }
+                found.append(CorrectionScheme(self.classes, chosen, provenance, self.calibration))
+        return tuple(found)
 
-    def _searched(self, setting: Hyperparameters, seed: int) -> tuple[Correction, ...]:
-        n_rows = self.labels.size
-        share = setting.smoothing(n_rows)
-        corrections = _correction_set(self.probs, setting)
-        chosen: tuple[Correction, ...]
-        averages = 0
-        if setting.corrections == "weights" and n_rows >= _FEWEST_HALVED:
-            averages = min(setting.averages, _SEARCHED_ROWS // n_rows)
+    def _fitted(
+        self, path: Sequence[Hyperparameters], seed: int
+    ) -> Iterator[tuple[Correction, ...]]:
+        """Yield the corrections of settings that differ in beta alone."""
+        n_rows, n_classes = self.labels.size, len(self.classes)
+        first = path[0]
+        if first.corrections == "none":
+            yield from [(DONT_CHANGE,) * n_classes] * len(path)
+            return
+        weights = first.corrections == "weights"
         likely = self.calibration is not None and self.calibration.name in _LIKELY
-        if setting.corrections == "weights" and likely and setting.beta == setting.tau == 0.0:
-            # Where accuracy alone counts, the most probable class is the best decision; weights
-            # that say otherwise would fit noise.
-            chosen = (Weight(1.0),) * len(self.classes)
-        elif averages < _FEWEST_AVERAGED:
-            chosen = self._search(np.arange(n_rows), corrections, setting, share, seed)
+        # Where accuracy alone counts, the most probable class is the best decision; weights that
+        # say otherwise would fit noise.
+        decided = [weights and likely and s.beta == s.tau == 0.0 for s in path]
+        searched = [s for s, known in zip(path, decided, strict=True) if not known]
+        averages = 0
+        if weights and n_rows >= _FEWEST_HALVED:
+            averages = min(first.averages, _SEARCHED_ROWS // n_rows)
+        if averages < _FEWEST_AVERAGED:
+            found = self._search(np.arange(n_rows), searched, seed)
         else:
             generator = np.random.default_rng(seed)
             halves = [generator.permutation(n_rows)[: n_rows // 2] for _ in range(averages)]
+            several = [self._search(half, searched, seed + i) for i, half in enumerate(halves)]
             found = [
-                logarithms(self._search(half, corrections, setting, share, seed + i))
-                for i, half in enumerate(halves)
+                weights_of(np.mean([logarithms(one) for one in ones], axis=0))
+                for ones in zip(*several, strict=True)
             ]
-            chosen = weights_of(np.mean(found, axis=0))
-        if setting.corrections == "weights" and share > 0.0:
-            target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
-            target -= target.mean()
-            chosen = weights_of((1.0 - share) * logarithms(chosen) + share * target)
-        return chosen
+        results, share = iter(found), first.smoothing(n_rows)
+        for setting, known in zip(path, decided, strict=True):
+            chosen = (Weight(1.0),) * n_classes if known else next(results)
+            if weights and share > 0.0:
+                target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
+                target -= target.mean()
+                chosen = weights_of((1.0 - share) * logarithms(chosen) + share * target)
+            yield chosen
 
     def _search(
-        self,
-        rows: NDArray[np.int64],
-        corrections: CorrectionSet,
-        setting: Hyperparameters,
-        share: float,
-        seed: int,
-    ) -> tuple[Correction, ...]:
+        self, rows: NDArray[np.int64], path: Sequence[Hyperparameters], seed: int
+    ) -> list[tuple[Correction, ...]]:
+        if not path:
+            return []
+        share = path[0].smoothing(self.labels.size)
         whole = rows.size == self.labels.size
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
         probs, labels = smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
-        with warnings.catch_warnings():
-            # Whoever fits reports absent classes once, not each of a hundred searches.
-            warnings.simplefilter("ignore", UserWarning)
-            return anneal(
-                probs,
-                labels,
-                corrections=corrections,
-                objective=Objective(beta=setting.beta, tau=setting.tau),
-                schedule=setting.schedule,
-                seed=seed,
-            ).scheme.corrections
+        corrections = _correction_set(self.probs, path[0])
+        found: list[tuple[Correction, ...]] = []
+        choice: NDArray[np.int64] | None = None
+        for setting in path:
+            objective = Objective(beta=setting.beta, tau=setting.tau)
+            problem = Problem.laid_out(probs, labels, self.classes, corrections, objective)
+            *_, (choice, *_) = cooled(problem, setting.schedule, seed=seed, start=choice)
+            found.append(problem.scheme(choice).corrections)
+        return found
 
     def _balancing_weights(self) -> NDArray[np.float64]:
         """Return the logarithms of the weights that give all classes the same prior."""

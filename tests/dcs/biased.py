@@ -44,4 +44,5 @@ def fit_setting(
 ) -> CorrectionScheme:
     """Return the scheme of one setting on all rows."""
     kind, ridge = setting.calibration, setting.ridge
-    return Prepared.from_arguments(probs, labels, kind=kind, ridge=ridge).fit(setting, seed=seed)
+    prepared = Prepared.from_arguments(probs, labels, kind=kind, ridge=ridge)
+    return prepared.fit([setting], seed=seed)[0]

@@ -112,6 +112,9 @@ def run_here(
     DCSError
         A cell cannot be computed.
     """
+    from joblib import cpu_count  # type: ignore[import-untyped]
+
+    from dcs.selection.folds import Threads
     from tracking.results.figures import cell_figures
     from workflows.config.storage import StudyStorage
     from workflows.tuning.cell import compute_cell
@@ -122,6 +125,7 @@ def run_here(
     records = {**plan.ended}
     for record in plan.ended.values():
         recorder.record(record)
+    mapper = Threads(cpu_count())
     for key, cells in plan.missing_cells.items():
         tables = plan.read(key)
         for group in sharing(cells):
@@ -133,6 +137,7 @@ def run_here(
                     tables["test"],
                     sweep=plan.config.name,
                     progress=progress,
+                    mapper=mapper,
                     storage=storage,
                     known=known,
                 )

@@ -15,7 +15,13 @@ from dcs.selection.folds import cross_validate
 from dcs.selection.front import FittedScheme, FrontPoint
 from dcs.selection.methods import Method
 from dcs.selection.preference import pareto_front
-from dcs.selection.settings import CorrectionFamily, Hyperparameters, WeightSpacing
+from dcs.selection.settings import (
+    CorrectionFamily,
+    Hyperparameters,
+    Interpolated,
+    Setting,
+    WeightSpacing,
+)
 from tracking import TrialRecord
 from workflows.config.tuner import SCHEDULE_PARAMETERS, TunerSettings
 from workflows.tuning.trials import (
@@ -199,12 +205,10 @@ def _ends(settings: TunerSettings, name: str) -> tuple[float, float]:
 
 
 def _point_record(number: int, point: FrontPoint) -> TrialRecord:
-    setting, metrics = point.setting, development_metrics(point.figures)
+    metrics = development_metrics(point.figures)
     return TrialRecord(
         number=number,
-        params={"calibration": "none", "corrections": "none"}
-        if setting is None
-        else _flat(setting),
+        params=_flat(point.setting),
         # What --max-cobias is held against.
         metrics=metrics | {"dev/lasting_cobias": point.lasting_cobias},
         state="COMPLETE",
@@ -214,7 +218,13 @@ def _point_record(number: int, point: FrontPoint) -> TrialRecord:
     )
 
 
-def _flat(setting: Hyperparameters) -> dict[str, Any]:
+def _flat(setting: Setting | None) -> dict[str, Any]:
+    if setting is None:
+        return {"calibration": "none", "corrections": "none"}
+    if isinstance(setting, Interpolated):
+        ends = {"first": _flat(setting.first), "second": _flat(setting.second)}
+        named = {f"{end}_{k}": v for end, values in ends.items() for k, v in values.items()}
+        return {"calibration": "interpolated", "share": setting.share, **named}
     values = asdict(setting)
     schedule = values.pop("schedule")
     # Named as the trials of a study name them, so that both can be compared.

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, cobias, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
+from dcs.schemes.calibration import fit_calibration
+from dcs.schemes.corrections import Membership, Weight
+from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.folds import Folds, cobias_noise, cross_validate, stratified_folds
-from dcs.selection.settings import Hyperparameters
+from dcs.selection.folds import Folds, Threads, cobias_noise, cross_validate, stratified_folds
+from dcs.selection.preference import Preference, pareto_front
+from dcs.selection.settings import Hyperparameters, Interpolated, between
 from tests.dcs.biased import biased_table, fit_setting, gain
 
 #: Drawn back by nothing: it makes the classes equal on the rows it sees.
@@ -27,6 +33,14 @@ _EQUALISER = Hyperparameters(
 )
 
 _TWO_POINTS = SelectionSettings(betas=(0.3, 1.0))
+
+_SIX = SelectionSettings(
+    candidates=(
+        Hyperparameters(calibration="none"),
+        Hyperparameters(calibration="logistic"),
+    ),
+    betas=(0.0, 0.3, 1.0),
+)
 
 _VECTOR = Hyperparameters(calibration="vector", averages=4)
 _QUICK = SelectionSettings(candidates=(_VECTOR,), betas=(0.0, 0.3, 1.0), folds=3)
@@ -42,12 +56,17 @@ def _split_table(
     return probs[chosen], labels[chosen], probs[rest], labels[rest]
 
 
+def _predicted(folds: Folds, setting: Hyperparameters) -> NDArray[np.int64]:
+    (schemes,) = folds.schemes([setting], whole=False)
+    return folds.predictions(schemes)
+
+
 def test_cobias_over_all_folds_is_too_low_and_within_folds_is_not() -> None:
     counted, within, noise, true = [], [], [], []
     for seed in range(5):
         probs, labels, many, truth = _split_table(4, 250, seed)
         folds = Folds(probs, labels, 5, seed)
-        predicted = folds.predictions([_EQUALISER])[0]
+        predicted = _predicted(folds, _EQUALISER)
         counted.append(ClassificationMetrics.from_predictions(labels, predicted, 4).cobias)
         estimate = folds.metrics(predicted)
         within.append(estimate.cobias)
@@ -105,7 +124,7 @@ def test_cross_validation_is_the_mean_over_folds() -> None:
     probs, labels = biased_table(700, 2)
     folds = Folds(probs, labels, 4, 3)
     setting = Hyperparameters(calibration="batch", corrections="none")
-    predicted = folds.predictions([setting])[0]
+    predicted = _predicted(folds, setting)
     each = [
         ClassificationMetrics.from_predictions(labels[rows], predicted[rows], 2).cobias
         for rows in (folds.place == fold for fold in range(4))
@@ -124,10 +143,13 @@ def test_settings_keep_their_order_whatever_their_calibration() -> None:
         Hyperparameters(calibration="none", corrections="none"),
     ]
     folds = Folds(probs, labels, 3, 0)
-    together = folds.predictions(grid)
-    for setting, predicted in zip(grid, together, strict=True):
-        assert np.array_equal(folds.predictions([setting])[0], predicted)
-    assert np.array_equal(together[-1], probs.argmax(axis=1))
+    together = folds.schemes(grid)
+    for setting, schemes in zip(grid, together, strict=True):
+        assert folds.schemes([setting]) == [schemes]
+        assert schemes[-1].corrections == fit_setting(probs, labels, setting, 0).corrections or (
+            setting.corrections != "none"
+        )
+    assert np.array_equal(folds.predictions(together[-1]), probs.argmax(axis=1))
 
 
 def test_paired_differences_are_those_of_the_parts() -> None:
@@ -179,7 +201,7 @@ def test_with_few_rows_what_a_search_cancels_is_added_again() -> None:
         probs, labels, many, truth = _split_table(4, 60, seed)
         folds = Folds(probs, labels, 5, seed)
         assert folds.few
-        predicted = folds.predictions([_EQUALISER])[0]
+        predicted = _predicted(folds, _EQUALISER)
         counted.append(folds.metrics(predicted).cobias)
         corrected.append(folds.metrics(predicted, _EQUALISER).cobias)
         scheme = fit_setting(probs, labels, _EQUALISER, seed=seed)
@@ -217,13 +239,15 @@ def test_fit_scheme_finds_a_front_and_repeats_itself() -> None:
     found = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1.0)
-    assert len(found.points) == 4
+    assert [point.beta for point in found.points[:3]] == list(_QUICK.betas)
     assert all(point in found.points for point in found.front)
     plain = found.points[-1]
     assert plain.setting is None
-    assert found.chosen.accuracy - found.chosen.cobias > plain.accuracy - plain.cobias
+    assert found.chosen.cobias < plain.cobias
     assert found.scheme.classes == names
-    assert json.loads(found.scheme.to_json())["provenance"]["setting"]["calibration"] == "vector"
+    provenance = json.loads(found.scheme.to_json())["provenance"]
+    assert provenance["rule"] == {"prefer": "no-harm"}
+    assert provenance["estimate"]["cobias"] == found.chosen.cobias
     again = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names)
     assert again.scheme == found.scheme
     assert again.points == found.points
@@ -245,22 +269,103 @@ def test_fixed_settings_compete_with_the_beta_they_have() -> None:
     good = replace(_VECTOR, beta=0.6)
     settings = replace(_QUICK, candidates=(useless,), fixed=(good,))
     found = fit_scheme(probs, labels, settings=settings)
-    assert found.chosen.setting == good
-    assert {point.setting for point in found.points} == {good, None}
-    assert [point.beta for point in found.points[:-1]] == [0.0, 0.3, 1.0]
+    assert [point.setting for point in found.points[:3]] == [good] * 3
+    assert [point.beta for point in found.points[:3]] == [0.0, 0.3, 1.0]
 
 
-def test_where_folds_are_fitted_changes_nothing() -> None:
+@pytest.mark.parametrize("width", [1, 3])
+def test_where_folds_are_fitted_changes_nothing(width: int) -> None:
     probs, labels = biased_table(500, 3)
-    asked: list[object] = []
+    here = fit_scheme(probs, labels, settings=_QUICK)
+    assert fit_scheme(probs, labels, settings=_QUICK, mapper=Threads(width)) == here
 
-    def reversed_map(function: Any, items: Any, /) -> Any:
-        asked.extend(items)
-        return iter([function(item) for item in asked[::-1]][::-1])
 
-    elsewhere = fit_scheme(probs, labels, settings=_QUICK, mapper=reversed_map)
-    assert len(asked) == 3
-    assert elsewhere.points == fit_scheme(probs, labels, settings=_QUICK).points
+def test_threads_keep_the_order_and_take_no_more_than_allowed() -> None:
+    taken: list[int] = []
+
+    def source() -> Iterator[int]:
+        for i in range(20):
+            taken.append(i)
+            yield i
+
+    for n, result in enumerate(Threads(4)(lambda i: i * i, source(), ahead=3)):
+        assert result == n * n
+        assert taken[-1] < n + 3
+    assert taken == list(range(20))
+    with pytest.raises(ZeroDivisionError):
+        list(Threads(2)(lambda i: 1 // i, [1, 0, 1]))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 99), st.floats(0.0, 1.0))
+def test_between_two_schemes_logarithms_are_mixed(seed: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    probs, labels = biased_table(60, 3, seed=seed)
+    names = ("a", "b", "c")
+    logs = np.log(probs)
+    first, second = (
+        CorrectionScheme(names, tuple(map(Weight, rng.uniform(0.1, 1.0, 3))), {}, calibration)
+        for calibration in (None, fit_calibration(probs, labels, kind="logistic"))
+    )
+    mixed = between(first, second, share)
+    assert mixed is not None
+    values = [
+        logs + np.log([c.value for c in first.corrections]),
+        logs @ np.array(second.calibration.matrix).T
+        + second.calibration.offset
+        + np.log([c.value for c in second.corrections]),
+    ]
+    expected = (1.0 - share) * values[0] + share * values[1]
+    predicted = mixed.predict(probs)
+    best = expected.max(axis=1)
+    assert np.allclose(expected[np.arange(60), predicted], best, atol=1e-9)
+    curved = replace(first, corrections=(*first.corrections[:2], Membership(0.0, 0.5, 1.0)))
+    assert between(curved, second, share) is None
+
+
+def test_what_lies_between_settings_is_named_by_its_ends() -> None:
+    logistic, batch = Hyperparameters(), Hyperparameters(calibration="batch")
+    halfway = Interpolated.at(Interpolated(logistic, batch, 0.5), batch, 0.5)
+    assert halfway == Interpolated(logistic, batch, 0.75)
+    assert Interpolated.at(logistic, halfway, 0.2) == Interpolated(
+        logistic, batch, pytest.approx(0.15)
+    )
+    assert Interpolated.at(None, halfway, 0.2) == Interpolated(None, halfway, 0.2)
+
+
+def test_the_default_does_no_harm_where_classes_are_of_unequal_size() -> None:
+    """Six classes, few of most: what makes them even costs a quarter of the accuracy."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice(6, 6000, p=[0.5, 0.2, 0.12, 0.08, 0.06, 0.04])
+    x = rng.normal(0.0, 1.0, (6, 4))[labels] + rng.normal(0.0, 1.0, (6000, 4))
+    model = LogisticRegression().fit(x[:2000], labels[:2000])
+    probs = model.predict_proba(x[2000:])
+    fitted, judged = slice(2000), slice(2000, 4000)
+    labels = labels[2000:]
+    found = fit_scheme(probs[fitted], labels[fitted], settings=_SIX)
+    plain, default, balance = (
+        ClassificationMetrics.from_predictions(labels[judged], s.predict(probs[judged]), 6)
+        for s in (
+            CorrectionScheme.identity(found.scheme.classes),
+            found.scheme,
+            found.pick(Preference(prefer="balance")).scheme,
+        )
+    )
+    assert default.accuracy > plain.accuracy - 0.01
+    assert default.macro_f1 > plain.macro_f1
+    assert default.balanced_accuracy > plain.balanced_accuracy
+    assert default.cobias < plain.cobias
+    assert balance.accuracy < plain.accuracy - 0.05
+    # The front starts at what is most accurate, and its steps from there are small.
+    most = max(point.accuracy for point in found.points)
+    ends = [p for p in found.points if not isinstance(p.setting, Interpolated)]
+    steps = [
+        max(a.accuracy - b.accuracy for a, b in pairwise(front) if a.accuracy > most - 0.05)
+        for front in (pareto_front(ends), found.front)
+    ]
+    assert found.front[0].accuracy == most
+    assert steps[0] > 0.02
+    assert steps[1] <= 0.005
 
 
 @pytest.mark.parametrize("n_rows", [10, 50])
