@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict
 
 from dcs.errors import SchemeError
@@ -19,8 +19,9 @@ from dcs.io import atomic_write_text, parse_json, read_text
 from dcs.messages import escaped
 from dcs.plots import new_figure
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.seeds import derive_seed
 from dcs.selection.preference import Figures, Preference, choose, pareto_front
-from dcs.selection.settings import Setting, setting_from_dict
+from dcs.selection.settings import Interpolated, Prepared, Setting, between, setting_from_dict
 from dcs.validation import validated
 
 if TYPE_CHECKING:
@@ -237,6 +238,20 @@ class FittedScheme:
         axes.legend(fontsize=8)
         return figure
 
+    def refit(self, probs: ArrayLike, labels: ArrayLike, *, seed: int = 0) -> CorrectionScheme:
+        """Fit the setting of the chosen point on other rows, such as all that have labels.
+
+        Parameters
+        ----------
+        probs : array of float, shape [M, N]
+            Class probabilities, columns in the order of the classes of the front.
+        labels : array of int, shape [M]
+            True class indices.
+        seed : int, optional
+            As of :func:`fit_scheme`.
+        """
+        return _refitted(self.chosen.setting, probs, labels, self.scheme.classes, seed)
+
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`save` writes, as plain values."""
         return {
@@ -299,6 +314,27 @@ class FittedScheme:
         """
         text, source = read_text(path, error=SchemeError), escaped(os.fspath(path))
         return cls.from_dict(parse_json(text, source=source, error=SchemeError), source=source)
+
+
+def _refitted(
+    setting: Setting | None,
+    probs: ArrayLike,
+    labels: ArrayLike,
+    classes: tuple[str, ...],
+    seed: int,
+) -> CorrectionScheme:
+    if setting is None:
+        return CorrectionScheme.identity(classes)
+    if isinstance(setting, Interpolated):
+        ends = [
+            _refitted(end, probs, labels, classes, seed) for end in (setting.first, setting.second)
+        ]
+        # On other rows an end may be of another kind, with nothing between it and the other.
+        return between(ends[0], ends[1], setting.share) or ends[setting.share > 0.5]
+    prepared = Prepared.from_arguments(
+        probs, labels, classes=classes, kind=setting.calibration, ridge=setting.ridge
+    )
+    return prepared.fit([setting], seed=derive_seed(seed, "anneal"))[0]
 
 
 def _chosen(

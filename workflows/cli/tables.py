@@ -34,6 +34,8 @@ __all__ = ["apply", "evaluate", "import_", "pick", "tune"]
 HELD_OUT = 0.3
 #: The file that holds the front which a scheme is picked from, beside that of the scheme.
 FRONT = "front.json"
+#: The file of the same setting fitted on all labelled rows.
+REFITTED = "refitted.json"
 #: Most classes that an exhaustive search can cope with.
 MOST_CERTIFIED = 4
 
@@ -202,6 +204,14 @@ def tune(
             help="Methods to judge beside it on the same rows, e.g. logistic-balanced,batch.",
         ),
     ] = None,
+    refit: Annotated[
+        bool,
+        typer.Option(
+            "--refit",
+            help="Fit the chosen setting on all labelled rows too, those held out among them: "
+            f"{REFITTED}, to be used from then on.",
+        ),
+    ] = False,
     certify: Annotated[
         bool,
         typer.Option(
@@ -231,6 +241,7 @@ def tune(
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import SweepConfig, TuneConfig, configured
     from workflows.plan import plan_sweep
+    from workflows.tuning.cell import refitted
     from workflows.tuning.study import certify as prove
 
     config = configured(
@@ -270,6 +281,11 @@ def tune(
         )
     if certify and isinstance(rows, TableEnsemble):
         raise ConfigError("--certify is of one table; leave it out, or give one table")
+    if refit and (tuner.protocol == "study" or isinstance(rows, TableEnsemble)):
+        raise ConfigError(
+            "--refit fits again what cross-validation chose of one table; leave it out, or "
+            "tuner.protocol=study, or give one table"
+        )
     with recording(
         tracking_uri,
         output=output,
@@ -321,6 +337,11 @@ def tune(
     console.print(report.message)
     console.print(link_to(record.key, output, tracking_uri))
     console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
+    if refit and isinstance(rows, ProbabilityTable) and isinstance(held_out, ProbabilityTable):
+        path = path.with_name(REFITTED)
+        with console.status("fitting on all rows"):
+            refitted(record, [rows, held_out]).save(path)
+        console.print(f"the same setting fitted on all labelled rows written to {path}")
     used = (
         [(test or tables)[list(members).index(each)] for each in scheme.inputs] or test or tables
     )

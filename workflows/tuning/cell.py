@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
@@ -16,6 +18,7 @@ from dcs.messages import redact
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
+from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
 from tracking.results.figures.cells import class_histograms
@@ -27,7 +30,7 @@ from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
 from workflows.tuning.trials import Fitted, StoredStudy, Tuning, fitted_at_once
 
-__all__ = ["compute_cell", "failed_record", "optimization_rows"]
+__all__ = ["compute_cell", "failed_record", "optimization_rows", "refitted"]
 
 
 @one_thread()
@@ -248,10 +251,42 @@ def _with_test(fitted: Fitted, test: Rows) -> tuple[TrialRecord, ...]:
     return tuple(records)
 
 
+def refitted(record: CellRecord, tables: Sequence[ProbabilityTable]) -> CorrectionScheme:
+    """Fit what a cell chose on all rows of some tables, such as those it was tuned and judged on.
+
+    Nothing is chosen anew. No rows are left to judge the scheme on: what is known of it are the
+    figures of the cell.
+
+    Parameters
+    ----------
+    record : CellRecord
+        A finished cell of a method fitted at once or chosen by cross-validation.
+    tables : sequence of ProbabilityTable
+        With the classes of the scheme.
+    """
+    probs = np.concatenate([table.probs for table in tables])
+    labels = np.concatenate([table.labels for table in tables])
+    old, seed = CorrectionScheme.from_dict(record.scheme), record.identity["seed"]
+    if record.front is None:
+        method = get_method(record.identity["method"])
+        scheme = method.fit(probs, labels, classes=old.classes, seed=seed)
+    else:
+        scheme = FittedScheme.from_dict(record.front).refit(probs, labels, seed=seed)
+    return replace(scheme, provenance={**old.provenance, "fitted_on": _about(tables)})
+
+
+def _about(tables: Sequence[Rows]) -> dict[str, Any]:
+    """Return what a scheme says of the rows that it was fitted on."""
+    return {
+        "digests": [table.digest for table in tables],
+        "number": sum(table.n_rows for table in tables),
+        "sample": [row for table in tables for row in table.sample],
+    }
+
+
 def _with_rows(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
     """Note in a scheme which rows it was fitted on."""
-    rows = {"digest": table.digest, "number": table.n_rows, "sample": table.sample}
-    about: dict[str, Any] = {**scheme.provenance, "fitted_on": rows}
+    about: dict[str, Any] = {**scheme.provenance, "fitted_on": _about([table])}
     if isinstance(table, TableEnsemble):
         origins = zip(table.names, table.tables, strict=True)
         about["tables"] = {name: each.provenance.to_dict() for name, each in origins}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from dcs.errors import SchemeError
@@ -46,6 +47,17 @@ def test_picking_again_is_picking(
     assert again == anew
     assert again.scheme == anew.scheme
     assert again.pick(Preference()) == fitted
+
+
+def test_fitting_again_on_the_same_rows_is_much_the_same(fitted: FittedScheme) -> None:
+    probs, labels = biased_table(600, 3)
+    for preference in _PREFERENCES:
+        again = fitted.pick(preference)
+        scheme = again.refit(probs, labels)
+        # The searches of a front start from each other.
+        assert np.mean(scheme.predict(probs) == again.scheme.predict(probs)) > 0.97
+    kept = replace(fitted, chosen=fitted.points[-1])
+    assert kept.refit(probs[::2], labels[::2]).changes_nothing
 
 
 def test_a_limit_is_held_against_what_lasts(fitted: FittedScheme) -> None:

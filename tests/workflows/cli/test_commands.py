@@ -23,7 +23,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme
-from dcs.selection.methods import BASELINES
+from dcs.selection.methods import BASELINES, get_method
 from dcs.selection.preference import Preference
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from workflows.cli import app
@@ -180,7 +180,7 @@ def test_a_scheme_is_registered_by_its_run_or_its_file(dcs, tuned):
 
 
 def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
-    limits = ("--trials", 2, "--max-cobias", 10)
+    limits = ("--trials", 2, "--max-cobias", 10, "--refit")
     outcome = dcs("tune", table, *limits, *UNDRAWN, "--output", output)
     assert outcome.code == 0, outcome.err
     assert CorrectionScheme.load(scheme_of(output)).classes == ("Anger", "Fear", "Joy")
@@ -189,12 +189,16 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert metrics["test/accuracy"] > metrics["uncorrected/test/accuracy"]
     assert metrics["dev/lasting_cobias"] <= 0.1
     assert cell["params"]["best_trial"] in [trial["number"] for trial in cell["trials"]]
-    # Two settings of Optuna's, one point per weight of COBias, and the uncorrected one.
-    assert len(cell["trials"]) == 2 + 12 + 1
-
     path = scheme_of(output)
     rows = CorrectionScheme.load(path).provenance["fitted_on"]
     front = FittedScheme.load(path.with_name("front.json"))
+    # Two settings of Optuna's beside the points.
+    assert len(cell["trials"]) == 2 + len(front.points)
+    whole = CorrectionScheme.load(path.with_name("refitted.json"))
+    source = ProbabilityTable.read(table)
+    assert whole.share_fitted(source) == 1.0 and whole.provenance["fitted_on"]["number"] == 300
+    anew = front.refit(source.probs, source.labels).predict(source.probs)
+    assert np.mean(whole.predict(source.probs) == anew) > 0.97
     written = path.read_bytes()
     assert "the same point" in dcs("pick", path, "--max-cobias", 10).out
     assert CorrectionScheme.load(path) == CorrectionScheme.from_json(written.decode())
@@ -237,12 +241,17 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     other = tmp_path / "other.parquet"
     biased_table(90, seed=1).write(other)
     batch = ("--method", "batch", *UNDRAWN)
-    compared = ("--compare", "logistic,batch", "--test", other)
+    compared = ("--compare", "logistic,batch", "--test", other, "--refit")
     outcome = dcs("tune", table, *compared, *batch, "--output", output)
     assert outcome.code == 0, outcome.err
     assert "90 held-out rows" in outcome.out
     assert "uncorrected batch logistic" in " ".join(outcome.out.split())
     assert outcome.out.count("against batch") == 2
+    whole = CorrectionScheme.load(scheme_of(output, "batch").with_name("refitted.json"))
+    both = [ProbabilityTable.read(path) for path in (table, other)]
+    rows = (np.concatenate([getattr(one, name) for one in both]) for name in ("probs", "labels"))
+    anew = get_method("batch").fit(*rows, classes=whole.classes)
+    assert (whole.corrections, whole.calibration) == (anew.corrections, anew.calibration)
     first = scheme_of(output, "batch").read_bytes()
     again = dcs("tune", table, *batch, "--seed", 1, "--output", output)
     assert "in place of another" in again.out
@@ -264,6 +273,7 @@ def test_certifying_many_classes_is_refused_before_any_work(dcs, tmp_path):
     outcome = dcs("tune", five, *STUDY, "--certify", "-o", tmp_path / "runs")
     _is_one_line_error(outcome, ["5 classes", "--certify"])
     _is_one_line_error(dcs("tune", five, "--certify"), ["tuner.protocol=study"])
+    _is_one_line_error(dcs("tune", five, *STUDY, "--refit"), ["--refit"])
     assert not (tmp_path / "runs").exists()
 
 
