@@ -154,7 +154,8 @@ def _run(
             try:
                 records = run_sweep(plan, recorder, view, until=until)
             except OutOfTimeError as error:
-                stopped = error
+                # Its frames hold actors, which would keep CPUs and GPUs.
+                stopped = error.with_traceback(None)
         with console.status("recording in MLflow"):
             report = recorder.finish("KILLED" if stopped else "FINISHED")
     if stopped is not None:

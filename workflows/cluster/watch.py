@@ -23,6 +23,8 @@ _LOOK_SECONDS = 2.0
 #: Without a living node for so long a cluster is gone. Ray ends a process whose head does not
 #: answer for a minute, without a word.
 _LOST_SECONDS = 30.0
+#: A busy machine takes its time to start another worker.
+_ANSWER_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,6 @@ def check_alive() -> None:
     """
     check_processes()
     try:
-        ray.get(ray.remote(num_cpus=0)(_answer).remote(), timeout=_LOST_SECONDS)
+        ray.get(ray.remote(num_cpus=0)(_answer).remote(), timeout=_ANSWER_SECONDS)
     except RayError as error:
         raise gone(last_line(error)) from error
