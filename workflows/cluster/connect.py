@@ -57,7 +57,7 @@ _ENVIRONMENT = {
     "RAY_task_oom_retries": "3",
     # A head that does not answer ends the process after a minute, without a word; the driver says
     # so before, and needs some time to end in order.
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
     # Otherwise Ray lets in whom it likes, depending on files of earlier runs.
     "RAY_AUTH_MODE": "token",
 }
