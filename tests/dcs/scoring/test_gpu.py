@@ -51,14 +51,17 @@ def test_agrees_with_float32_on_the_cpu(on_gpu: Scorer) -> None:
 
 
 def test_bfloat16_is_the_default_and_the_memory_is_given_back(cuda: Any) -> None:
-    cuda.init()
-    before = cuda.memory_allocated()
-    scorer = load_scorer("tiny_lm")
-    assert scorer.settings["dtype"] == "bfloat16"
-    scorer.score(PREFIX, QUERIES, TASK.label_words)
-    assert cuda.memory_allocated() > before
-    scorer.close()
-    assert cuda.memory_allocated() == before
+    def left() -> int:
+        before = cuda.memory_allocated()
+        scorer = load_scorer("tiny_lm")
+        assert scorer.settings["dtype"] == "bfloat16"
+        scorer.score(PREFIX, QUERIES, TASK.label_words)
+        assert cuda.memory_allocated() > before
+        scorer.close()
+        return int(cuda.memory_allocated())
+
+    # What torch's own libraries keep, they keep once.
+    assert left() == left()
 
 
 def test_too_large_a_batch_is_halved(cuda: Any, caplog: pytest.LogCaptureFixture) -> None:
