@@ -222,24 +222,21 @@ class OpenAIScorer(Engine):
 
     async def _next_tokens(self, client: AsyncOpenAI, prompt: str) -> dict[str, float]:
         """Return the tokens that may follow a prompt, with their log-probabilities."""
+        body: dict[str, Any] = {"model": self.model, "max_tokens": 1, "temperature": 0}
         if self._api == "completions":
-            text = await client.completions.create(
-                model=self.model, prompt=prompt, max_tokens=1, temperature=0, logprobs=self._top
-            )
-            self.tokens_read += text.usage.prompt_tokens if text.usage else 0
-            entries = text.choices[0].logprobs.top_logprobs[0]  # type: ignore[union-attr, index]
-            return {token: float(value) for token, value in entries.items()}
-        chat = await client.chat.completions.create(
-            model=self.model,
-            messages=[{"role": "user", "content": prompt}],
-            max_tokens=1,
-            temperature=0,
-            logprobs=True,
-            top_logprobs=self._top,
-        )
-        self.tokens_read += chat.usage.prompt_tokens if chat.usage else 0
-        shown = chat.choices[0].logprobs.content[0].top_logprobs  # type: ignore[union-attr, index]
-        return {entry.token: float(entry.logprob) for entry in shown}
+            path = "/completions"
+            body |= {"prompt": prompt, "logprobs": self._top}
+        else:
+            path = "/chat/completions"
+            body |= {"messages": [{"role": "user", "content": prompt}]}
+            body |= {"logprobs": True, "top_logprobs": self._top}
+        answer: Any = await client.post(path, cast_to=object, body=body)
+        self.tokens_read += int((answer.get("usage") or {}).get("prompt_tokens") or 0)
+        shown = answer["choices"][0]["logprobs"]
+        if self._api == "completions":
+            return {token: float(value) for token, value in shown["top_logprobs"][0].items()}
+        entries = shown["content"][0]["top_logprobs"]
+        return {entry["token"]: float(entry["logprob"]) for entry in entries}
 
     async def _bound(self, response: httpx2.Response) -> None:
         """Bound what is read of an answer, and say when the server puts a request off."""

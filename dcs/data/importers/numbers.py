@@ -69,8 +69,24 @@ def _columns_table(
     is_parquet = hasattr(file, "metadata")
     n_rows = file.metadata.num_rows if is_parquet else len(file)
 
-    def column(wanted: str, option: str) -> list[Any]:
-        k = _find(names, wanted, option, source)
+    places: dict[str, list[int]] = {}
+    for k, name in enumerate(names):
+        places.setdefault(name, []).append(k)
+
+    def find(wanted: str, option: str) -> int:
+        """Return the number of the one column of a name, or of a number given as text."""
+        matches = places.get(wanted, [])
+        if not matches and wanted.isdecimal() and int(wanted[:9]) < len(names):
+            return int(wanted)
+        if len(matches) != 1:
+            raise TableError(
+                f"{source}: {len(matches)} columns {show(wanted)}{suggest(wanted, names)}; give "
+                f"the name or number of one with --{option.replace('_', '-')} (columns here: "
+                f"{listing(names)})"
+            )
+        return matches[0]
+
+    def column(k: int) -> list[Any]:
         if is_parquet:
             values: list[Any] = file.read(columns=[names[k]]).column(0).to_pylist()
             return values
@@ -85,17 +101,18 @@ def _columns_table(
     refuse_too_large(n_rows, len(given) + 2, source=source)
     labels, ids = [None] * n_rows, None
     # A name that is nearly that of the labels is refused, not taken for a table without any.
-    others = [name for name in names if name not in given and not name.startswith(PREFIX)]
+    others = [name for name in {*names} - {*given} if not name.startswith(PREFIX)]
     if options.label_column is not None or suggest("label", others):
-        labels = column(options.label_column or "label", "label_column")
+        labels = column(find(options.label_column or "label", "label_column"))
     if options.id_column is not None or "id" in names:
-        ids = column(options.id_column or "id", "id_column")
+        ids = column(find(options.id_column or "id", "id_column"))
     # A class may be called p:odd: the prefix is one if all columns have it.
-    found = [names[_find(names, name, "class_columns", source)] for name in given]
+    chosen = [find(name, "class_columns") for name in given]
+    found = [names[k] for k in chosen]
     is_named = all(name.startswith(PREFIX) for name in found)
     rows = Named(source, ids=checked_ids(ids, n_rows=n_rows, source=source))
     return build_table(
-        _numbers([column(name, "class_columns") for name in given], found, rows),
+        _numbers([column(k) for k in chosen], found, rows),
         labels,
         classes=[name.removeprefix(PREFIX) if is_named else name for name in found],
         ids=ids,
@@ -103,20 +120,6 @@ def _columns_table(
         options=options,
         source=source,
     )
-
-
-def _find(names: Sequence[str], wanted: str, option: str, source: str) -> int:
-    """Return the number of the one column of a name, or of a number given as text."""
-    matches = [k for k, name in enumerate(names) if name == wanted]
-    if not matches and wanted.isdecimal() and int(wanted[:9]) < len(names):
-        matches = [int(wanted)]
-    if len(matches) != 1:
-        raise TableError(
-            f"{source}: {len(matches)} columns {show(wanted)}{suggest(wanted, names)}; give the "
-            f"name or number of one with --{option.replace('_', '-')} (columns here: "
-            f"{listing(names)})"
-        )
-    return matches[0]
 
 
 _PARTS = {"opt": "optimization", "dev": "development", "test": "test"}
