@@ -35,6 +35,7 @@ __all__ = [
     "common_shots",
     "given_tables",
     "group_name",
+    "join_unlabelled",
     "matched_tables",
     "split_rows",
 ]
@@ -245,6 +246,40 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
         else given
         for given in found
     ]
+
+
+def join_unlabelled(
+    choice: str | tuple[str, str], more: Path, joined: Path
+) -> str | tuple[str, str]:
+    """Write the optimization rows of a source with unlabelled rows below, as a table.
+
+    Parameters
+    ----------
+    choice : str or pair of str
+        A source of tables, or those of the optimization and of the test rows.
+    more : pathlib.Path
+        The source of rows that are added; what labels they have is not looked at.
+    joined : pathlib.Path
+        The Parquet file to write.
+
+    Returns
+    -------
+    str or pair of str
+        The source with the file in the place of its optimization rows.
+
+    Raises
+    ------
+    TableError
+        A source cannot be read, or the classes differ.
+    """
+    paths = _paths(choice)
+    tables = _read(paths)
+    try:
+        table = tables["optimization"].with_unlabelled(read_tables(more)["optimization"])
+    except TableError as error:
+        raise TableError(f"{more}: {error}") from None
+    table.write(joined)
+    return (str(joined), str(paths[-1])) if "test" in tables else str(joined)
 
 
 def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:

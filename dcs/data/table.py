@@ -329,8 +329,13 @@ class ProbabilityTable:
             provenance=provenance,
         )
 
-    def only_labelled(self) -> ProbabilityTable:
+    def only_labelled(self, *, source: str = "probability table") -> ProbabilityTable:
         """Return the table of the rows that have labels, itself if all do.
+
+        Parameters
+        ----------
+        source : str, optional
+            The name an error message begins with.
 
         Raises
         ------
@@ -341,10 +346,36 @@ class ProbabilityTable:
             return self
         if not self.labelled.any():
             raise TableError(
-                f"none of {self.n_rows} rows has a label; what judges or learns from labels needs "
-                "some"
+                f"{source}: none of {self.n_rows} rows has a label; what judges or learns from "
+                "labels needs some"
             )
         return self.subset(self.labelled)
+
+    def with_unlabelled(self, others: ProbabilityTable) -> ProbabilityTable:
+        """Return the table with the rows of another below, without their labels.
+
+        Parameters
+        ----------
+        others : ProbabilityTable
+            Of the same classes, in any order. Its ids are put behind ``unlabelled/``.
+
+        Raises
+        ------
+        TableError
+            If the classes are others.
+        """
+        if set(others.classes) != set(self.classes):
+            raise TableError(
+                f"the unlabelled rows have the classes {listing(others.classes)}; those of the "
+                f"table are {listing(self.classes)}, and both must be the same"
+            )
+        order = [others.classes.index(name) for name in self.classes]
+        return dataclasses.replace(
+            self,
+            probs=np.concatenate([self.probs, others.probs[:, order]]),
+            labels=np.concatenate([self.labels, np.full(others.n_rows, -1)]),
+            ids=(*self.ids, *(f"unlabelled/{each}" for each in others.ids)),
+        )
 
     def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
         """Return the table with other probabilities for the same rows and classes.

@@ -106,7 +106,7 @@ def cross_validate(
     probs : array of float, shape [M, N]
         Class probabilities.
     labels : array of int, shape [M]
-        True class indices.
+        True class indices, -1 for unlabelled rows, which take part in the fits.
     setting : Hyperparameters
         What to judge.
     folds : int, optional
@@ -139,7 +139,7 @@ def cross_validate(
     part f that follows the labels leaves (1 - f) e where other schemes show e, and new rows see
     another f e. The squares differ by 2 f e^2.
     """
-    values, indices, _ = checked_rows(probs, labels)
+    values, indices, _ = checked_rows(probs, labels, missing=True)
     judged = Folds(values, indices, folds, seed)
     (schemes,) = judged.schemes([setting], whole=False)
     return judged.metrics(judged.predictions(schemes), setting)

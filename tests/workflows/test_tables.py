@@ -10,13 +10,17 @@ import pytest
 
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
+from dcs.schemes.calibration import batch_calibration
+from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table
 from tracking import Archive, Recorder
+from workflows.cells import cells_of
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
 from workflows.plan import plan_sweep
-from workflows.tables import GivenTable, given_tables
+from workflows.tables import GivenTable, given_tables, join_unlabelled
+from workflows.tuning.cell import compute_cell, optimization_rows
 
 UNNAMED = Provenance()
 
@@ -146,3 +150,58 @@ def test_tables_take_the_place_of_the_prompts_of_a_file(dcs, tmp_path):
     assert "results: 10 tables, 10 cells" in outcome.out
     nothing = dcs("sweep", "results", "--tables", tmp_path / "*.npz", "--dry-run")
     assert nothing.code == 2 and str(tmp_path) in nothing.err
+
+
+def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:
+    labels = np.where(np.arange(table.n_rows) < labelled, table.labels, -1)
+    return dataclasses.replace(table, labels=labels)
+
+
+def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
+    _without(biased_table(120), 40).write(tmp_path / "some.parquet")
+    sweep = config(str(tmp_path / "some.parquet"), methods=["batch"], optimization_sizes=[10])
+    (given,) = given_tables(sweep)
+    parts = given.read()
+    assert [int(part.labelled.sum()) for part in parts.values()] == [28, 12]
+    assert [part.n_rows for part in parts.values()] == [108, 12]
+    (cell,) = cells_of(given, sweep, given.digests)
+    assert optimization_rows(parts["optimization"], cell).labels.min() >= 0
+    whole = dataclasses.replace(cell, optimization_size=28)
+    assert optimization_rows(parts["optimization"], whole) is parts["optimization"]
+
+
+def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
+    table = _without(biased_table(120), 0)
+    table.write(tmp_path / "none.parquet")
+    sweep = config(str(tmp_path / "none.parquet"), methods=["icl", "dcs"])
+    (given,) = given_tables(sweep)
+    records = [
+        compute_cell(cell, *given.read().values(), sweep="given")
+        for cell in cells_of(given, sweep, given.digests)
+    ]
+    assert [(record.metrics, record.class_accuracies) for record in records] == [({}, {})] * 2
+    scheme = CorrectionScheme.from_dict(records[1].scheme)
+    assert scheme.calibration == batch_calibration(table.probs)
+
+
+def test_unlabelled_rows_join_those_to_tune_on(tmp_path):
+    own, more = biased_table(40), biased_table(60, seed=1)
+    turned = ProbabilityTable.from_arrays(
+        more.probs[:, ::-1], more.labels, classes=more.classes[::-1], ids=more.ids
+    )
+    for name, table in {"own": own, "more": turned, "test": more}.items():
+        table.write(tmp_path / f"{name}.parquet")
+    paths = {name: str(tmp_path / f"{name}.parquet") for name in ("own", "more", "test")}
+    joined = tmp_path / "joined.parquet"
+    for choice, expected in (
+        (paths["own"], str(joined)),
+        ((paths["own"], paths["test"]), (str(joined), paths["test"])),
+    ):
+        assert join_unlabelled(choice, Path(paths["more"]), joined) == expected
+        found = ProbabilityTable.read(joined)
+        np.testing.assert_array_equal(found.probs, np.concatenate([own.probs, more.probs]))
+        assert found.labels.tolist() == [*own.labels.tolist(), *([-1] * 60)]
+    others = ProbabilityTable.from_arrays(own.probs, own.labels)
+    others.write(tmp_path / "other.parquet")
+    with pytest.raises(TableError, match="other.parquet"):
+        join_unlabelled(paths["own"], tmp_path / "other.parquet", joined)

@@ -176,6 +176,14 @@ def tune(
             help=f"Table for the final figures; by default {HELD_OUT:.0%} of TABLE is held out.",
         ),
     ] = None,
+    unlabelled: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--unlabelled",
+            metavar="TABLE",
+            help="Rows without labels that the fit uses too; for each table, in their order.",
+        ),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(
@@ -241,6 +249,7 @@ def tune(
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import SweepConfig, TuneConfig, configured
     from workflows.plan import plan_sweep
+    from workflows.tables import join_unlabelled
     from workflows.tuning.cell import refitted
     from workflows.tuning.study import certify as prove
 
@@ -259,6 +268,11 @@ def tune(
     members = named_paths(tables)
     name = "+".join(members)
     choices = dict(zip(members, _with_tests(tables, test or []), strict=True))
+    if unlabelled:
+        _fitting("--unlabelled", unlabelled, tables)
+        for (own, choice), more in zip(choices.items(), unlabelled, strict=True):
+            joined = output / "joined" / f"{Path(own).stem}.parquet"
+            choices[own] = join_unlabelled(choice, more, joined)
     methods = tuple(dict.fromkeys((method, *(compare or ()))))
     for each in methods:
         _check(each, tuner, certify=certify and each == method)
@@ -323,12 +337,23 @@ def tune(
         reached = record.metrics["opt/z"]
         sentences.append(f"Z {reached:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
-    console.print(f"{name}: % of {held_out.n_rows} held-out rows [95 % interval]", style="bold")
-    for shown in judged_tables(held_out, schemes, width=console.width):
-        console.print(shown, soft_wrap=False)
+    if gaps := int((~rows.labelled).sum()):
+        console.print(f"{name}: of {rows.n_rows} rows to fit on {rows.n_rows - gaps} have labels")
+    if held_out.labelled.any():
+        judged = held_out.only_labelled()
+        console.print(f"{name}: % of {judged.n_rows} held-out rows [95 % interval]", style="bold")
+        for shown in judged_tables(judged, schemes, width=console.width):
+            console.print(shown, soft_wrap=False)
+    else:
+        console.print(
+            "No row has a label: this is batch calibration, which makes the mean probabilities of "
+            "all classes alike. What it does to accuracy and COBias nobody can tell without "
+            "labels; label some hundred rows and tune again.",
+            style="yellow",
+        )
     if front is not None:
         show_front(front)
-    elif price := cost_of(record):
+    elif held_out.labelled.any() and (price := cost_of(record)):
         console.print(price, style="yellow")
     console.print()
     for sentence in sentences:
@@ -416,15 +441,20 @@ def named_paths(paths: Sequence[Path]) -> dict[str, Path]:
     return dict(zip(names, paths, strict=True))
 
 
+def _fitting(option: str, given: Sequence[Path], tables: Sequence[Path]) -> None:
+    """Refuse an option that is not there for each of the tables."""
+    if len(given) != len(tables):
+        raise ConfigError(
+            f"{option}: {len(given)} given for {len(tables)} tables; give one for each, in the "
+            "same order, or none"
+        )
+
+
 def _with_tests(tables: Sequence[Path], tests: Sequence[Path]) -> list[str | tuple[str, str]]:
     """Return tables as a configuration has them, each with its test table if there are any."""
-    if tests and len(tests) != len(tables):
-        raise ConfigError(
-            f"--test: {len(tests)} given for {len(tables)} tables; give one for each, in the same "
-            "order, or none"
-        )
     if not tests:
         return [str(table) for table in tables]
+    _fitting("--test", tests, tables)
     return [(str(table), str(test)) for table, test in zip(tables, tests, strict=True)]
 
 
@@ -593,7 +623,7 @@ def evaluate(
     """
     from workflows.cli.judgement import UNCORRECTED, judged_tables, warn_of_fitted_rows
 
-    rows = dcs.ProbabilityTable.read(table).only_labelled()
+    rows = dcs.ProbabilityTable.read(table).only_labelled(source=str(table))
     schemes = {UNCORRECTED: dcs.CorrectionScheme.identity(rows.classes)}
     for path in scheme or ():
         # Schemes of dcs tune are told apart by their folders.

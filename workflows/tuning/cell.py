@@ -119,13 +119,16 @@ def compute_cell(
 
 
 def optimization_rows(table: Rows, cell: Cell) -> Rows:
-    """Return the rows of the optimization table that a cell uses: all, or a seeded choice."""
-    if cell.optimization_size is None or cell.optimization_size >= table.n_rows:
+    """Return the rows of the optimization table that a cell uses.
+
+    All, or a seeded choice of labelled rows.
+    """
+    size, labelled = cell.optimization_size, np.flatnonzero(table.labelled)
+    if size is None or size >= labelled.size:
         return table
-    rows = stratified_choice(
-        table.labels, cell.optimization_size, seed=derive_seed(cell.seed, "optimization size")
-    )
-    return table.subset(rows)
+    seed = derive_seed(cell.seed, "optimization size")
+    chosen = labelled[stratified_choice(table.labels[labelled], size, seed=seed)]
+    return table.subset(chosen)
 
 
 def _fit(

@@ -13,6 +13,7 @@ from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.folds import cross_validate
 from dcs.selection.front import FittedScheme, FrontPoint
+from dcs.selection.label_free import FEWEST_LABELS, label_free_scheme
 from dcs.selection.methods import Method
 from dcs.selection.preference import pareto_front
 from dcs.selection.settings import (
@@ -72,6 +73,9 @@ def cross_validated_scheme(tuning: Tuning) -> Fitted:
     if tuning.method.fitter is not None:
         # A package's own method: only it knows how it is fitted.
         return fitted_at_once(tuning.table, tuning.method, tuning.seed)
+    table = tuning.table
+    if tuning.method.name == "dcs" and table.labelled.sum() < FEWEST_LABELS:
+        return Fitted(label_free_scheme(table.probs, table.labels, classes=table.classes))
     if _FRONT not in tuning.known:
         tuning.known[_FRONT] = _fitted_front(tuning)
     trials, front = tuning.known[_FRONT]

@@ -194,8 +194,9 @@ def study_rows(
     Returns
     -------
     optimization, development : ProbabilityTable
-        The rows that are annealed on, and those that trials are judged on.
+        The rows that are annealed on, and those that trials are judged on; all have labels.
     """
+    table = table.only_labelled()
     parts = stratified_split(
         table.labels,
         {"optimization": 1.0 - settings.development, "development": settings.development},
