@@ -14,7 +14,7 @@ from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table
 from tracking import Archive, Recorder
-from workflows.cells import cells_of
+from workflows.cells import cells_of, variants_of
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
@@ -164,7 +164,7 @@ def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
     parts = given.read()
     assert [int(part.labelled.sum()) for part in parts.values()] == [28, 12]
     assert [part.n_rows for part in parts.values()] == [108, 12]
-    (cell,) = cells_of(given, sweep, given.digests)
+    (cell,) = cells_of(given, variants_of(sweep), given.digests)
     assert optimization_rows(parts["optimization"], cell).labels.min() >= 0
     whole = dataclasses.replace(cell, optimization_size=28)
     assert optimization_rows(parts["optimization"], whole) is parts["optimization"]
@@ -177,7 +177,7 @@ def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     (given,) = given_tables(sweep)
     records = [
         compute_cell(cell, *given.read().values(), sweep="given")
-        for cell in cells_of(given, sweep, given.digests)
+        for cell in cells_of(given, variants_of(sweep), given.digests)
     ]
     assert [(record.metrics, record.class_accuracies) for record in records] == [({}, {})] * 2
     scheme = CorrectionScheme.from_dict(records[1].scheme)
