@@ -158,13 +158,16 @@ def test_every_scored_table_is_a_run_below_its_sweep_once(finished):
         assert len({run.data.tags["dcs.table_key"] for run in runs}) == len(runs) == 4
         Archive(output).path(records[0].key).unlink()
         _sweep(CONFIG, output)
+    assert any(run.data.metrics["scoring/tokens"] for run in runs)
     for run in runs:
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert run.info.status == "FINISHED"
         metrics, seconds = run.data.metrics, (run.info.end_time - run.info.start_time) / 1000
         assert seconds == pytest.approx(metrics["scoring/seconds"], abs=0.002)
-        assert metrics["scoring/cache_hits"] < metrics["scoring/prompts"] == 120
-        assert metrics["scoring/tokens"] > metrics["scoring/prompts"]
+        asked = metrics["scoring/prompts"] - metrics["scoring/cache_hits"]
+        assert 0 <= asked <= metrics["scoring/prompts"] == 120
+        # A table that was scored again was asked of the store of prompts alone.
+        assert (metrics["scoring/tokens"] > asked) if asked else not metrics["scoring/tokens"]
         assert run.data.params["engine"] == "transformers"
 
 
