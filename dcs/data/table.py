@@ -377,6 +377,29 @@ class ProbabilityTable:
             ids=(*self.ids, *(f"unlabelled/{each}" for each in others.ids)),
         )
 
+    def with_classes(self, classes: Sequence[str]) -> ProbabilityTable:
+        """Return the table with its classes in another order.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            The same names.
+
+        Raises
+        ------
+        TableError
+            If the names differ.
+        """
+        if sorted(classes) != sorted(self.classes):
+            raise TableError(
+                f"classes of the table are {listing(self.classes)}; {listing(classes)} are needed"
+            )
+        columns = [self.classes.index(name) for name in classes]
+        labels = np.where(self.labelled, np.argsort(columns)[self.labels], -1)
+        return dataclasses.replace(
+            self, probs=self.probs[:, columns], labels=labels, classes=tuple(classes)
+        )
+
     def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
         """Return the table with other probabilities for the same rows and classes.
 

@@ -198,8 +198,8 @@ def mean_combination(n_tables: int, n_classes: int) -> Calibration:
 def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Calibration:
     """Fit the linear stack that makes one table of K tables of the same rows.
 
-    By maximum likelihood, every class weighing alike, as ``"balanced"`` of
-    :func:`fit_calibration`, with the penalty towards the mean of the log-probabilities.
+    By maximum likelihood, as ``"logistic"`` of :func:`fit_calibration`, with the penalty towards
+    the mean of the log-probabilities.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Ca
     indices = checked_labels(labels, n_rows=len(values))
     n_tables, _, n_classes = np.shape(probs)
     mean: Array = np.array(mean_combination(n_tables, n_classes).matrix)
-    return _fitted("balanced", values, indices, mean, ridge, name="stack")
+    return _fitted("logistic", values, indices, mean, ridge, name="stack")
 
 
 def batch_calibration(probs: ArrayLike) -> Calibration:

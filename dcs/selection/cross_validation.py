@@ -151,6 +151,7 @@ def fit_scheme(
     settings: SelectionSettings | None = None,
     seed: int = 0,
     classes: Sequence[str] | None = None,
+    reference: NDArray[np.int64] | None = None,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
 ) -> FittedScheme:
@@ -173,6 +174,9 @@ def fit_scheme(
         The same arguments give the same schemes.
     classes : sequence of str, optional
         Class names, by default ``"class_0", "class_1", ...``.
+    reference : array of int, shape [M], optional
+        Predictions that accuracy is held against, by default those of the probabilities as they
+        are. Of combined tables, those from before.
     progress : callable, optional
         Called with the share of the work done, 0..1.
     mapper : callable, optional
@@ -213,7 +217,8 @@ def fit_scheme(
         best.append((min(among, key=lambda setting: fits[setting].z(beta)), beta))
     middle, _ = min(best, key=lambda each: abs(each[1] - _MIDDLE_BETA))
     plain = _Fit.judged(None, [CorrectionScheme.identity(names)] * (folds.n_folds + 1), folds)
-    front = _Front(folds, plain, fits[middle], {"method": "dcs", "seed": seed})
+    before = plain.predictions if reference is None else reference[known >= 0]
+    front = _Front(folds, plain, before, fits[middle], {"method": "dcs", "seed": seed})
     # What no other beats in both figures has its place too, where it is nearest to being the best.
     chosen = {setting for setting, _ in best}
     unbeaten = {id(fit) for fit in pareto_front([*fits.values()])}
@@ -267,6 +272,7 @@ class _Front:
 
     folds: Folds
     plain: _Fit
+    before: NDArray[np.int64]
     middle: _Fit
     origin: dict[str, Any]
 
@@ -296,7 +302,7 @@ class _Front:
             scheme=replace(scheme, classes=self.plain.schemes[-1].classes, provenance=provenance),
             beta=beta,
             noise=folds.noise(estimate),
-            change=folds.change(self.plain.predictions, fit.predictions),
+            change=folds.change(self.before, fit.predictions),
             doubt=folds.change(self.middle.predictions, fit.predictions).score_error,
         )
 

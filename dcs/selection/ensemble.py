@@ -92,9 +92,8 @@ class TableEnsemble:
                 )
             # Rows and classes as those of the first.
             table = table.subset([place[row] for row in base.ids])
-            columns = [table.classes.index(each) for each in base.classes]
-            known = table.labelled
-            labels = np.where(known, np.argsort(columns)[table.labels], -1)
+            table = table.with_classes(base.classes)
+            known, labels = table.labelled, table.labels
             for row in np.flatnonzero(known & base.labelled & (labels != base.labels))[:1]:
                 raise TableError(
                     f"{name}: the row with the id {show(base.ids[row], 40)} is labelled "
@@ -104,7 +103,7 @@ class TableEnsemble:
                 )
             # A row that has a label in one table has it in all.
             base = replace(base, labels=np.where(base.labelled, base.labels, labels))
-            found.append(replace(table, probs=table.probs[:, columns], classes=base.classes))
+            found.append(table)
         return cls(tuple(replace(each, labels=base.labels) for each in found), tuple(tables))
 
     @classmethod
@@ -234,8 +233,8 @@ def combine(
     """Choose how tables become one, and make that one table, each row as if it were new.
 
     Compared by cross-validation are every table alone, the mean of the log-probabilities, and a
-    linear stack of them, each calibrated, by the likelihood of the labels with all classes
-    weighing alike. Without labels it is the mean.
+    linear stack of them, each calibrated, by the likelihood of the labels if all classes were as
+    frequent. Without labels it is the mean.
 
     Parameters
     ----------
@@ -261,7 +260,7 @@ def combine(
         return schemes[-1], ensemble.combined(schemes[-1])
     labels = ensemble.labels[labelled]
     place = stratified_folds(labels, min(_FOLDS, labels.size), seed=seed)
-    calibrate = partial(fit_calibration, kind="balanced", ridge=_RIDGE)
+    calibrate = partial(fit_calibration, kind="logistic", ridge=_RIDGE)
     losses = [
         _loss(_unseen(calibrate, ensemble.combined(each).probs[labelled], labels, place), labels)
         for each in schemes
@@ -303,7 +302,8 @@ def _unseen(
 
 
 def _loss(probs: Array, labels: NDArray[np.int64]) -> float:
-    """Return minus the mean log-probability of the labels, all classes weighing alike."""
-    weights = 1.0 / np.bincount(labels)[labels]
-    likely = np.maximum(probs[np.arange(labels.size), labels], DEFAULT_FLOOR)
-    return float(-(weights * np.log(likely)).sum() / weights.sum())
+    """Return minus the mean log-probability of the labels, were all classes as frequent."""
+    weights = 1.0 / np.maximum(np.bincount(labels, minlength=probs.shape[1]), 1)
+    balanced = probs * weights
+    likely = balanced[np.arange(labels.size), labels] / balanced.sum(axis=1)
+    return float(np.average(-np.log(np.maximum(likely, DEFAULT_FLOOR)), weights=weights[labels]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,28 @@ def test_what_does_not_go_together_is_refused(tmp_path, dcs):
     dataclasses.replace(table, labels=labels).write(paths[1])
     outcome = dcs("tune", *paths, *UNDRAWN, "-o", tmp_path / "runs")
     assert outcome.code == 2 and table.ids[3] in outcome.err
+
+
+def test_new_rows_are_checked_against_those_fitted_on(tmp_path, dcs):
+    paths = _tables(tmp_path, 1200)
+    tables = [ProbabilityTable.read(path) for path in paths]
+    fitted = [table.subset(np.isin(table.ids, tables[0].ids[:600])) for table in tables]
+    fresh = [table.subset(~np.isin(table.ids, tables[0].ids[:600])) for table in tables]
+    for name, some in (("old", fitted), ("new", fresh)):
+        for table, path in zip(some, paths, strict=True):
+            table.write(path.with_name(f"{name}-{path.name}"))
+    old, new = ([tmp_path / f"{name}-{path.name}" for path in paths] for name in ("old", "new"))
+    tuned = dcs("tune", *old, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
+    assert tuned.code == 0, tuned.err
+    scheme = next((tmp_path / "runs").glob("*/scheme.json"))
+    assert dcs("check", scheme, *new).code == 0
+    kept = fresh[1].subset(fresh[1].probs.argmax(axis=1) == 0).ids
+    for table, path in zip(fresh, new, strict=True):
+        table.subset(np.isin(table.ids, kept)).write(path)
+    outcome = dcs("check", scheme, *new, "--json")
+    answer = json.loads(outcome.out)
+    assert outcome.code == 1 and answer["drifted"] is True
+    flagged = {each["subject"]: each["drifted"] for each in answer["tables"]["old-b"]}
+    assert flagged["predicted classes"]
+    assert dcs("check", scheme, *new).code == 1
+    assert dcs("check", scheme, new[0]).code == 2

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from workflows.cli import (
+    check,
     doctor,
     failures,
     plugins,
@@ -44,6 +45,7 @@ app.command("tune", cls=_METHODS, rich_help_panel=_OWN)(tables.tune)
 app.command("pick", rich_help_panel=_OWN)(tables.pick)
 app.command("evaluate", rich_help_panel=_OWN)(tables.evaluate)
 app.command("apply", rich_help_panel=_OWN)(tables.apply)
+app.command("check", rich_help_panel=_OWN)(check.check)
 app.command("generate", cls=_ENGINES, rich_help_panel=_MODELS)(scoring.generate)
 app.command("sweep", rich_help_panel=_MODELS)(sweeps.sweep)
 app.command("submit", context_settings=_PASSED_ON, rich_help_panel=_MODELS)(sweeps.submit)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dcs import CorrectionScheme, ProbabilityTable
+    from dcs.selection.ensemble import TableEnsemble
     from workflows.config.sweep import TunerSettings
 
 __all__ = ["apply", "evaluate", "import_", "pick", "tune"]
@@ -504,7 +505,9 @@ def apply(
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     table = None
     if len(correction.inputs) > 1 or len(files) > 1:
-        table = combined_table(correction, files)
+        ensemble = inputs_from(correction, files)
+        correction = correction.for_classes(ensemble.classes, source=str(scheme))
+        table = ensemble.combined(correction)
         # What is left to do is to correct one table.
         correction = replace(correction, combination=None, inputs=())
     elif output.suffix == ".parquet" == rows.suffix and _is_table(rows):
@@ -529,14 +532,13 @@ def apply(
         console.print(f"next: dcs evaluate {output}", style="bold")
 
 
-def combined_table(scheme: CorrectionScheme, files: Sequence[Path]) -> ProbabilityTable:
-    """Return the one table that a scheme makes of several, checked to be those it is for."""
+def inputs_from(scheme: CorrectionScheme, files: Sequence[Path]) -> TableEnsemble:
+    """Return the tables that a scheme takes, checked to be those it is for."""
     from dcs.data.importers import read_tables, the_table
     from dcs.selection.ensemble import TableEnsemble
 
     tables = [(str(file), the_table(read_tables(file), None, file)) for file in files]
-    ensemble = TableEnsemble.of(scheme, tables)
-    return ensemble.combined(scheme.for_classes(ensemble.classes, source="the scheme"))
+    return TableEnsemble.of(scheme, tables)
 
 
 def _frame(table: ProbabilityTable) -> pd.DataFrame:

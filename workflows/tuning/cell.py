@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
+from dcs.evaluation.drift import summarized
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
 from dcs.messages import redact
@@ -72,18 +74,19 @@ def compute_cell(
     """
     started_ms = _now_ms()
     optimization = optimization_rows(optimization, cell)
-    first = None
+    first = reference = None
     if not isinstance(optimization, TableEnsemble):
         rows = optimization
-    elif cell.method in UNFITTED:
+    else:
         first = mean_of(optimization)
         rows = optimization.combined(first)
-    else:
-        first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
+        reference = rows.probs.argmax(axis=1).astype(np.int64)
+        if cell.method not in UNFITTED:
+            first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
     stored = None
     if storage is not None:
         stored = StoredStudy(storage, cell.key, {"cell": cell.label, "sweep": sweep})
-    fitted = _fit(cell, rows, progress, mapper, stored, known)
+    fitted = _fit(cell, rows, progress, mapper, stored, known, reference)
     scheme, judged = fitted.scheme, test
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
@@ -138,6 +141,7 @@ def _fit(
     mapper: Mapper,
     stored: StoredStudy | None,
     known: dict[Any, Any] | None,
+    reference: NDArray[np.int64] | None,
 ) -> Fitted:
     method = get_method(cell.method)
     if cell.tuner is None:
@@ -151,6 +155,7 @@ def _fit(
         mapper=mapper,
         stored=stored,
         known={} if known is None else known,
+        reference=reference,
     )
     study = cell.tuner.protocol == "study"
     return study_scheme(tuning) if study else cross_validated_scheme(tuning)
@@ -288,11 +293,14 @@ def _about(tables: Sequence[Rows]) -> dict[str, Any]:
 
 
 def _with_rows(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
-    """Note in a scheme which rows it was fitted on."""
+    """Note in a scheme which rows it was fitted on, and what they are like."""
     about: dict[str, Any] = {**scheme.provenance, "fitted_on": _about([table])}
     if isinstance(table, TableEnsemble):
-        origins = zip(table.names, table.tables, strict=True)
-        about["tables"] = {name: each.provenance.to_dict() for name, each in origins}
+        tables = dict(zip(table.names, table.tables, strict=True))
+        about["tables"] = {name: each.provenance.to_dict() for name, each in tables.items()}
+    else:
+        tables = {"": table}
+    about["reference"] = {name: summarized(each).model_dump() for name, each in tables.items()}
     return replace(scheme, provenance=about)
 
 

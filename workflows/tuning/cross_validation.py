@@ -124,6 +124,7 @@ def _fitted_front(tuning: Tuning) -> tuple[list[_Trial], FittedScheme]:
         settings=replace(standard, fixed=tuple(fixed)),
         seed=tuning.seed,
         classes=table.classes,
+        reference=tuning.reference,
         progress=lambda part: tuning.progress(share + (1.0 - share) * part),
         mapper=tuning.mapper,
     )

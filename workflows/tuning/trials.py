@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Concatenate, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.pruners import BasePruner, HyperbandPruner, SuccessiveHalvingPruner
@@ -127,6 +129,8 @@ class Tuning:
         Where the study is kept, and found again by a later run; None keeps it in memory.
     known : dict
         The same one for what differs in its preference alone, to choose from one search.
+    reference : array of int, shape [M], or None
+        Predictions that accuracy is held against; None for those of the table.
     """
 
     table: ProbabilityTable
@@ -137,6 +141,7 @@ class Tuning:
     mapper: Mapper = in_process
     stored: StoredStudy | None = None
     known: dict[Any, Any] = field(default_factory=dict)
+    reference: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

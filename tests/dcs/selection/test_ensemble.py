@@ -10,7 +10,9 @@ from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import fit_calibration, fit_stack, mean_combination
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.ensemble import TableEnsemble, combine, mean_of
+from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 
 _CLASSES = ("a", "b", "c")
@@ -87,7 +89,7 @@ def test_copies_of_a_table_are_the_table() -> None:
     (table,) = _tables(400, 0).values()
     copies = [table.probs] * 3
     np.testing.assert_allclose(mean_combination(3, 3).apply(copies), table.probs, atol=1e-3)
-    alone = fit_calibration(table.probs, table.labels, kind="balanced", ridge=1e-3)
+    alone = fit_calibration(table.probs, table.labels, kind="logistic", ridge=1e-3)
     assert alone is not None
     stack = fit_stack(copies, table.labels, ridge=1e-3)
     np.testing.assert_allclose(stack.apply(copies), alone.apply(table.probs), atol=1e-3)
@@ -149,3 +151,21 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
             scheme.apply(wrong)
     with pytest.raises(SchemeError):
         CorrectionScheme(_CLASSES, scheme.corrections, combination=combined.combination)
+
+
+def test_accuracy_is_held_against_the_tables_before_they_were_combined() -> None:
+    (table,) = _tables(260, 0).values()
+    labels = np.where(np.arange(260) < 200, table.labels, -1)
+    before = np.roll(table.labels, 1)
+    setting = Hyperparameters(calibration="batch", corrections="none")
+    found = fit_scheme(
+        table.probs,
+        labels,
+        settings=SelectionSettings(candidates=(setting,), betas=(0.3,)),
+        reference=before,
+    )
+    right = float((before[:200] == labels[:200]).mean())
+    for point in found.points:
+        assert point.change.accuracy == pytest.approx(
+            np.trace(point.confusion) / 200 - right, abs=1e-12
+        )
