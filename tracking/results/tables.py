@@ -128,14 +128,20 @@ def leaderboard_markdown(frame: pd.DataFrame) -> str:
 
 
 def leaderboard_metrics(frame: pd.DataFrame) -> dict[str, float]:
-    """Return the means of a `leaderboard` by name: ``accuracy/trec/dcs``.
+    """Return the means of a `leaderboard` by name: ``accuracy/trec/DCS``.
 
     What its rows have in common, and what they do not have, is left out of the names.
     """
-    several = [name for name in ("model", "shots", "setting") if frame[name].nunique() > 1]
-    names = [*several, "task", "method"]
+    several = [name for name in ("model", "setting", "shots") if frame[name].nunique() > 1]
+    forms: dict[str, Callable[[Any], str]] = {
+        **dict.fromkeys((*several, "task"), _text),
+        **({"shots": frames.shots_text} if "shots" in several else {}),
+        "method": frames.method_title,
+    }
     return {
-        "/".join([measure, *filter(None, (_text(row[name]) for name in names))]): value
+        "/".join(
+            [measure, *filter(None, (form(row[name]) for name, form in forms.items()))]
+        ): value
         for measure in MEASURES
         for row in frame.to_dict("records")
         if not is_missing(value := row[f"{measure}_mean"])

@@ -80,6 +80,7 @@ def _request(client: MlflowClient, experiment: Experiment, run: RunContent) -> N
 def _insert(client: MlflowClient, experiment: Experiment, runs: Sequence[RunContent]) -> None:
     from mlflow.store.tracking.dbmodels import models
     from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
+    from mlflow.utils.uri import append_to_uri_path
     from sqlalchemy import insert
 
     rows: dict[Any, list[dict[str, Any]]] = {
@@ -92,7 +93,6 @@ def _insert(client: MlflowClient, experiment: Experiment, runs: Sequence[RunCont
             models.SqlLatestMetric,
         )
     }
-    place = str(experiment.artifact_location).rstrip("/")
     for run in runs:
         run_id = run.run_id or uuid.uuid4().hex
         if run.run_id is None:
@@ -109,7 +109,9 @@ def _insert(client: MlflowClient, experiment: Experiment, runs: Sequence[RunCont
                     "end_time": run.end,
                     "source_version": "",
                     "lifecycle_stage": experiment.lifecycle_stage,
-                    "artifact_uri": f"{place}/{run_id}/artifacts",
+                    "artifact_uri": append_to_uri_path(  # type: ignore[no-untyped-call]
+                        experiment.artifact_location, run_id, "artifacts"
+                    ),
                     "experiment_id": int(experiment.experiment_id),
                 }
             )

@@ -52,7 +52,7 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     frame = tables.leaderboard(records)
     assert list(frame.columns) == list(tables.LEADERBOARD_COLUMNS)
     metrics = tables.leaderboard_metrics(frame)
-    assert metrics["accuracy/a/dcs"] == 0.6 and len(metrics) == 2 * len(frame)
+    assert metrics["accuracy/a/DCS"] == 0.6 and len(metrics) == 2 * len(frame)
     assert list(zip(frame["task"], frame["method"], frame["seeds"], strict=True)) == [
         ("a", "icl", 2),
         ("a", "dcs", 1),
