@@ -66,8 +66,10 @@ def compare_results(recorded: CellRecord, now: CellRecord) -> list[Compared]:
 
     Metrics and columns that the version of `recorded` did not know yet are left out.
     """
-    again = _results(now)
-    return [Compared(name, value, again.get(name)) for name, value in _results(recorded).items()]
+    then, again = _results(recorded), _results(now)
+    for old, new in zip(then["trials"], again["trials"], strict=False):
+        new["metrics"] = {k: v for k, v in new["metrics"].items() if k in old["metrics"]}
+    return [Compared(name, value, again.get(name)) for name, value in then.items()]
 
 
 def _results(record: CellRecord) -> dict[str, Any]:
