@@ -338,19 +338,19 @@ def test_sync_needs_a_sweep_and_its_password(
 
 DRIVER = """
 import os, signal, sys
-from mlflow import MlflowClient
 from tracking import Recorder
+from tracking.store import runs
 from tests.tracking.cells import make_cell
 
 end = sys.argv[2]
 if end == "kill":
-    real, ended = MlflowClient.set_terminated, []
-    def set_terminated(self, *args, **options):
-        real(self, *args, **options)
-        ended.append(args)
-        if len(ended) == 4:
+    real, written = runs.write_runs, []
+    def write_runs(*args):
+        real(*args)
+        written.append(args)
+        if len(written) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-    MlflowClient.set_terminated = set_terminated
+    runs.write_runs = write_runs
 recorder = Recorder(output=sys.argv[1], experiment="demo", sweep_key="s1", figures="none")
 if end == "term":
     def stop(number, frame):
