@@ -70,7 +70,7 @@ class VLLMScorer(TokenEngine):
         check_choice("label_rule", label_rule, get_args(LabelRule))
         whole_number(tensor_parallel, "tensor_parallel", least=1)
         reference = resolve_model(model)
-        self._vllm = require("vllm", "'dcs-debias[vllm]'")
+        self._vllm = require("vllm", "'dcs-debias[vllm]', or take the engine transformers")
         torch = importlib.import_module("torch")
         # Asked of vLLM and not of torch, which would open the GPU in this process too early.
         has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
