@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
@@ -18,7 +19,8 @@ from workflows.cli.console import console, new_table
 from workflows.cli.runs import RunName, find_cell, find_record, link_to
 
 if TYPE_CHECKING:
-    from tracking.records import StoredCell
+    from dcs.data.table import ProbabilityTable
+    from tracking.records import CellRecord, StoredCell
 
 __all__ = ["compare", "register_model", "report", "table", "ui"]
 
@@ -97,7 +99,7 @@ def report(
 def table(
     experiment: Experiment,
     which: Annotated[
-        Literal["main", "ablation", "schemes", "classes", "timing", "methods"],
+        Literal["main", "ablation", "schemes", "classes", "timing", "methods", "transfer"],
         typer.Argument(help="Which table."),
     ] = "main",
     form: Annotated[
@@ -112,12 +114,20 @@ def table(
 ) -> None:
     """Print a table of a sweep as the paper has it, the published figures below the measured.
 
+    transfer judges schemes on the tables of other prompts, demonstrations and models; it reads
+    these from the folder of the results.
+
     Example: `dcs table quickstart ablation --format latex`
     """
     from tracking.results.tables import TABLES
+    from tracking.results.transfer import transfer_tables
 
     _, cells = _recorded(experiment, runs, tracking_uri)
-    made = [each for each in TABLES[which]([cell.record for cell in cells]) if each.rows]
+    records = [cell.record for cell in cells]
+    if which == "transfer":
+        made = transfer_tables(records, _test_rows(records, runs))
+    else:
+        made = [each for each in TABLES[which](records) if each.rows]
     if not made:
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells for the table {which!r}"
@@ -127,6 +137,20 @@ def table(
     lines = "\n".join(texts).rstrip("\n").split("\n")
     # A file gets names as they are; a terminal would turn text around, or move its cursor.
     typer.echo("\n".join(map(escaped, lines) if sys.stdout.isatty() else lines))
+
+
+def _test_rows(records: Sequence[CellRecord], runs: Path) -> dict[str, ProbabilityTable]:
+    """Return the stored test rows of cells of one table, by the key of the cell."""
+    from dcs.data.table import ProbabilityTable
+    from workflows.reproduce import stored_tables
+
+    known: dict[str, Any] = {}
+    for record in records:
+        digest = record.identity["test_digest"]
+        if record.finished and digest not in known:
+            known[digest] = (stored_tables(record, runs) or {}).get("test")
+    found = {record.key: known.get(record.identity["test_digest"]) for record in records}
+    return {key: test for key, test in found.items() if isinstance(test, ProbabilityTable)}
 
 
 def _recorded(
