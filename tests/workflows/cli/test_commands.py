@@ -61,7 +61,7 @@ def tuned(table, new_output) -> tuple[Outcome, Path]:
 def test_help_of_every_command_teaches(name, dcs):
     answer = dcs(*name.split(), "--help")
     assert answer.code == 0
-    assert "Usage" in answer.out
+    assert "Usage" in answer.out and "Example: dcs" in answer.out
     # An empty default is none.
     assert "default: ()" not in answer.out and "default: ]" not in answer.out
     # Old versions of Typer keep no help of arguments with the Click of today.
