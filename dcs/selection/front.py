@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict
+from numpy.typing import ArrayLike
+from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.errors import SchemeError
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
@@ -21,7 +21,7 @@ from dcs.plots import new_figure
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.preference import Figures, Preference, choose, pareto_front
-from dcs.selection.settings import Interpolated, Prepared, Setting, between, setting_from_dict
+from dcs.selection.settings import Interpolated, Prepared, Setting, between
 from dcs.validation import validated
 
 if TYPE_CHECKING:
@@ -121,15 +121,11 @@ class FrontPoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form a stored front holds."""
-        return {
-            "accuracy": self.accuracy,
-            "cobias": self.cobias,
+        values = {name: getattr(self, name) for name in _Point.model_fields}
+        return values | {
             "confusion": [list(row) for row in self.confusion],
-            "beta": self.beta,
-            "noise": self.noise,
             "change": asdict(self.change),
-            "doubt": self.doubt,
-            "setting": None if self.setting is None else asdict(self.setting),
+            "setting": self.setting and asdict(self.setting),
             "scheme": self.scheme.to_dict(),
         }
 
@@ -279,14 +275,11 @@ class FittedScheme:
             When they are not those of a front; names `source` and the key.
         """
         file = validated(_File, data, source=source, error=SchemeError)
-        if len(file.points) < 2:
-            raise SchemeError(f"{source}: {len(file.points)} points; a front has at least two")
         try:
             points = [point.read(source) for point in file.points]
-            preference = Preference(**file.preference)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise SchemeError(f"{source}: {error}") from error
-        return cls.picked(points, preference, keep_uncorrected=file.keep_uncorrected)
+        return cls.picked(points, file.preference, keep_uncorrected=file.keep_uncorrected)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the front with all its schemes to a JSON file, all or nothing.
@@ -342,12 +335,12 @@ def _chosen(
 ) -> FrontPoint:
     corrected, plain = points[:-1], points[-1]
     rates = preference.rates
-    # A limit, or fairness alone, is meant for many rows, not for the noise of small folds.
-    lasting = preference.limited or preference.rule == "no-harm"
 
     def pick(among: Sequence[FrontPoint]) -> FrontPoint:
+        # A limit is meant for many rows; the noise of small folds would use up most of it.
         figures = [
-            replace(p.figures, cobias=p.lasting_cobias) if lasting else p.figures for p in among
+            replace(p.figures, cobias=p.lasting_cobias) if preference.limited else p.figures
+            for p in among
         ]
         return among[choose(figures, preference)]
 
@@ -377,49 +370,36 @@ def _chosen(
     return best if enough and not harms else plain
 
 
-class _Values(BaseModel):
-    """Part of a stored front: nothing but what is named here, and of that type."""
+class _Point(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _Change(_Values):
-    accuracy: float
-    accuracy_p: float
-    accuracy_error: float
-    cobias_error: float
-    score_error: float
-
-
-class _Point(_Values):
     accuracy: float
     cobias: float
-    confusion: list[list[int]]
+    confusion: tuple[tuple[int, ...], ...]
     beta: float
     noise: float
-    change: _Change
+    change: Change
     doubt: float
-    setting: dict[str, Any] | None
+    setting: Setting | None
     scheme: dict[str, Any]
 
     def read(self, source: str) -> FrontPoint:
-        counts: NDArray[np.int64] = np.array(self.confusion, dtype=np.int64)
-        estimate = ClassificationMetrics.from_confusion(counts)
+        values = dict(self)
+        judged = ClassificationMetrics.from_confusion(np.array(self.confusion))
         return FrontPoint(
-            setting=setting_from_dict(self.setting),
-            estimate=replace(estimate, accuracy=self.accuracy, cobias=self.cobias),
-            confusion=tuple(map(tuple, self.confusion)),
-            scheme=CorrectionScheme.from_dict(self.scheme, source=source),
-            beta=self.beta,
-            noise=self.noise,
-            change=Change(**dict(self.change)),
-            doubt=self.doubt,
+            estimate=replace(judged, accuracy=values.pop("accuracy"), cobias=values.pop("cobias")),
+            scheme=CorrectionScheme.from_dict(values.pop("scheme"), source=source),
+            **values,
         )
 
 
-class _File(_Values):
+class _File(BaseModel):
+    """A stored front: nothing but what is named here."""
+
+    model_config = ConfigDict(extra="forbid")
+
     format: Literal["dcs-front"]
     version: Literal[1]
-    preference: dict[str, Any]
+    preference: Preference
     keep_uncorrected: bool
-    points: list[_Point]
+    points: list[_Point] = Field(min_length=2)

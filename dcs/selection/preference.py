@@ -50,8 +50,9 @@ class Preference:
     prefer : str
         ``"no-harm"``: the lowest COBias among points whose accuracy is not below that of the
         uncorrected probabilities beyond noise, that is, by no more than one standard error of the
-        paired difference and no more than 0.5 points; the highest accuracy where there is no such
-        point. ``"balance"``: the highest accuracy minus COBias. ``"knee"``: the point farthest
+        paired difference and no more than 0.5 points, as long as a point of COBias costs no more
+        than a point of accuracy there; the highest accuracy where there is no such point.
+        ``"balance"``: the highest accuracy minus COBias. ``"knee"``: the point farthest
         from the straight line between the most accurate and the fairest. ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"``: the highest of these.
     exchange_rate : float, optional
@@ -100,7 +101,7 @@ class Preference:
     def rates(self) -> tuple[float, float] | None:
         """What accuracy counts for and COBias against; None where something else is preferred."""
         return {
-            "no-harm": (0.0, 1.0),
+            "no-harm": (1.0, 1.0),
             "balance": (1.0, 1.0),
             "knee": (1.0, 1.0),
             "accuracy": (1.0, 0.0),
@@ -246,8 +247,8 @@ def _picked(pool: list[Figures], preference: Preference) -> Figures:
         # Of equals the one on the front comes first.
         return max((*front, *pool), key=lambda p: getattr(p, preference.prefer.replace("-", "_")))
     if preference.rule == "no-harm":
-        harmless = [p for p in pool if p.harmless]
-        return pareto_front(harmless)[-1] if harmless else front[0]
+        # Were fairness all, its noise would decide between points far apart in accuracy.
+        front = pareto_front([p for p in pool if p.harmless]) or front[:1]
     if preference.rule == "knee" and len(front) > 2:
         return _knee(front)
     return max(front, key=lambda p: rates[0] * p.accuracy - rates[1] * p.cobias)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +33,6 @@ __all__ = [
     "Setting",
     "WeightSpacing",
     "between",
-    "setting_from_dict",
 ]
 
 
@@ -252,17 +251,7 @@ class Interpolated:
         return max(end.follows(n_rows) for end in (self.first, self.second) if end is not None)
 
 
-Setting: TypeAlias = "Hyperparameters | Interpolated"
-
-
-def setting_from_dict(values: Mapping[str, Any] | None) -> Setting | None:
-    """Return the setting of what :func:`dataclasses.asdict` makes of one."""
-    if values is None:
-        return None
-    if "share" in values:
-        ends = {name: setting_from_dict(values[name]) for name in ("first", "second")}
-        return Interpolated(**{**values, **ends})
-    return Hyperparameters(**{**values, "schedule": Schedule(**values["schedule"])})
+Setting: TypeAlias = Hyperparameters | Interpolated
 
 
 def between(

@@ -23,7 +23,8 @@ from tests.dcs.biased import biased_table
 
 #: What scikit-learn's checks feed to a classifier is not class probabilities: random numbers with
 #: more or fewer columns than classes. On these the estimator rightly raises; the same checks run
-#: with a wrapped classifier, where any input is allowed.
+#: with a wrapped classifier, where any input is allowed. Nor do "probabilities" that are highest
+#: for the wrong class say what does no harm: there the check that training helps runs by balance.
 NOT_PROBABILITIES = "the input has not one column per class"
 
 
@@ -47,7 +48,7 @@ def test_passes_the_estimator_checks_around_a_classifier(item: Any, check: Any) 
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("item", "check"), _checks(_quick()))
+@pytest.mark.parametrize(("item", "check"), _checks(_quick(prefer="balance")))
 def test_passes_the_estimator_checks_on_probabilities(item: Any, check: Any) -> None:
     try:
         check(item)
@@ -95,6 +96,22 @@ def test_pipeline_grid_search_and_cross_val_score() -> None:
     assert (scores > 0.4).all()
 
 
+def test_threads_change_nothing_and_less_effort_less_search(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    probs, labels = _table()
+    plain = _quick().fit(probs, labels)
+    assert capsys.readouterr().out == ""
+    threaded = _quick(n_jobs=2, verbose=1).fit(probs, labels)
+    assert threaded.result_ == plain.result_
+    assert "100%" in capsys.readouterr().out
+    full, fast = (
+        {p.beta for p in _quick(beta=None, effort=effort).fit(probs, labels).result_.points}
+        for effort in ("full", "fast")
+    )
+    assert len(fast) < len(full)
+
+
 def test_wraps_any_classifier() -> None:
     x, y = make_classification(
         400, 6, n_informative=4, n_classes=3, weights=[0.8, 0.1, 0.1], flip_y=0.15, random_state=0
@@ -139,6 +156,7 @@ def test_bad_probabilities_are_named(row: list[float], message: str) -> None:
         ("calibration", "magic"),
         ("max_cobias", 500.0),
         ("beta", -1.0),
+        ("effort", "little"),
         ("folds", 1),
     ],
 )

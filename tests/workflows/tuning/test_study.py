@@ -285,10 +285,10 @@ def test_a_cell_is_tuned_alike_in_process_fanned_out_and_found_again(cluster, st
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
     assert math.isfinite(alone.best.value)
-    spread = tune(dataclasses.replace(tuning, mapper=ray_mapper(width=3)))
+    spread = tune(dataclasses.replace(tuning, mapper=ray_mapper(width=3), known={}))
     assert _result(spread) == _result(alone)
     for _ in range(2):
-        kept = tune(dataclasses.replace(tuning, stored=stored))
+        kept = tune(dataclasses.replace(tuning, stored=stored, known={}))
         assert _result(kept) == _result(alone)
     assert len(_written(stored).directions) == (1 if protocol == "study" else 2)
 
