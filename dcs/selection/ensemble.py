@@ -63,6 +63,9 @@ class TableEnsemble:
     def matched(cls, tables: Mapping[str, ProbabilityTable]) -> TableEnsemble:
         """Bring tables into the order of rows and classes of the first.
 
+        Rows that are not in all tables are left out: what one prompt shows as a demonstration is
+        a row of others.
+
         Parameters
         ----------
         tables : mapping of str to ProbabilityTable
@@ -71,10 +74,18 @@ class TableEnsemble:
         Raises
         ------
         TableError
-            A table has other rows or classes, or another label for a row; names both tables and
-            the row.
+            Less than half of the rows of a table are in all others, it has other classes, or
+            another label for a row; names the table and the row.
         """
         (first, base), *others = tables.items()
+        everywhere = set(base.ids).intersection(*(table.ids for table in tables.values()))
+        for name, table in tables.items():
+            if 2 * len(everywhere) < table.n_rows:
+                raise TableError(
+                    f"{name}: of its {table.n_rows} rows {len(everywhere)} have an id that is in "
+                    f"{listing([*tables])} alike; give tables of the same rows, with the same ids"
+                )
+        base = base.subset([i for i, row in enumerate(base.ids) if row in everywhere])
         found = [base]
         for name, table in others:
             if set(table.classes) != set(base.classes):
@@ -82,15 +93,8 @@ class TableEnsemble:
                     f"{name}: classes are {listing(table.classes)}; those of {first} are "
                     f"{listing(base.classes)}, and tables of the same rows have the same"
                 )
-            place = {row: index for index, row in enumerate(table.ids)}
-            missing = [row for row in base.ids if row not in place]
-            if missing or table.n_rows != base.n_rows:
-                lacks = f"has no row with the id {show(missing[0], 40)}" if missing else "has more"
-                raise TableError(
-                    f"{name}: {table.n_rows} rows; {first} has {base.n_rows}, and {name} {lacks}: "
-                    "give tables of the same rows, with the same ids"
-                )
             # Rows and classes as those of the first.
+            place = {row: index for index, row in enumerate(table.ids)}
             table = table.subset([place[row] for row in base.ids])
             table = table.with_classes(base.classes)
             known, labels = table.labelled, table.labels
@@ -141,9 +145,15 @@ class TableEnsemble:
                         f"{source}: {key} is {show(now[key])}, that of the table {name!r} the "
                         f"scheme was fitted on is {show(value)}; {order}"
                     )
-        return cls.matched(
-            dict(zip(scheme.inputs or ("table",), (t for _, t in tables), strict=True))
-        )
+        names = scheme.inputs or ("table",)
+        found = cls.matched(dict(zip(names, (table for _, table in tables), strict=True)))
+        for source, table in tables:
+            if missing := sorted(set(table.ids) - set(found.tables[0].ids)):
+                raise TableError(
+                    f"{source}: the row with the id {show(missing[0], 40)} is not in all tables; "
+                    "give tables of the same rows"
+                )
+        return found
 
     @property
     def labels(self) -> NDArray[np.int64]:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
 from tests.workflows.conftest import UNDRAWN, biased_table
 from tracking import Recorder
+from tracking.store.queries import find_cell
 from workflows.cluster.sweep import run_here
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Ensemble, plan_sweep
@@ -152,7 +154,12 @@ def test_new_rows_are_checked_against_those_fitted_on(tmp_path, dcs):
     tuned = dcs("tune", *old, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
     assert tuned.code == 0, tuned.err
     scheme = next((tmp_path / "runs").glob("*/scheme.json"))
-    assert dcs("check", scheme, *new).code == 0
+    record = next((tmp_path / "runs" / "cells").glob("*.json")).stem
+    logged = ("--run", record, "--runs", tmp_path / "runs")
+    assert dcs("check", scheme, *new, *logged).code == 0
+    uri = f"sqlite:///{tmp_path}/runs/mlflow.db"
+    run = MlflowClient(uri).get_run(find_cell(uri, record).run_id)
+    assert 0.0 <= run.data.metrics["drift/old-a/confidence"] < 0.2
     kept = fresh[1].subset(fresh[1].probs.argmax(axis=1) == 0).ids
     for table, path in zip(fresh, new, strict=True):
         table.subset(np.isin(table.ids, kept)).write(path)

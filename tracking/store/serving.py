@@ -197,6 +197,25 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
     return str(made.version)
 
 
+def log_drift(tracking_uri: str, run_id: str, distances: Mapping[str, float]) -> None:
+    """Note how far new rows are from those that the scheme of a run was fitted on.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store.
+    run_id : str
+        The run, which the served model names too.
+    distances : mapping of str to float
+        Shares of the rows by what was compared. Each becomes a metric ``drift/...``, whose
+        history shows one check after another.
+    """
+    client, names = open_store(tracking_uri), schema.safe_names(distances)
+    with quietly():
+        for name, distance in distances.items():
+            client.log_metric(run_id, f"drift/{names[name]}", distance)
+
+
 def _signature(taken: Sequence[str], given: Sequence[str]) -> ModelSignature:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema

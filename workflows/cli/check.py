@@ -12,7 +12,9 @@ import typer
 
 import dcs
 from dcs.errors import SchemeError
+from workflows.cli import options
 from workflows.cli.console import console, new_table
+from workflows.cli.runs import find_cell
 from workflows.cli.tables import inputs_from
 
 if TYPE_CHECKING:
@@ -32,6 +34,17 @@ def check(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all comparisons as JSON instead.")
     ] = False,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Also keep them as metrics drift/... of this run, such as that of a served "
+            "model; named as `dcs register` takes it.",
+        ),
+    ] = None,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Say whether new rows have drifted from those that a scheme was fitted on.
 
@@ -42,6 +55,7 @@ def check(
     """
     from dcs.evaluation.drift import compare_rows
     from dcs.evaluation.formatting import chance
+    from tracking.store.serving import log_drift
 
     fitted = dcs.CorrectionScheme.load(scheme)
     references = fitted.provenance.get("reference")
@@ -54,6 +68,14 @@ def check(
     for name, table in zip(rows.names, rows.tables, strict=True):
         reference = references.get(name if fitted.inputs else "", {})
         found[name] = compare_rows(reference, table.with_classes(fitted.classes))
+    if run is not None:
+        distances = {
+            f"{name}/{each.subject}".lstrip("/"): each.distance
+            for name, some in found.items()
+            for each in some
+        }
+        uri = options.recorded_store(runs, tracking_uri)
+        log_drift(uri, find_cell(run, runs, tracking_uri).run_id, distances)
     drifted = [each for some in found.values() for each in some if each.drifted]
     if as_json:
         plain = {

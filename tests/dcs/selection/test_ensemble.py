@@ -51,6 +51,13 @@ def test_rows_and_classes_in_any_order_are_matched() -> None:
     found = TableEnsemble.matched({"x": first, "y": shuffled})
     assert found.digest == TableEnsemble.matched({"x": first, "y": second}).digest
     assert np.array_equal(found.probs, [first.probs, second.probs])
+    # What is not in all tables is left out, but not when a scheme is applied.
+    part = shuffled.subset([row != "7" for row in shuffled.ids])
+    smaller = TableEnsemble.matched({"x": first, "y": part})
+    assert smaller.tables[0].ids == tuple(row for row in first.ids if row != "7")
+    assert smaller.tables[1].ids == smaller.tables[0].ids
+    with pytest.raises(TableError):
+        TableEnsemble.of(mean_of(found), [("x", first), ("y", part)])
 
 
 def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
@@ -73,9 +80,9 @@ def _relabelled(table: ProbabilityTable) -> ProbabilityTable:
     "change",
     [
         _relabelled,
-        lambda t: t.subset(range(59)),
+        lambda t: t.subset(range(29)),
         lambda t: ProbabilityTable.from_arrays(t.probs, t.labels, classes=("a", "b", "d")),
-        lambda t: ProbabilityTable.from_arrays(t.probs, t.labels, ids=range(1, 61)),
+        lambda t: ProbabilityTable.from_arrays(t.probs, t.labels, ids=range(60, 120)),
     ],
     ids=["label", "rows", "classes", "ids"],
 )
