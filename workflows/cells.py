@@ -226,6 +226,9 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     idle: list[str] = []
     if not method.uses_memberships:
         idle.append("memberships")
+    if method.name != "dcs" or tuner.protocol == "study":
+        # Only calibrations learn from rows without labels.
+        idle.append("keep_unlabelled")
     if not method.uses_weight_scale:
         idle.append("weight_scale")
     if tuner.protocol == "study":
@@ -260,6 +263,8 @@ def variants_of(config: SweepConfig) -> list[Variant]:
         for settings, size in config.variants:
             if name in UNFITTED or (size is not None and size >= (config.limit or math.inf)):
                 size = None
+            if size is None:
+                settings = settings.model_copy(update={"keep_unlabelled": False})
             tuner = effective_settings(method, settings)
             variants[Variant(method=name, tuner=tuner, optimization_size=size)] = None
     return list(variants)

@@ -170,6 +170,28 @@ def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
     assert optimization_rows(parts["optimization"], whole) is parts["optimization"]
 
 
+def test_rows_beyond_a_size_may_stay_without_their_labels(tmp_path):
+    table = write(tmp_path / "my.parquet")
+    sweep = config(
+        str(tmp_path / "my.parquet"),
+        methods=["icl", "batch", "dnip", "dcs"],
+        optimization_sizes=[20, "full"],
+        axes={"keep_unlabelled": [False, True]},
+    )
+    (given,) = given_tables(sweep)
+    cells = cells_of(given, variants_of(sweep), given.digests)
+    kept = [cell for cell in cells if cell.tuner and cell.tuner.keep_unlabelled]
+    assert [(cell.method, cell.optimization_size) for cell in kept] == [("dcs", 20)]
+    assert [cell.method for cell in cells] == ["icl", *(["batch"] * 2), *(["dnip"] * 2)] + [
+        "dcs"
+    ] * 3
+    (alone,) = (c for c in cells if c.method == "dcs" and c.optimization_size and c not in kept)
+    few, all_rows = (optimization_rows(table, cell) for cell in (alone, *kept))
+    assert (few.n_rows, all_rows.n_rows, int(all_rows.labelled.sum())) == (20, 120, 20)
+    assert set(few.ids) == set(all_rows.only_labelled().ids)
+    np.testing.assert_array_equal(all_rows.probs, table.probs)
+
+
 def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     table = _without(biased_table(120), 0)
     table.write(tmp_path / "none.parquet")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, InvalidInputError
 from dcs.evaluation.formatting import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
@@ -40,6 +42,7 @@ __all__ = [
     "has_chosen",
     "importances_frame",
     "is_missing",
+    "learning_curve_frame",
     "main_finished",
     "method_title",
     "name_of",
@@ -441,9 +444,69 @@ def has_chosen(record: CellRecord) -> bool:
     return record.scheme is not None and record.identity.get("method") != "icl"
 
 
+def learning_curve_frame(records: Iterable[CellRecord], *, method: str = "dcs") -> pd.DataFrame:
+    """Return the figures of a method by labelled rows, the mean over tables and seeds.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells, of any methods.
+    method : str
+        Which to take.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``labelled``, ``rows_used`` (``labelled rows alone`` or ``with unlabelled rows``),
+        ``accuracy``, ``cobias``, and these with ``uncorrected_``. All labelled rows are the end
+        of both curves. Of cells that differ in other settings, those of the most usual.
+
+    Raises
+    ------
+    InvalidInputError
+        The cells have all as many labelled rows.
+    """
+    import pandas as pd
+
+    own = [r for r in records if r.identity.get("method") == method and r.metrics]
+    usual = Counter(map(_but_labels, own)).most_common(1)
+    rows = []
+    for record in own:
+        labelled = optimization_rows(record)
+        if labelled is None or _but_labels(record) != usual[0][0]:
+            continue
+        figures = {
+            f"{prefix}{measure}": record.metrics[f"{source}test/{measure}"]
+            for measure in ("accuracy", "cobias")
+            for prefix, source in (("", ""), ("uncorrected_", "uncorrected/"))
+        }
+        kept = (record.identity.get("tuner") or {}).get("keep_unlabelled", False)
+        whole = record.identity.get("optimization_size") is None
+        for used in (False, True) if whole else (kept,):
+            name = "with unlabelled rows" if used else "labelled rows alone"
+            rows.append({"labelled": labelled, "rows_used": name, **figures})
+    frame = pd.DataFrame(rows, columns=["labelled", "rows_used", *_CURVE])
+    if frame["labelled"].nunique() < 2:
+        raise InvalidInputError("no cells differ in the number of labelled rows")
+    # Where nothing was tried with unlabelled rows, or without, the end alone is no curve.
+    sizes = frame.groupby("rows_used")["labelled"].transform("nunique")
+    frame = frame[sizes > 1]
+    return frame.groupby(["rows_used", "labelled"], as_index=False).mean()
+
+
+def _but_labels(record: CellRecord) -> str:
+    tuner = dict(record.identity.get("tuner") or {}, keep_unlabelled=None)
+    return json.dumps([tuner, record.identity.get("objective")], sort_keys=True)
+
+
+#: Figures of a learning curve.
+_CURVE: Final = ("accuracy", "cobias", "uncorrected_accuracy", "uncorrected_cobias")
+
+
 def optimization_rows(record: CellRecord) -> int | None:
-    """Return the number of rows that the cell was tuned on."""
-    rows = record.provenance.get("tables", {}).get("optimization", {}).get("rows")
+    """Return the number of labelled rows that the cell was tuned on."""
+    told = record.provenance.get("tables", {}).get("optimization", {})
+    rows = told.get("labelled", told.get("rows"))
     known = (rows, record.identity.get("optimization_size"))
     return min((number for number in known if isinstance(number, int)), default=None)
 

@@ -265,6 +265,9 @@ def _settings(record: CellRecord) -> dict[str, Any]:
     }
     if found.get(OPTIMIZATION_SIZE) == "full":
         found[OPTIMIZATION_SIZE] = None
+    if record.identity.get("tuner"):
+        # Left out of what names a cell where it is not used.
+        found.setdefault("keep_unlabelled", False)
     label = objective_label(record)
     return found if label is None else found | {OBJECTIVE: label}
 

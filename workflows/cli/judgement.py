@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, get_args
 
 import numpy as np
@@ -14,6 +15,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.evaluation.formatting import percent, sentence_of_chance
 from dcs.evaluation.metrics import FIGURES, confusion_matrix
 from dcs.evaluation.uncertainty import Interval, bootstrap_intervals, compare_predictions
+from dcs.io import atomic_write_bytes
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint
@@ -27,6 +29,7 @@ __all__ = [
     "cost_of",
     "judged_tables",
     "show_front",
+    "show_learning_curve",
     "warn_of_fitted_rows",
 ]
 
@@ -192,6 +195,24 @@ def _advice(fitted: FittedScheme) -> str:
         "nothing is changed: no point is preferred beyond noise; the next changes accuracy by "
         f"{100 * accuracy:+.1f} and COBias by {100 * bias:+.1f} points"
     )
+
+
+def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) -> None:
+    """Print what a method reaches with more and more labelled rows, and write the figure."""
+    from tracking.results.figures.style import figure_bytes
+    from tracking.results.figures.sweeps import learning_curve_figure
+    from tracking.results.frames import learning_curve_frame
+
+    frame = learning_curve_frame(records, method=method)
+    console.print("% of the same held-out rows by labelled rows", style="bold")
+    shown = new_table("labelled rows ", "rows ", "accuracy ↑", "COBias ↓")
+    for row in frame.sort_values(["labelled", "rows_used"]).to_dict("records"):
+        figures = (percent(row[measure]) for measure in _TESTED)
+        shown.add_row(f"{row['labelled']:,}", row["rows_used"], *figures)
+    console.print(shown, soft_wrap=False)
+    figure = learning_curve_figure(records, method=method)
+    atomic_write_bytes(path, figure_bytes(figure, "svg"))
+    console.print(f"learning curve written to {path}")
 
 
 def cost_of(record: CellRecord) -> str:

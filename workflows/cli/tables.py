@@ -37,6 +37,8 @@ HELD_OUT = 0.3
 FRONT = "front.json"
 #: The file of the same setting fitted on all labelled rows.
 REFITTED = "refitted.json"
+#: Labelled rows of a learning curve.
+_CURVE_SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 #: Most classes that an exhaustive search can cope with.
 MOST_CERTIFIED = 4
 
@@ -221,6 +223,14 @@ def tune(
             f"{REFITTED}, to be used from then on.",
         ),
     ] = False,
+    learning_curve: Annotated[
+        bool,
+        typer.Option(
+            "--learning-curve",
+            help="Fit to 10, 30, 100, ... labelled rows too, by themselves and with all others "
+            "unlabelled: how many labels are needed.",
+        ),
+    ] = False,
     certify: Annotated[
         bool,
         typer.Option(
@@ -246,7 +256,13 @@ def tune(
     from dcs.data.table import ProbabilityTable
     from dcs.io import content_key
     from dcs.selection.ensemble import TableEnsemble, inputs_of
-    from workflows.cli.judgement import UNCORRECTED, cost_of, judged_tables, show_front
+    from workflows.cli.judgement import (
+        UNCORRECTED,
+        cost_of,
+        judged_tables,
+        show_front,
+        show_learning_curve,
+    )
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import SweepConfig, TuneConfig, configured
     from workflows.plan import plan_sweep
@@ -289,6 +305,10 @@ def tune(
     plan = plan_sweep(sweep, output, retry_failed=True)
     ((key, cells),) = plan.cells.items()
     rows, held_out = plan.read(key).values()
+    if learning_curve:
+        sweep = sweep.model_copy(update=_curve(int(rows.labelled.sum())))
+        plan = plan_sweep(sweep, output, retry_failed=True)
+        cells = plan.cells[key]
     if certify and rows.n_classes > MOST_CERTIFIED:
         raise ConfigError(
             f"--certify: {name} has {rows.n_classes} classes, and exhaustive search takes "
@@ -315,7 +335,11 @@ def tune(
         with console.status("recording in MLflow"):
             report = recorder.finish()
 
-    found = {record.identity["method"]: record for record in records}
+    found = {
+        record.identity["method"]: record
+        for record in records
+        if record.identity["optimization_size"] is None
+    }
     schemes = {
         UNCORRECTED if name == "icl" else name: dcs.CorrectionScheme.from_dict(record.scheme)
         for name, record in found.items()
@@ -352,6 +376,8 @@ def tune(
             "labels; label some hundred rows and tune again.",
             style="yellow",
         )
+    if learning_curve:
+        show_learning_curve(records, method, path.with_name("learning_curve.svg"))
     if front is not None:
         show_front(front)
     elif held_out.labelled.any() and (price := cost_of(record)):
@@ -440,6 +466,17 @@ def named_paths(paths: Sequence[Path]) -> dict[str, Path]:
         if paths.count(path) > 1:
             raise ConfigError(f"{path}: given twice; each table once")
     return dict(zip(names, paths, strict=True))
+
+
+def _curve(labelled: int) -> dict[str, Any]:
+    """Return what a sweep over numbers of labelled rows has besides."""
+    sizes = [size for size in _CURVE_SIZES if size < labelled]
+    if not sizes:
+        raise ConfigError(
+            f"--learning-curve: {labelled} labelled rows to fit on; more than {_CURVE_SIZES[0]} "
+            "are needed"
+        )
+    return {"optimization_sizes": (*sizes, "full"), "axes": {"keep_unlabelled": (False, True)}}
 
 
 def _fitting(option: str, given: Sequence[Path], tables: Sequence[Path]) -> None:

@@ -149,8 +149,8 @@ class Bounds(Strict):
         return values
 
 
-def _unused(value: str | None) -> bool:
-    return value in (None, "none")
+def _unused(value: str | bool | None) -> bool:
+    return value in (None, "none", False)
 
 
 class TunerSettings(Strict):
@@ -201,6 +201,9 @@ class TunerSettings(Strict):
     pruner : "successive-halving", "hyperband" or "none"
         Optuna's pruner of that name ends a trial whose scheme is behind those of earlier trials
         at the same share of the budget of its annealing.
+    keep_unlabelled : bool
+        Whether optimization rows beyond a number under `optimization_sizes` stay, without their
+        labels, beside those that the table has without.
     prefer, exchange_rate, max_accuracy_loss, max_cobias : str, float or None
         What is chosen among all that was tried; see :class:`dcs.Preference`. ``accuracy``, with
         ties by lowest COBias, is the rule of the published code.
@@ -228,6 +231,7 @@ class TunerSettings(Strict):
     pruner: Literal["none", "successive-halving", "hyperband"] = Field(
         default="none", exclude_if=_unused
     )
+    keep_unlabelled: bool = Field(default=False, exclude_if=_unused)
     prefer: Prefer = "no-harm"
     exchange_rate: float | None = Field(default=None, ge=0.0)
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)

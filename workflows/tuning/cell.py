@@ -124,14 +124,20 @@ def compute_cell(
 def optimization_rows(table: Rows, cell: Cell) -> Rows:
     """Return the rows of the optimization table that a cell uses.
 
-    All, or a seeded choice of labelled rows.
+    All, or a seeded choice of labelled rows, the others without their labels where they stay.
     """
     size, labelled = cell.optimization_size, np.flatnonzero(table.labelled)
     if size is None or size >= labelled.size:
         return table
     seed = derive_seed(cell.seed, "optimization size")
     chosen = labelled[stratified_choice(table.labels[labelled], size, seed=seed)]
-    return table.subset(chosen)
+    if cell.tuner is None or not cell.tuner.keep_unlabelled:
+        return table.subset(chosen)
+    labels = np.full(table.n_rows, -1)
+    labels[chosen] = table.labels[chosen]
+    if isinstance(table, TableEnsemble):
+        return replace(table, tables=tuple(replace(t, labels=labels) for t in table.tables))
+    return replace(table, labels=labels)
 
 
 def _fit(
@@ -306,7 +312,8 @@ def _with_rows(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
 
 def _sources(optimization: Rows, test: Rows) -> dict[str, Any]:
     return {
-        "optimization": optimization.provenance.to_dict() | {"rows": optimization.n_rows},
+        "optimization": optimization.provenance.to_dict()
+        | {"rows": optimization.n_rows, "labelled": int(optimization.labelled.sum())},
         "test": test.provenance.to_dict() | {"rows": test.n_rows},
     }
 

@@ -17,7 +17,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import fit_scheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import TrialRecord
+from tracking.records import CellRecord, TrialRecord
 from tracking.results.figures import (
     cell_figures,
     class_accuracy_figure,
@@ -35,10 +35,12 @@ from tracking.results.figures.sweeps import (
     class_group_figure,
     cost_figure,
     importance_figure,
+    learning_curve_figure,
     slice_figure,
     time_figure,
     tradeoff_figure,
 )
+from tracking.results.frames import learning_curve_frame
 
 
 def _texts(figure: Figure) -> set[str]:
@@ -107,6 +109,27 @@ def test_ablation_bars_need_two_objectives() -> None:
     assert {"full objective", "$Z_{err}$", "TREC", "DDI"} <= _texts(figure)
     heights = [patch.get_height() for patch in figure.axes[0].patches]
     assert heights == pytest.approx([80.0] * 4), "mean over the seeds of one objective"
+
+
+def test_learning_curves_end_where_all_rows_have_labels() -> None:
+    def cells(kept: bool, size: int | None, **settings: object) -> list[CellRecord]:
+        tuner = {"keep_unlabelled": kept, **settings} if kept else settings
+        return paper_cells(tasks=("trec",), optimization_size=size, tuner=tuner)
+
+    with pytest.raises(InvalidInputError):
+        learning_curve_figure(cells(False, None))
+    records = [*cells(False, None), *cells(False, 100), *cells(True, 100), *cells(False, 30)]
+    records += cells(False, 300, memberships=5)
+    frame = learning_curve_frame(records)
+    assert frame.groupby("rows_used")["labelled"].apply(list).to_dict() == {
+        "labelled rows alone": [30, 100, 10_000],
+        "with unlabelled rows": [100, 10_000],
+    }
+    assert frame["accuracy"].tolist() == pytest.approx([0.8] * 5)
+    assert len(learning_curve_figure(records).axes) == 2
+    assert "learning_curve" in overview_figures(records)
+    alone = [*cells(False, None), *cells(False, 100)]
+    assert set(learning_curve_frame(alone)["rows_used"]) == {"labelled rows alone"}
 
 
 def test_another_setting_is_a_line_per_method() -> None:

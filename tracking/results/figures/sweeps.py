@@ -32,6 +32,7 @@ __all__ = [
     "class_group_figure",
     "cost_figure",
     "importance_figure",
+    "learning_curve_figure",
     "overview_figures",
     "slice_figure",
     "sweep_figures",
@@ -386,6 +387,40 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
 
 
 @style.styled
+def learning_curve_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
+    """Draw accuracy and COBias against labelled rows, with and without unlabelled ones.
+
+    The mean over tables and seeds.
+
+    Raises
+    ------
+    InvalidInputError
+        No cells differ in the number of labelled rows.
+    """
+    frame = frames.learning_curve_frame(records, method=method)
+    figure, panels = style.grid_of(2, width=4.2, height=3.0)
+    looks = style.looks(frame["rows_used"])
+    for panel, (measure, title) in zip(panels, _NAMES.items(), strict=True):
+        for name, own in frame.groupby("rows_used", sort=False):
+            look = looks[name]
+            panel.plot(
+                own["labelled"],
+                100 * own[measure],
+                look.marker,
+                ls="-",
+                color=look.color,
+                label=name,
+            )
+        # Uncorrected, whatever is labelled.
+        panel.axhline(
+            100 * frame[f"uncorrected_{measure}"].mean(), color="0.5", ls=":", label="uncorrected"
+        )
+        panel.set(xscale="log", xlabel="labelled rows", ylabel=f"{title}, % of test rows")
+    style.legend(figure)
+    return figure
+
+
+@style.styled
 def importance_figure(records: Iterable[CellRecord]) -> Figure:
     """Draw the importance of each hyperparameter, a panel per method that was tuned.
 
@@ -541,6 +576,10 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "Time of one annealing run against the size of its search, grey, on the axis to the "
         "right; and the temperatures it went through{spread}",
         time_figure,
+    ),
+    "learning_curve": (
+        "How many labels are needed: accuracy and COBias of DCS by labelled rows{mean}",
+        learning_curve_figure,
     ),
     "importances": (
         "How much of what trials reached each hyperparameter explains, mean over cells",
