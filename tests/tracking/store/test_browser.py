@@ -23,7 +23,7 @@ from tracking.records import StoredCell
 from tracking.results.figures import cell_figures
 from tracking.results.report import render_report
 from tracking.store.client import default_tracking_uri
-from tracking.store.queries import run_link, stored_cells, sweep_run
+from tracking.store.queries import newest_link, run_link, stored_cells, sweep_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Page
@@ -127,13 +127,14 @@ def test_the_report_draws_sorts_and_filters(
     photograph("report")
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert page.locator("h1").inner_text() == EXPERIMENT
-    widths = page.eval_on_selector_all("img", "all => all.map(image => image.naturalWidth)")
-    assert len(widths) >= 7 and all(width > 200 for width in widths)
+    sizes = "all => all.map((one) => one.getAttribute('viewBox').split(' ')[2])"
+    widths = list(map(float, page.eval_on_selector_all("figure svg", sizes)))
+    assert len(widths) >= 7 and all(width > 150 for width in widths)
     too_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
     assert not page.evaluate(too_wide)
 
     head = page.locator("#all-cells th", has_text="accuracy")
-    column = "#all-cells tbody tr td:nth-child(6)"
+    column = "#all-cells tbody tr td:nth-child(4)"
     for direction in (1, -1):
         head.locator("button").click()
         values = [float(text.split()[0]) for text in page.locator(column).all_inner_texts()]
@@ -150,6 +151,9 @@ def test_the_report_draws_sorts_and_filters(
     closed.click()
     page.set_viewport_size({"width": 390, "height": 800})
     assert not page.evaluate(too_wide), "too wide for a telephone"
+    page.evaluate("scrollTo(0, 0)")
+    box = page.get_by_text("accuracy", exact=True).first.bounding_box()
+    assert box is not None and box["y"] + box["height"] < 800, "accuracy is out of sight"
 
 
 _CONTRASTS = """
@@ -186,6 +190,9 @@ def test_the_report_is_legible_by_day_and_by_night(
         "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g)[0] < 100"
     )
     assert page_is_dark == (scheme == "dark")
+    drawn = page.locator("figure svg text").first
+    light = "node => getComputedStyle(node).fill.match(/[0-9]+/g)[0] > 150"
+    assert drawn.evaluate(light) == (scheme == "dark"), "a figure that is not of the page"
     if scheme == "dark":
         photograph("report_dark")
 
@@ -195,6 +202,17 @@ def test_a_link_of_the_report_opens_its_run(page: Page, report: Path) -> None:
     page.locator("#all-cells tbody a").first.click()
     page.get_by_text("Run ID", exact=False).first.wait_for(timeout=_PATIENCE)
     assert page.get_by_text("dcs.cell_key").count() > 0
+
+
+def test_the_first_page_lists_the_cells_with_their_figures(
+    page: Page, server: str, runs: Path, cells: list[StoredCell], photograph: Callable[[str], None]
+) -> None:
+    page.goto(newest_link(default_tracking_uri(runs), server))
+    page.get_by_text(f"{len(cells)} matching runs").wait_for(timeout=_PATIENCE)
+    for head in ("test/accuracy", "test/cobias"):
+        assert page.get_by_text(head, exact=True).count() > 0
+    assert page.get_by_role("link", name="uncorrected trec 1-shot seed 0").count() > 0
+    photograph("mlflow_cells")
 
 
 def test_mlflow_compares_both_methods(

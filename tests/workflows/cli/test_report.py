@@ -43,6 +43,15 @@ def test_the_report_is_written_and_kept(dcs, runs, tmp_path, monkeypatch):
     assert [path.read_text(encoding="utf-8") for path in kept] == [text]
 
 
+def test_sweeps_are_put_together(dcs, runs, tmp_path):
+    page = tmp_path / "both.html"
+    outcome = dcs("report", "paper", "plain", "-o", page, "--runs", runs, "--no-log")
+    assert outcome.code == 0, outcome.err
+    assert "11 cells reported" in outcome.out
+    text = page.read_text(encoding="utf-8")
+    assert "<h1>paper and plain</h1>" in text and "<td>rte</td>" in text
+
+
 def test_what_is_wrong_is_said_in_one_line(dcs, runs, tmp_path):
     missing = dcs("report", "papers", "--runs", runs, "-o", tmp_path / "r.html")
     assert missing.code == 2
@@ -50,6 +59,11 @@ def test_what_is_wrong_is_said_in_one_line(dcs, runs, tmp_path):
     empty = dcs("report", "paper", "--runs", tmp_path, "-o", tmp_path / "r.html")
     assert empty.code == 2
     assert str(tmp_path) in empty.err
+    script = dcs(
+        "report", "paper", "--runs", runs, "--ui", "javascript:alert(1)", "-o", tmp_path / "r"
+    )
+    assert script.code == 2
+    assert "javascript:alert(1)" in script.err
     assert list(tmp_path.iterdir()) == [], "half a report was left behind"
 
 
