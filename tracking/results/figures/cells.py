@@ -39,6 +39,8 @@ BINS = 40
 _WIDTH, _HEIGHT = 2.5, 2.2
 _LEFT, _RIGHT, _BOTTOM, _TOP, _HEAD = 0.5, 0.08, 0.42, 0.4, 0.22
 _MOST_RESTARTS = 60
+#: On shades, which are those of a bitmap: no colours that a page changes by night.
+_ON_DARK, _ON_LIGHT = "#fefefe", "#1b2730"
 #: A temperature so many times that before it begins a restart.
 _RISE = 3.0
 
@@ -121,7 +123,7 @@ def confusion_figure(record: CellRecord) -> Figure:
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         panel.imshow(shares, cmap=style.SHADES, vmin=0, vmax=100)
         for (row, column), share in np.ndenumerate(shares):
-            color = "white" if share > 55 else style.INK
+            color = _ON_DARK if share > 55 else _ON_LIGHT
             text = panel.text(column, row, f"{share:.0f}", ha="center", va="center", color=color)
             text.set_fontsize(8)
         panel.set_xticks(range(len(names)), names, rotation=90)
