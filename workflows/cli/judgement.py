@@ -148,7 +148,7 @@ def show_front(fitted: FittedScheme) -> None:
         mark, style = ("→ ", "bold") if point is chosen else ("", "")
         texts = (f"{a} ±{percent(b)}" for a, b in zip(figures, reach, strict=True))
         table.add_row(mark + ", ".join(names), *texts, style=style)
-    some = "" if len(kept) == len(others) else f"; {len(kept)} of {len(others)} unnamed points"
+    some = "" if len(kept) == len(others) else f"; {len(kept)} of {len(others)} in between"
     rows = plain.estimate.n_rows
     console.print(f"front: % of {rows} rows, cross-validated, ± 95 %{some}", style="bold")
     console.print(table, soft_wrap=False)
