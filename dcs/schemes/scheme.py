@@ -242,9 +242,13 @@ class CorrectionScheme:
     @property
     def changes_nothing(self) -> bool:
         """Whether every prediction stays what it is, whatever the probabilities."""
+        return self._is_even and self.calibration is None and self.combination is None
+
+    @property
+    def _is_even(self) -> bool:
+        """Whether the corrections are alike for all classes, so that no class is preferred."""
         first, *others = dict.fromkeys(self.corrections)
-        even = not others and (first == DONT_CHANGE or isinstance(first, Weight))
-        return even and self.calibration is None and self.combination is None
+        return not others and (first == DONT_CHANGE or isinstance(first, Weight))
 
     def explain(self, probs: ArrayLike | None = None) -> list[str]:
         """Return one plain sentence per class, after those on combination and calibration, if any.
@@ -272,6 +276,8 @@ class CorrectionScheme:
             f"{name}: {correction.effect}{end}."
             for name, correction, end in zip(self.classes, self.corrections, ends, strict=True)
         ]
+        if self._is_even and probs is None:
+            sentences = ["No class is corrected besides."]
         if self.calibration is not None:
             sentences.insert(0, f"First, {self.calibration.name} calibration of all classes.")
         if self.combination is not None:

@@ -90,6 +90,10 @@ def test_nothing_changed_is_said_and_true(correction: Weight | Membership) -> No
     scheme = CorrectionScheme(("a", "b", "c"), (correction,) * 3)
     assert scheme.changes_nothing and len(scheme.explain(probs)) == 1
     np.testing.assert_allclose(scheme.apply(probs), probs)
+    calibration = Calibration("vector", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.5))
+    calibrated = CorrectionScheme(("a", "b"), (correction,) * 2, {}, calibration)
+    assert not calibrated.changes_nothing and len(calibrated.explain()) == 2
+    assert "gains" in " ".join(calibrated.explain([[0.55, 0.45]]))
     peak = CorrectionScheme(("a", "b"), (Membership(0, 0.5, 1),) * 2)
     assert not peak.changes_nothing
 
