@@ -346,6 +346,8 @@ def _balanced(labels: NDArray[np.int64]) -> Array:
 _OFFSET_ROWS: Final = 30.0
 _MATRIX_ROWS: Final = 100.0
 _FEW_ROWS: Final = 3000.0
+#: Classes that these are the rows of; with more there are more rows.
+_PRIOR_CLASSES: Final = 4
 
 
 def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
@@ -365,9 +367,10 @@ def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
 
     Notes
     -----
-    With L labelled rows the prior is worth ``max(30, 3000 / L)`` rows against a change of the
-    offset and ``max(100, 3000 / L)`` against one of the matrix. That few labels count less than
-    in proportion is because COBias grows with the error of an offset itself, not with its square.
+    With L labelled rows of up to four classes the prior is worth ``max(30, 3000 / L)`` rows
+    against a change of the offset and ``max(100, 3000 / L)`` against one of the matrix; with more
+    classes it is worth as many rows of each class. That few labels count less than in proportion
+    is because COBias grows with the error of an offset itself, not with its square.
     """
     values, indices, names = checked_rows(probs, labels, missing=True)
     batch, n, labelled = batch_calibration(values), len(names), indices >= 0
@@ -385,9 +388,9 @@ def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     turn = np.eye(n + 1)
     turn[:n, :n] = np.linalg.inv(np.linalg.cholesky(moments + _LEAST_VARIANCE * np.eye(n))).T
     turn[n, :n] = -_product(means[None], turn[:n, :n])
-    offset_rows, matrix_rows = (
-        max(m, _FEW_ROWS / n_labelled) for m in (_OFFSET_ROWS, _MATRIX_ROWS)
-    )
+    per_class = max(1.0, n / _PRIOR_CLASSES)
+    few = _FEW_ROWS * per_class**2 / n_labelled
+    offset_rows, matrix_rows = (max(m * per_class, few) for m in (_OFFSET_ROWS, _MATRIX_ROWS))
     form = _Form(
         size=n * (n + 1),
         penalty=np.diag(np.append(np.full(n, matrix_rows), offset_rows)),

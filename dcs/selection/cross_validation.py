@@ -366,7 +366,8 @@ def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hype
     fewest = max(_CALIBRATED_ROWS, _CALIBRATED_CLASS_ROWS * n_classes)
     shrunk = tuple(c for c in candidates if c.calibration == "shrunk")
     if shrunk and folds.unlabelled and n_rows < fewest:
-        return shrunk
+        # As many rows of each class as the prior is worth with four.
+        return tuple(replace(c, prior_rows=c.prior_rows * max(1.0, n_classes / 4)) for c in shrunk)
     kept = tuple(
         c
         for c in candidates
