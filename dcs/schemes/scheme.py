@@ -418,7 +418,10 @@ class CorrectionScheme:
             When the provenance holds something that JSON cannot.
         """
         try:
-            return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+            # In one order of keys, wherever the provenance was read.
+            origin = json.loads(json.dumps(self.to_dict()["provenance"], sort_keys=True))
+            data = self.to_dict() | {"provenance": origin}
+            return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
             raise SchemeError(f"key 'provenance' cannot be written as JSON: {error}") from error
 
