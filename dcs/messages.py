@@ -26,7 +26,7 @@ _SECRETS = (
 )
 _WEB_ADDRESS = r"(?i)https?://[^\s'\"]+"
 #: Part of its path, query or fragment that may be a token: long, with digits, and no hash.
-_TOKEN = (
+_RANDOM_WORD = (
     r"(?i)([/?#=&]|%[0-9a-f]{2})(?![0-9a-f-]+(?![\w.~+-]))(?=(?:[a-z_.~+-]*\d){4})[\w.~+-]{20,}"
 )
 _SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
@@ -52,7 +52,9 @@ def redact(text: str, *, environment: bool = True) -> str:
             text = text.replace(value, _HIDDEN)
     for pattern in _SECRETS:
         text = re.sub(pattern, rf"\1{_HIDDEN}", text)
-    return re.sub(_WEB_ADDRESS, lambda found: re.sub(_TOKEN, rf"\1{_HIDDEN}", found[0]), text)
+    return re.sub(
+        _WEB_ADDRESS, lambda found: re.sub(_RANDOM_WORD, rf"\1{_HIDDEN}", found[0]), text
+    )
 
 
 def plain_address(address: str) -> str:

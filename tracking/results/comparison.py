@@ -55,25 +55,32 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         figures, ``front_comparison``, a row per other method.
     """
     cells = frames.finished_cells(records)
-    tidy = _judged(cells)
+    frame = _named(cells)
+    tidy = _judged(cells, frame)
     whole = tidy.groupby("source")["method"].transform("size") == tidy["method"].nunique()
     tidy = tidy[whole]
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
         return []
-    return [_means_of(tidy), _by_source(tidy), *_front_comparison(cells)]
+    return [_means_of(tidy), _by_source(tidy), *_front_comparison(cells, frame)]
 
 
-def _judged(cells: list[CellRecord]) -> pd.DataFrame:
-    """Return a row per source and method: means over seeds, their errors, and the verdicts."""
+def _named(cells: list[CellRecord]) -> pd.DataFrame:
+    """Return the judged cells with their source and method as tables name them."""
     frame = frames.cells_frame(cells)
     frame = frame[frame["test/accuracy"].notna()]
-    accuracies = frames.classes_frame(cells).groupby("key")["after"]
-    frame = frame.assign(
+    return frame.assign(
         source=[frames.name_of(row, *_SOURCE) for row in frame.to_dict("records")],
         method=[
             ", ".join(filter(None, (frames.method_title(method), setting)))
             for method, setting in zip(frame["method"], frame["setting"], strict=True)
         ],
+    )
+
+
+def _judged(cells: list[CellRecord], frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per source and method: means over seeds, their errors, and the verdicts."""
+    accuracies = frames.classes_frame(cells).groupby("key")["after"]
+    frame = frame.assign(
         accuracy=frame["test/accuracy"],
         cobias=frame["test/cobias"],
         score=frame["test/accuracy"] - frame["test/cobias"],
@@ -156,7 +163,7 @@ class _Point(NamedTuple):
     cobias: float
 
 
-def _front_comparison(cells: list[CellRecord]) -> list[ResultTable]:
+def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[ResultTable]:
     import pandas as pd
 
     fronts: dict[tuple[object, ...], list[_Point]] = {}
@@ -169,21 +176,22 @@ def _front_comparison(cells: list[CellRecord]) -> list[ResultTable]:
         if points and cell.identity.get("method") == _OURS:
             # The most accurate first; np.interp wants it last.
             fronts.setdefault(_place(cell), list(pareto_front(points))[::-1])
+    names = {row["key"]: row for row in frame.to_dict("records")}
     others = [c for c in cells if c.identity.get("method") != _OURS and _place(c) in fronts]
-    if not others:
-        return []
     rows = []
     for cell in others:
         front, accuracy = fronts[_place(cell)], cell.metrics["test/accuracy"]
         at = np.interp(accuracy, [p.accuracy for p in front], [p.cobias for p in front])
         rows.append(
             {
-                "source": frames.name_of(cell.identity, *_SOURCE),
-                "method": frames.method_title(cell.identity["method"]),
+                "source": names[cell.key]["source"],
+                "method": names[cell.key]["method"],
                 "gap": float(at) - cell.metrics["test/cobias"],
                 "beyond": max(0.0, accuracy - front[-1].accuracy),
             }
         )
+    if not rows:
+        return []
     groups = pd.DataFrame(rows).groupby(["source", "method"], sort=False)
     gap, error = groups["gap"].mean(), groups["gap"].sem().fillna(0.0)
     beyond, short = groups["beyond"].mean(), groups["beyond"].sem().fillna(0.0)

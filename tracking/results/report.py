@@ -322,8 +322,8 @@ def _picture(figure: Figure, caption: str) -> tuple[str, Markup]:
     data = figure_bytes(figure, "svg")
     if len(data) > _LARGEST_SVG:
         text = base64.b64encode(figure_bytes(figure, "png")).decode("ascii")
-        image = '<img src="data:image/png;base64,{}" alt="{}" style="width: {}px">'
-        return caption, Markup(image).format(text, caption, width)
+        image = Markup('<img src="data:image/png;base64,{}" alt="{}" style="width: {}px">')
+        return caption, image.format(text, caption, width)
     svg = data.decode()
     # Figures stand side by side in one page: what one refers to is its own.
     own = f"f{zlib.crc32(data + caption.encode()):08x}-"
@@ -331,8 +331,9 @@ def _picture(figure: Figure, caption: str) -> tuple[str, Markup]:
     for color, name in _COLORS.items():
         svg = svg.replace(color, f"var(--{name})")
     size = " ".join(f"{72 * inches:g}" for inches in figure.get_size_inches())
-    head = '<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">'
-    return caption, Markup(head).format(caption, size, width) + Markup(svg + "</svg>")
+    head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">')
+    # Matplotlib escapes the texts of a figure.
+    return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
 
 
 def _cells(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
