@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from dcs.schemes.corrections import Weight as Weight
     from dcs.schemes.scheme import CorrectionScheme as CorrectionScheme
     from dcs.search.annealing import AnnealingResult as AnnealingResult
-    from dcs.search.annealing import Schedule as Schedule
     from dcs.search.annealing import anneal as anneal
     from dcs.search.exact import exact_search as exact_search
+    from dcs.search.schedule import Schedule as Schedule
     from dcs.selection.cross_validation import SelectionSettings as SelectionSettings
     from dcs.selection.cross_validation import fit_scheme as fit_scheme
     from dcs.selection.estimator import DCSClassifier as DCSClassifier
@@ -38,8 +38,9 @@ _HOMES = {
     "dcs.evaluation.objective": ("Objective",),
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
-    "dcs.search.annealing": ("AnnealingResult", "Schedule", "anneal"),
+    "dcs.search.annealing": ("AnnealingResult", "anneal"),
     "dcs.search.exact": ("exact_search",),
+    "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),
     "dcs.selection.cross_validation": ("SelectionSettings", "fit_scheme"),
     "dcs.selection.front": ("FittedScheme",),

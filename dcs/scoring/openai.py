@@ -261,6 +261,9 @@ class OpenAIScorer(Engine):
                 )
 
     def _failure(self, row: int, error: Exception, key: str) -> ScoringError:
+        if isinstance(error.__cause__, ScoringError):
+            # The client may wrap what the hook raises.
+            return error.__cause__
         status = getattr(error, "status_code", None)
         if status in (401, 403):
             # Servers repeat parts of the key here.

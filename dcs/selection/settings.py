@@ -22,8 +22,7 @@ from dcs.schemes.calibration import (
 )
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.annealing import Schedule, cooled
-from dcs.search.problem import Problem
+from dcs.search.schedule import Schedule
 
 __all__ = [
     "CorrectionFamily",
@@ -406,6 +405,10 @@ class Prepared:
     ) -> list[tuple[Correction, ...]]:
         if not path:
             return []
+        # The search compiles; who reads a front, or lists settings, should not wait for that.
+        from dcs.search.annealing import cooled
+        from dcs.search.problem import Problem
+
         share = path[0].smoothing(self.labels.size)
         whole = rows.size == self.labels.size
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES

@@ -221,7 +221,7 @@ def submit(
         if parsed.get_parameter_source(name).name != "DEFAULT"
     }
     # Errors in the configuration show here and not on the cluster, which has the texts.
-    file = options.sweep_file(given.pop("config"))
+    file = options.sweep_file(Path(given.pop("config")))
     whole = load_config(
         file,
         sets=given.get("settings", ()),

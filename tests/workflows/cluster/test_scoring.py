@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -70,3 +72,10 @@ class TestActor:
                 break
             time.sleep(0.05)
         assert closed.exists()
+
+
+def test_actors_load_no_numba_before_their_engine():
+    # vLLM 0.32 looks into all modules loaded, and fails on those of llvmlite.
+    code = "import sys, workflows.cluster.scoring; print('llvmlite' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
