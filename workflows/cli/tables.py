@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from dcs import CorrectionScheme, ProbabilityTable
+    from dcs import CorrectionScheme, FittedScheme, ProbabilityTable
     from dcs.selection.ensemble import TableEnsemble
     from workflows.config.sweep import TunerSettings
 
@@ -259,7 +259,6 @@ def tune(
     from workflows.cli.judgement import (
         UNCORRECTED,
         cost_of,
-        judged_tables,
         show_front,
         show_learning_curve,
     )
@@ -309,13 +308,8 @@ def tune(
         sweep = sweep.model_copy(update=_curve(int(rows.labelled.sum())))
         plan = plan_sweep(sweep, output, retry_failed=True)
         cells = plan.cells[key]
-    if certify and rows.n_classes > MOST_CERTIFIED:
-        raise ConfigError(
-            f"--certify: {name} has {rows.n_classes} classes, and exhaustive search takes "
-            f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
-        )
-    if certify and isinstance(rows, TableEnsemble):
-        raise ConfigError("--certify is of one table; leave it out, or give one table")
+    if certify:
+        _check_certifiable(rows, name)
     if refit and (tuner.protocol == "study" or isinstance(rows, TableEnsemble)):
         raise ConfigError(
             "--refit fits again what cross-validation chose of one table; leave it out, or "
@@ -345,16 +339,10 @@ def tune(
         for name, record in found.items()
     }
     scheme = schemes[method]
-    # What another table or method left is not replaced, and what other settings left not unsaid.
-    path = output / f"{name}-{method}" / "scheme.json"
-    replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
-    scheme.save(path)
     record = found[method]
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
-    if front is not None:
-        front.save(path.with_name(FRONT))
-    else:
-        path.with_name(FRONT).unlink(missing_ok=True)
+    path = output / f"{name}-{method}" / "scheme.json"
+    replaced = _keep(scheme, front, path)
     sentences = scheme.explain(inputs_of(scheme, held_out))
     if certify and isinstance(rows, ProbabilityTable):
         with console.status("searching exhaustively"):
@@ -362,20 +350,7 @@ def tune(
         reached = record.metrics["opt/z"]
         sentences.append(f"Z {reached:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
-    if gaps := int((~rows.labelled).sum()):
-        console.print(f"{name}: of {rows.n_rows} rows to fit on {rows.n_rows - gaps} have labels")
-    if held_out.labelled.any():
-        judged = held_out.only_labelled()
-        console.print(f"{name}: % of {judged.n_rows} held-out rows [95 % interval]", style="bold")
-        for shown in judged_tables(judged, schemes, width=console.width):
-            console.print(shown, soft_wrap=False)
-    else:
-        console.print(
-            "No row has a label: this is batch calibration, which makes the mean probabilities of "
-            "all classes alike. What it does to accuracy and COBias nobody can tell without "
-            "labels; label some hundred rows and tune again.",
-            style="yellow",
-        )
+    _show_judgement(name, rows, held_out, schemes)
     if learning_curve:
         show_learning_curve(records, method, path.with_name("learning_curve.svg"))
     if front is not None:
@@ -402,6 +377,55 @@ def tune(
         f"next: dcs apply {path} {rest} -o corrected.parquet, or dcs ui --output {output}",
         style="bold",
     )
+
+
+def _check_certifiable(rows: ProbabilityTable | TableEnsemble, name: str) -> None:
+    """Refuse what exhaustive search cannot prove, or not in a lifetime."""
+    if rows.n_classes > MOST_CERTIFIED:
+        raise ConfigError(
+            f"--certify: {name} has {rows.n_classes} classes, and exhaustive search takes "
+            f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
+        )
+    from dcs.selection.ensemble import TableEnsemble
+
+    if isinstance(rows, TableEnsemble):
+        raise ConfigError("--certify is of one table; leave it out, or give one table")
+
+
+def _keep(scheme: CorrectionScheme, front: FittedScheme | None, path: Path) -> bool:
+    """Write the scheme and the front it is from; tells whether another scheme was there."""
+    replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
+    scheme.save(path)
+    if front is not None:
+        front.save(path.with_name(FRONT))
+    else:
+        path.with_name(FRONT).unlink(missing_ok=True)
+    return replaced
+
+
+def _show_judgement(
+    name: str,
+    rows: ProbabilityTable | TableEnsemble,
+    held_out: ProbabilityTable | TableEnsemble,
+    schemes: Mapping[str, CorrectionScheme],
+) -> None:
+    """Print how schemes do on the held-out rows, or why that cannot be told."""
+    from workflows.cli.judgement import judged_tables
+
+    if gaps := int((~rows.labelled).sum()):
+        console.print(f"{name}: of {rows.n_rows} rows to fit on {rows.n_rows - gaps} have labels")
+    if not held_out.labelled.any():
+        console.print(
+            "No row has a label: this is batch calibration, which makes the mean probabilities of "
+            "all classes alike. What it does to accuracy and COBias nobody can tell without "
+            "labels; label some hundred rows and tune again.",
+            style="yellow",
+        )
+        return
+    judged = held_out.only_labelled()
+    console.print(f"{name}: % of {judged.n_rows} held-out rows [95 % interval]", style="bold")
+    for shown in judged_tables(judged, schemes, width=console.width):
+        console.print(shown, soft_wrap=False)
 
 
 def pick(
