@@ -139,6 +139,7 @@ def test_a_row_by_itself_is_calibrated_as_among_others() -> None:
     assert np.array_equal(found.apply(_PROBS), alone)
 
 
+@pytest.mark.slow
 def test_the_kernels_of_blas_decide_nothing() -> None:
     program = (
         "from dcs.schemes.calibration import fit_calibration\n"

@@ -375,6 +375,7 @@ def _drive(output: Path, end: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_in_mid_record_then_sync(output: Path, uri: str) -> None:
     with _drive(output, "kill") as process:
         process.communicate(timeout=60)
@@ -388,6 +389,7 @@ def test_kill_minus_nine_in_mid_record_then_sync(output: Path, uri: str) -> None
     assert "RUNNING" not in set(runs()["status"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["term", "exit"])
 def test_no_run_seems_to_run_after_the_driver_is_gone(output: Path, uri: str, end: str) -> None:
     with _drive(output, end) as process:

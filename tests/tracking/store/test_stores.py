@@ -78,6 +78,7 @@ def test_no_database_is_made_where_one_is_only_read(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_sweeps_may_make_the_same_database(tmp_path: Path) -> None:
     uri = default_tracking_uri(tmp_path)
     program = "import sys; from tracking.store.client import open_client; "

@@ -88,6 +88,7 @@ def test_lost_tables_come_back_from_the_store(data, generated):
     assert tables(generated) == before
 
 
+@pytest.mark.slow
 def test_killed_at_a_random_moment(data, generated, tmp_path):
     code = "from workflows.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments(data, tmp_path, "--seeds", "0,1,2")]

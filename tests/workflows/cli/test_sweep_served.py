@@ -37,6 +37,7 @@ def served():
         yield server, url
 
 
+@pytest.mark.slow
 def test_a_served_model(cluster, served, tmp_path):
     server, url = served
     # Four tokens are too few to show five labels.

@@ -54,6 +54,7 @@ class TestActor:
         actor.generate(REQUEST, request_key(REQUEST), texts_key(REQUEST))
         assert store.scoring(request_key(REQUEST)) is not None
 
+    @pytest.mark.slow
     def test_frees_its_model_when_it_is_let_go(self, cluster, tmp_path):
         import ray
 
