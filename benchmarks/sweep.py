@@ -169,7 +169,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     rng = np.random.default_rng(0)
     table = ProbabilityTable.from_arrays(rng.dirichlet(np.ones(5), 2000), rng.integers(0, 5, 2000))
     store, per_table = ProbabilityStore.under(folder), 200
-    plan = SweepPlan(config=config, output=folder, requests={}, cells={}, ended={})
+    plan = SweepPlan(config=config, output=folder, sources={}, cells={}, ended={})
     for first in range(0, cells, per_table):
         key = f"table{first}"
         store.write(
@@ -177,7 +177,16 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         )
         plan.sources[key] = [TableRequest("none", "reviews", 1, first, None)]
         plan.cells[key] = [
-            Cell("none", "reviews", 1, seed, "icl", None, table.digest, table.digest)
+            Cell(
+                model="none",
+                task="reviews",
+                shots=1,
+                seed=seed,
+                method="icl",
+                tuner=None,
+                optimization_digest=table.digest,
+                test_digest=table.digest,
+            )
             for seed in range(first, min(cells, first + per_table))
         ]
     import workflows.cluster.driver
