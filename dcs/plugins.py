@@ -9,23 +9,23 @@ a package that brings something of the same name is refused wherever that name i
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from dcs.errors import ConfigError
-from dcs.messages import named
+from dcs.messages import named, unknown
 
-__all__ = ["GROUPS", "Group", "find_plugin", "plugin_names", "refuse_shadow"]
+__all__ = ["GROUPS", "Group", "find_named", "plugin_names"]
 
 Group: TypeAlias = Literal["dcs.importers", "dcs.engines", "dcs.methods"]
 
-#: What an entry point of each group has to be.
-GROUPS: Final[dict[Group, str]] = {
-    "dcs.importers": "a dcs.data.importers.Importer",
-    "dcs.engines": "a class that fulfils dcs.scoring.Scorer",
-    "dcs.methods": "a dcs.selection.methods.Method",
+#: What an entry point of each group is called, and has to be.
+GROUPS: Final[dict[Group, tuple[str, str]]] = {
+    "dcs.importers": ("format", "a dcs.data.importers.Importer"),
+    "dcs.engines": ("engine", "a class that fulfils dcs.scoring.Scorer"),
+    "dcs.methods": ("method", "a dcs.selection.methods.Method"),
 }
 
 _T = TypeVar("_T")
@@ -44,30 +44,7 @@ def plugin_names(group: Group) -> tuple[str, ...]:
     tuple of str
         Sorted; nothing is imported.
     """
-    return tuple(sorted({point.name for point in entry_points(group=group)}))
-
-
-def refuse_shadow(group: Group, name: str) -> None:
-    """Refuse what an installed package adds under the name of something built in.
-
-    Parameters
-    ----------
-    group : {"dcs.importers", "dcs.engines", "dcs.methods"}
-        What it is.
-    name : str
-        The name, which is built in.
-
-    Raises
-    ------
-    ConfigError
-        If there is such a package; names it.
-    """
-    for point in _points(group, tuple(sys.path)):
-        if point.name == name:
-            raise ConfigError(
-                f"{name!r} is built in, and {_origin(point)} adds another to {group}; rename its "
-                "entry point, or uninstall that package"
-            )
+    return tuple(sorted({point.name for point in _points(group, tuple(sys.path))}))
 
 
 @lru_cache
@@ -76,14 +53,15 @@ def _points(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))
 
 
-def find_plugin(
+def find_named(
     group: Group,
     name: str,
+    own: Mapping[str, _T],
     kind: type[_T],
     *,
-    lacks: Callable[[_T], Sequence[str]] = lambda found: (),
-) -> _T | None:
-    """Import what an installed package adds under a name.
+    lacks: Callable[[_T], str],
+) -> _T:
+    """Return what is built in under a name, or import what an installed package adds under it.
 
     Parameters
     ----------
@@ -91,53 +69,49 @@ def find_plugin(
         What it is.
     name : str
         Its name.
+    own : mapping of str to object
+        What is built in.
     kind : type
-        What it must be an instance of.
-    lacks : callable, optional
-        Returns what it has not got and needs, in words.
-
-    Returns
-    -------
-    object or None
-        None if no installed package has it.
+        What an addition must be an instance of.
+    lacks : callable
+        Says what an addition has not got and needs; an empty text if there is nothing.
 
     Raises
     ------
     ConfigError
-        If it cannot be imported, is something else, lacks something, calls itself by another
-        name, or two packages have one of that name.
+        If nothing has that name, more than one has it, or the addition cannot be imported, is
+        something else, lacks something, or calls itself by another name.
     """
-    points = tuple(entry_points(group=group, name=name))
-    if not points:
-        return None
-    if len(points) > 1:
+    points = [point for point in _points(group, tuple(sys.path)) if point.name == name]
+    owners = [*(["dcs itself"] if name in own else []), *sorted(map(_origin, points))]
+    if len(owners) > 1:
         raise ConfigError(
-            f"{name!r} is in {' and in '.join(sorted(map(_origin, points)))}; uninstall one"
+            f"{name!r} of {group} is in {' and '.join(owners)}; rename an entry point, or "
+            "uninstall a package"
         )
-    point = points[0]
+    if name in own:
+        return own[name]
+    what, needed = GROUPS[group]
+    if not points:
+        raise unknown(what, name, (*own, *plugin_names(group)))
+    point, where = points[0], f"{name!r} of {owners[0]}"
     try:
         found = point.load()
-        missing = lacks(found) if isinstance(found, kind) else ()
+        missing = lacks(found) if isinstance(found, kind) else ""
     except Exception as error:
         # Somebody else's code, which may fail in any way.
         raise ConfigError(
-            f"{name!r} of {_origin(point)} cannot be imported ({named(error)}); "
-            "repair or uninstall that package"
+            f"{where} cannot be imported ({named(error)}); repair or uninstall that package"
         ) from error
     if not isinstance(found, kind):
-        raise ConfigError(
-            f"{name!r} of {_origin(point)}: {point.value} is {type(found).__name__}; entry points "
-            f"of {group} are {GROUPS[group]}"
-        )
-    if missing:
-        raise ConfigError(
-            f"{name!r} of {_origin(point)}: {point.value} lacks {' and '.join(missing)}; entry "
-            f"points of {group} are {GROUPS[group]}"
-        )
-    own = getattr(found, "name", name)
-    if own != name:
-        raise ConfigError(f"{name!r} of {_origin(point)} calls itself {own!r}; use one name")
-    return found
+        fault = f"is {type(found).__name__}"
+    elif missing:
+        fault = f"lacks {missing}"
+    elif (called := getattr(found, "name", name)) != name:
+        fault = f"calls itself {called!r}, and not as its entry point"
+    else:
+        return found
+    raise ConfigError(f"{where}: {point.value} {fault}; entry points of {group} are {needed}")
 
 
 def _origin(point: EntryPoint) -> str:

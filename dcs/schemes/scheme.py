@@ -18,7 +18,6 @@ from dcs.errors import InvalidInputError, SchemeError
 from dcs.evaluation.metrics import confusion_matrix
 from dcs.io import atomic_write_text, parse_json, read_text
 from dcs.messages import escaped, listing
-from dcs.plots import new_figure
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 from dcs.validation import validated
@@ -359,15 +358,12 @@ class CorrectionScheme:
         -------
         matplotlib.figure.Figure
             A panel per class; the dashed line would leave probabilities as they are.
-
-        Raises
-        ------
-        MissingDependencyError
-            matplotlib is not installed.
         """
+        from matplotlib.figure import Figure  # which takes a while to import
+
         columns = min(5, len(self.classes))
         rows = math.ceil(len(self.classes) / columns)
-        figure = new_figure(2.2 * columns, 2.2 * rows)
+        figure = Figure(figsize=(2.2 * columns, 2.2 * rows), layout="constrained")
         given = np.linspace(0.0, 1.0, 257)
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
         for name, correction, panel in zip(self.classes, self.corrections, panels, strict=False):

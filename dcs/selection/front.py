@@ -17,7 +17,6 @@ from dcs.errors import SchemeError
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.io import atomic_write_text, parse_json, read_text
 from dcs.messages import escaped
-from dcs.plots import new_figure
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.preference import Figures, Preference, choose, pareto_front
@@ -209,13 +208,10 @@ class FittedScheme:
         matplotlib.figure.Figure
             The front as a line, the picked point as a diamond, the uncorrected probabilities as
             a square; for ``figure.savefig("front.png")``, or shown by a notebook.
-
-        Raises
-        ------
-        MissingDependencyError
-            matplotlib is not installed.
         """
-        figure = new_figure(5.0, 3.6)
+        from matplotlib.figure import Figure  # which takes a while to import
+
+        figure = Figure(figsize=(5.0, 3.6), layout="constrained")
         axes = figure.subplots()
 
         def draw(points: Sequence[FrontPoint], style: str, **more: Any) -> None:

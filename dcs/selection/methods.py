@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dcs.messages import unknown
-from dcs.plugins import find_plugin, plugin_names, refuse_shadow
+from dcs.plugins import find_named
 from dcs.schemes.corrections import CorrectionSet
 from dcs.selection.preference import Fitted
 
@@ -268,16 +267,9 @@ def get_method(name: str) -> Method:
     ConfigError
         If there is none.
     """
-    for method in (*METHODS, *BASELINES):
-        if method.name == name:
-            refuse_shadow("dcs.methods", name)
-            return method
-    plugin = find_plugin("dcs.methods", name, Method, lacks=_lacks)
-    if plugin is not None:
-        return plugin
-    names = (*method_names(baselines=True), *plugin_names("dcs.methods"))
-    raise unknown("method", name, names)
+    own = {method.name: method for method in (*METHODS, *BASELINES)}
+    return find_named("dcs.methods", name, own, Method, lacks=_lacks)
 
 
-def _lacks(method: Method) -> list[str]:
-    return [] if callable(method.fitter) else ["a function as its fitter"]
+def _lacks(method: Method) -> str:
+    return "" if callable(method.fitter) else "a function as its fitter"

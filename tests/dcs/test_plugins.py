@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dcs.data.importers import IMPORTERS, Importer, find_importer, format_names, import_file
+from dcs.data.importers import IMPORTERS, find_importer, import_file
 from dcs.errors import ConfigError
-from dcs.plugins import GROUPS, Group, find_plugin, plugin_names
-from dcs.scoring.registry import engine_class, load_scorer
+from dcs.plugins import Group, plugin_names
+from dcs.scoring import engine_class, load_scorer
 from dcs.selection.methods import get_method
 
 _MODULE = """
@@ -61,14 +61,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_nothing_is_added_where_nothing_is_installed() -> None:
-    assert [plugin_names(group) for group in GROUPS] == [(), (), ()]
-    assert find_plugin("dcs.importers", "pairs", Importer) is None
-
-
 def test_an_importer_of_an_installed_package_reads_files(site: Path) -> None:
     _install(site, "pairs-format", "dcs.importers", pairs="plugged:PAIRS")
-    assert format_names()[-1] == "pairs"
+    assert plugin_names("dcs.importers") == ("pairs",)
     (site / "rows.txt").write_text("0 0.25\n1 0.75\n")
     table = import_file("pairs", site / "rows.txt", task="pairs")
     assert table.probs.tolist() == [[0.75, 0.25], [0.25, 0.75]]
@@ -84,14 +79,13 @@ def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
     for number, (find, name) in enumerate(zip(finders, taken.values(), strict=True)):
         with pytest.raises(ConfigError, match=f"'taker{number}'"):
             find(name)
-    assert format_names() == tuple(importer.name for importer in IMPORTERS)
     assert find_importer("csv") in IMPORTERS and get_method("dcs").searches
 
 
 @pytest.mark.parametrize(
     ("group", "value", "what"),
     [
-        ("dcs.importers", "plugged:NO_READER", "plugged:absent"),
+        ("dcs.importers", "plugged:NO_READER", "absent"),
         ("dcs.importers", "plugged:NO_MODULE", "absent_module"),
         ("dcs.methods", "plugged:NO_FITTER", "fitter"),
         ("dcs.engines", "plugged:Mute", "score and the method close"),
@@ -126,13 +120,12 @@ def test_two_packages_of_one_name_are_refused(site: Path) -> None:
     _install(site, "first", "dcs.importers", pairs="plugged:PAIRS")
     _install(site, "second", "dcs.importers", pairs="plugged:PAIRS")
     assert plugin_names("dcs.importers") == ("pairs",)
-    with pytest.raises(ConfigError, match="'first' and in package 'second'"):
-        find_plugin("dcs.importers", "pairs", Importer)
+    with pytest.raises(ConfigError, match="'first' and package 'second'"):
+        find_importer("pairs")
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_name_is_looked_for_in_its_own_group(site: Path, group: Group) -> None:
-    _install(site, "elsewhere", group, pairs="plugged:PAIRS")
-    others = [other for other in GROUPS if other != group]
-    assert [find_plugin(other, "pairs", Importer) for other in others] == [None, None]
-    assert find_plugin(group, "pairs", Importer) is not None
+def test_a_name_is_looked_for_in_its_own_group(site: Path) -> None:
+    _install(site, "elsewhere", "dcs.importers", pairs="plugged:PAIRS")
+    for find in (get_method, engine_class):
+        with pytest.raises(ConfigError):
+            find("pairs")

@@ -76,7 +76,7 @@ def _built_in(group: Group) -> tuple[Any, ...]:
         from dcs.selection.methods import BASELINES, METHODS
 
         return (*METHODS, *BASELINES)
-    from dcs.scoring.registry import SUMMARIES
+    from dcs.scoring import SUMMARIES
 
     return tuple(SimpleNamespace(name=name, summary=text) for name, text in SUMMARIES.items())
 
@@ -84,7 +84,7 @@ def _built_in(group: Group) -> tuple[Any, ...]:
 def installed() -> Iterator[str]:
     """Import what installed packages bring, and yield what each is."""
     from dcs.data.importers import find_importer
-    from dcs.scoring.registry import engine_class
+    from dcs.scoring import engine_class
     from dcs.selection.methods import get_method
 
     find = {"dcs.methods": get_method, "dcs.importers": find_importer, "dcs.engines": engine_class}

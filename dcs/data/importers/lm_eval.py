@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from dcs.data.importers.common import ImportOptions, TargetKind, build_table, text_of
+from dcs.data.importers import ImportOptions, TargetKind, build_table, text_of
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
 from dcs.io import read_json

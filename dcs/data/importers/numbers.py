@@ -7,15 +7,15 @@ import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dcs.data.checks import Named, checked_ids, refuse_too_large
-from dcs.data.importers.common import ImportOptions, build_table, text_of
+from dcs.data.checks import Named, refuse_too_large
+from dcs.data.importers import ImportOptions, build_table, text_of
 from dcs.data.table import PREFIX, ProbabilityTable, Provenance, open_parquet
 from dcs.errors import TableError
 from dcs.io import existing_file
@@ -30,8 +30,15 @@ def read_csv(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     text = text_of(path).lstrip("\r\n")
     frame = _frame(text, path, sep=max(",;\t", key=text.partition("\n")[0].count))
     names = [name.strip() for name in frame.iloc[0]]
-    told = Provenance(source=path.name)
-    return {"all": _columns_table(names, frame.iloc[1:], path, options, told)}
+    table = _columns_table(
+        names,
+        lambda k: list(frame.iloc[1:, k]),
+        len(frame) - 1,
+        source=escaped(path),
+        options=options,
+        provenance=Provenance(source=path.name),
+    )
+    return {"all": table}
 
 
 def _frame(text: str, path: Path, **form: Any) -> pd.DataFrame:
@@ -53,44 +60,39 @@ def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
         names = file.schema_arrow.names
         if len(set(names)) < len(names):
             raise TableError(f"{escaped(path)}: two columns have one name; rename one")
-        told = Provenance(source=path.name)
-        return {"all": _columns_table(names, file, path, options, told)}
+        table = _columns_table(
+            names,
+            lambda k: file.read(columns=[names[k]]).column(0).to_pylist(),
+            file.metadata.num_rows,
+            source=escaped(path),
+            options=options,
+            provenance=Provenance(source=path.name),
+        )
+    return {"all": table}
 
 
 def _columns_table(
     names: Sequence[str],
-    file: Any,
-    path: Path,
+    column: Callable[[int], list[Any]],
+    n_rows: int,
+    *,
+    source: str,
     options: ImportOptions,
     provenance: Provenance,
 ) -> ProbabilityTable:
-    """Make a table of the columns of a data frame or a Parquet file: those that are needed."""
-    source = escaped(path)
-    is_parquet = hasattr(file, "metadata")
-    n_rows = file.metadata.num_rows if is_parquet else len(file)
-
-    places: dict[str, list[int]] = {}
-    for k, name in enumerate(names):
-        places.setdefault(name, []).append(k)
+    """Make a table of those columns that are needed."""
+    counts, places = Counter(names), {name: k for k, name in enumerate(names)}
 
     def find(wanted: str, option: str) -> int:
         """Return the number of the one column of a name, or of a number given as text."""
-        matches = places.get(wanted, [])
-        if not matches and wanted.isdecimal() and int(wanted[:9]) < len(names):
+        if wanted not in places and wanted.isdecimal() and int(wanted[:9]) < len(names):
             return int(wanted)
-        if len(matches) != 1:
+        if counts[wanted] != 1:
             raise TableError(
-                f"{source}: {len(matches)} columns {show(wanted)}{suggest(wanted, names)}; give "
-                f"the name or number of one with --{option.replace('_', '-')} (columns here: "
-                f"{listing(names)})"
+                f"{source}: {counts[wanted]} columns {show(wanted)}{suggest(wanted, names)}; give "
+                f"the name or number of one with --{option} (columns here: {listing(names)})"
             )
-        return matches[0]
-
-    def column(k: int) -> list[Any]:
-        if is_parquet:
-            values: list[Any] = file.read(columns=[names[k]]).column(0).to_pylist()
-            return values
-        return list(file.iloc[:, k])
+        return places[wanted]
 
     given = options.class_columns or [name for name in names if name.startswith(PREFIX)]
     if len(given) < 2:
@@ -103,23 +105,36 @@ def _columns_table(
     # A name that is nearly that of the labels is refused, not taken for a table without any.
     others = [name for name in {*names} - {*given} if not name.startswith(PREFIX)]
     if options.label_column is not None or suggest("label", others):
-        labels = column(find(options.label_column or "label", "label_column"))
+        labels = column(find(options.label_column or "label", "label-column"))
     if options.id_column is not None or "id" in names:
-        ids = column(find(options.id_column or "id", "id_column"))
+        ids = column(find(options.id_column or "id", "id-column"))
     # A class may be called p:odd: the prefix is one if all columns have it.
-    chosen = [find(name, "class_columns") for name in given]
+    chosen = [find(name, "class-columns") for name in given]
     found = [names[k] for k in chosen]
     is_named = all(name.startswith(PREFIX) for name in found)
-    rows = Named(source, ids=checked_ids(ids, n_rows=n_rows, source=source))
+    classes = [name.removeprefix(PREFIX) if is_named else name for name in found]
+    told = [column(k) for k in chosen]
+    values = np.array([[_number(value) for value in each] for each in told]).T
+    if np.isnan(values).any():
+        rows = list(zip(*told, strict=True))
+        Named(source, classes, ids or ()).refuse(np.isnan(values), rows, "a number is needed")
     return build_table(
-        _numbers([column(k) for k in chosen], found, rows),
+        values,
         labels,
-        classes=[name.removeprefix(PREFIX) if is_named else name for name in found],
+        classes=classes,
         ids=ids,
         provenance=provenance,
         options=options,
         source=source,
     )
+
+
+def _number(value: Any) -> float:
+    """Return a number or its text as a float, NaN where it is neither."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 _PARTS = {"opt": "optimization", "dev": "development", "test": "test"}
@@ -151,7 +166,14 @@ def _read_vectors(path: Path, options: ImportOptions) -> ProbabilityTable:
     frame = _frame(text_of(path), path, sep=r"\s+", quoting=csv.QUOTE_NONE)
     classes = [f"{PREFIX}class_{k}" for k in range(frame.shape[1] - 3)]
     names = ["id", "label", "prediction", *classes]
-    return _columns_table(names, frame, path, options, _vectors_provenance(path))
+    return _columns_table(
+        names,
+        lambda k: list(frame.iloc[:, k]),
+        len(frame),
+        source=escaped(path),
+        options=options,
+        provenance=_vectors_provenance(path),
+    )
 
 
 def _vectors_provenance(path: Path) -> Provenance:
@@ -170,23 +192,6 @@ def _vectors_provenance(path: Path) -> Provenance:
         split=split,
         source=f"{folder}/{path.name}",
     )
-
-
-def _numbers(
-    columns: Sequence[Sequence[Any]], names: Sequence[str], rows: Named
-) -> NDArray[np.float64]:
-    """Return columns of numbers or their texts as float64 [M, N]."""
-    values = np.empty((len(columns[0]), len(columns)))
-    for k, column in enumerate(columns):
-        for row, value in enumerate(column):
-            try:
-                values[row, k] = float(value)
-            except (TypeError, ValueError, OverflowError):
-                raise TableError(
-                    f"{rows.row(row)}, column {show(names[k])}: value is {show(value)}; "
-                    "a number is needed"
-                ) from None
-    return values
 
 
 _KEYS = frozenset({"probs", "logits", "labels", "classes", "ids"})

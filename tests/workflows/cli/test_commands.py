@@ -18,7 +18,7 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dcs.data.importers import format_names
+from dcs.data.importers import IMPORTERS
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -88,8 +88,9 @@ def test_what_is_mistyped_is_said_on_one_line(words, said, dcs):
 
 def test_help_names_what_there_is_to_choose_from(dcs):
     methods = [method.name for method in BASELINES if method.name != "contextual"]
+    formats = [importer.name for importer in IMPORTERS]
     top = {name.split()[0] for name in COMMANDS}
-    for command, names in (("tune", methods), ("import", format_names()), (None, top)):
+    for command, names in (("tune", methods), ("import", formats), (None, top)):
         shown = dcs(*filter(None, [command]), "--help").out
         assert [name for name in names if name not in shown] == []
 

@@ -15,7 +15,6 @@ import pytest
 
 from dcs.data.importers import (
     IMPORTERS,
-    format_names,
     import_file,
     read_tables,
     table_sources,
@@ -50,7 +49,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 }
 SUFFIX = {"npz": ".npz", "csv": ".csv", "parquet": ".parquet", "vectors": ".txt"}
 
-formats = pytest.mark.parametrize("name", format_names())
+formats = pytest.mark.parametrize("name", [importer.name for importer in IMPORTERS])
 
 
 def written(name: str, folder: Path) -> Path:

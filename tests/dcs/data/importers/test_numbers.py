@@ -91,7 +91,7 @@ class TestColumns:
             ({"label": None, "Label": [0, 1, 1]}, "did you mean 'Label'"),
             ({"p:no": None}, "--class-columns"),
             ({"p:no": [0.75, 0.5, NAN]}, "row 2 (id 'c'), class 'no'"),
-            ({"p:no": ["0.75", "high", "0"]}, "row 1 (id 'b'), column 'p:no'"),
+            ({"p:no": ["0.75", "high", "0"]}, "row 1 (id 'b'), class 'no'"),
             ({key: [] for key in GOOD}, "t."),
         ],
     )
@@ -213,7 +213,7 @@ class TestVectors:
             ("", "cannot be read"),
             ("x 0 0 1\n", "at least 2"),
             (LINES + "\nx3 0 0 1 0 0\n", "line 4"),
-            (LINES + "x3 0 0 1 zero\n", "row 2 (id 'x3'), column 'p:class_1'"),
+            (LINES + "x3 0 0 1 zero\n", "row 2 (id 'x3'), class 'class_1'"),
             (LINES + "x3 0 0 nan 0\n", "row 2 (id 'x3'), class 'class_0'"),
         ],
     )
