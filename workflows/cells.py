@@ -233,6 +233,8 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
         idle.append("weight_scale")
     if tuner.protocol == "study":
         tuned = {*tuner.space(method)}
+        if tuner.pmi == "normalised":
+            idle.append("pseudo_count")
     else:
         idle.append("development")
         if trials == 0:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import xlogy
 
 from dcs.data.checks import finite_number
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import accuracy, cobias
 
-__all__ = ["Objective"]
+__all__ = ["Objective", "PmiTerm"]
+
+PmiTerm = Literal["published", "normalised"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,18 @@ class Objective:
                      / ( (q_j + k) / (M + k N) * (n_j + k) / (M + k N) ) ]
 
     that is, k rows are added to every cell of the joint table and to every cell of the marginals.
+    The term is minus the sum of PMI_j, which has no bound: it grows with N, and how much a class
+    counts depends on k.
+
+    The normalised term is bounded and needs no pseudo-count. It takes the mutual information I_j
+    (Cover & Thomas 2006, section 2.3) of "the label is j" and "the prediction is j", as a share
+    of the entropy H_j of the former (Theil's uncertainty coefficient), and is minus ::
+
+        mean over j of sign(d_j M - n_j q_j) I_j / H_j
+
+    of which every summand lies in -1..1: 1 where class j is predicted perfectly, 0 where its
+    predictions, or their absence, tell nothing of the label, below 0 where they mislead.
+
     Classes without rows are left out of COBias and PMI.
 
     Parameters
@@ -38,6 +54,8 @@ class Objective:
         Weight of the error rate, 0 or more.
     pseudo_count : float
         k above, greater than 0: without it a class that is never predicted gives log 0.
+    pmi : {"published", "normalised"}
+        Which of the two terms above has the weight tau.
 
     Raises
     ------
@@ -49,9 +67,15 @@ class Objective:
     tau: float = 0.2
     error_weight: float = 1.0
     pseudo_count: float = 4000.0
+    pmi: PmiTerm = "published"
 
     def __post_init__(self) -> None:
+        if self.pmi not in get_args(PmiTerm):
+            allowed = ", ".join(get_args(PmiTerm))
+            raise InvalidInputError(f"objective pmi {self.pmi!r}: allowed are {allowed}")
         for field in fields(self):
+            if field.name == "pmi":
+                continue
             value, name = getattr(self, field.name), f"objective {field.name}"
             positive = field.name == "pseudo_count"
             number = finite_number(value, name, least=0.0, positive=positive)
@@ -76,7 +100,8 @@ class Objective:
             When the matrix is not square or counts no rows.
         """
         error, bias = 1.0 - accuracy(confusion), cobias(confusion)
-        pmi = self._negative_pmi(np.asarray(confusion, dtype=np.float64))
+        counts = np.asarray(confusion, dtype=np.float64)
+        pmi = self._negative_pmi(counts) if self.pmi == "published" else -_shared(counts)
         return self.error_weight * error + self.beta * bias + self.tau * pmi
 
     def _negative_pmi(self, counts: NDArray[np.float64]) -> float:
@@ -89,3 +114,18 @@ class Objective:
         predicted = (counts.sum(axis=0) + k) / (n_rows + k * n_classes)
         true = (labelled + k) / (n_rows + k * n_classes)
         return -float(np.log(joint / (predicted * true))[present].sum())
+
+
+def _shared(counts: NDArray[np.float64]) -> float:
+    """Return the mean share of the entropy of "the label is j" that predictions explain."""
+    n_rows, hits, labelled = counts.sum(), counts.diagonal(), counts.sum(axis=1)
+    predicted = counts.sum(axis=0)
+    cells = (hits, predicted - hits, labelled - hits, n_rows - predicted - labelled + hits)
+    known = sum(xlogy(cell, cell) for cell in cells) + xlogy(n_rows, n_rows)
+    apart = sum(xlogy(n, n) + xlogy(n_rows - n, n_rows - n) for n in (labelled, predicted))
+    entropy = xlogy(n_rows, n_rows) - xlogy(labelled, labelled)
+    entropy -= xlogy(n_rows - labelled, n_rows - labelled)
+    sign = np.sign(hits * n_rows - labelled * predicted)
+    # With a single class there is nothing to explain.
+    shares = sign * (known - apart) / np.where(entropy > 0.0, entropy, 1.0)
+    return float(shares[labelled > 0].mean())

@@ -48,6 +48,7 @@ _USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("full",),
     OPTIMIZATION_SIZE: (None,),
     "weight_scale": (None, 30),
+    "pmi": ("published",),
     "memberships": (None,),
     "protocol": ("cross-validation", "study"),
     "prefer": ("no-harm", "balance"),
@@ -268,6 +269,7 @@ def _settings(record: CellRecord) -> dict[str, Any]:
     if record.identity.get("tuner"):
         # Left out of what names a cell where it is not used.
         found.setdefault("keep_unlabelled", False)
+        found.setdefault("pmi", "published")
     label = objective_label(record)
     return found if label is None else found | {OBJECTIVE: label}
 

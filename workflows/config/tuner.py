@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.evaluation.objective import PmiTerm
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.methods import Method
@@ -150,7 +151,7 @@ class Bounds(Strict):
 
 
 def _unused(value: str | bool | None) -> bool:
-    return value in (None, "none", False)
+    return value in (None, "none", False, "published")
 
 
 class TunerSettings(Strict):
@@ -174,11 +175,12 @@ class TunerSettings(Strict):
         knowing the results of those under way, on one CPU too, so it is part of the result.
     development : float
         Share of the rows on which a study judges trials (paper, Appendix D: 0.05).
-    search : "heat-bath", "metropolis" or "published"
+    search : "heat-bath", "metropolis", "published" or "published-long"
         How a study anneals. ``heat-bath``: by the default schedule, which ends alike at any
         temperatures, so that none are tuned. ``metropolis``: by the paper's chain; temperatures,
         cooling rate, lambda1 and lambda2 are tuned. ``published``: by the schedule of the
-        published code, as it is.
+        published code, as it is; ``published-long``: with 150 accepted and 300 generated moves a
+        temperature, which it advises for large runs.
     moves, restarts, descend, reheat, budget : str, int, bool or None
         Fields of :class:`dcs.Schedule`, in place of those of the search; in either protocol.
     objective : "full", "err", "err+pmi", "err+cobias" or FixedObjective
@@ -187,6 +189,8 @@ class TunerSettings(Strict):
     error_weight, pseudo_count : float or None
         Weight of the error rate and k of the PMI term in a study; None tunes them. An error
         weight counts beside another term alone, and is 1 otherwise.
+    pmi : "published" or "normalised"
+        The PMI term of a study; see :class:`dcs.Objective`. The normalised one has no k.
     weight_scale : int or None
         The weight scale D_W; None tunes it.
     memberships : int or None
@@ -214,7 +218,7 @@ class TunerSettings(Strict):
     sampler: Literal["tpe", "gp", "random", "grid"] = "tpe"
     window: int = Field(default=4, ge=1, le=1000)
     development: float = Field(default=0.05, gt=0.0, lt=1.0)
-    search: Literal["heat-bath", "metropolis", "published"] = "heat-bath"
+    search: Literal["heat-bath", "metropolis", "published", "published-long"] = "heat-bath"
     moves: Literal["heat-bath", "metropolis"] | None = None
     restarts: int | None = Field(default=None, ge=1)
     descend: bool | None = None
@@ -232,6 +236,7 @@ class TunerSettings(Strict):
         default="none", exclude_if=_unused
     )
     keep_unlabelled: bool = Field(default=False, exclude_if=_unused)
+    pmi: PmiTerm = Field(default="published", exclude_if=_unused)
     prefer: Prefer = "no-harm"
     exchange_rate: float | None = Field(default=None, ge=0.0)
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
@@ -245,7 +250,7 @@ class TunerSettings(Strict):
             if self.pruner != "none":
                 self._check_prunable()
             return self
-        for name in ("search", "error_weight", "pseudo_count", "cost", "pruner"):
+        for name in ("search", "error_weight", "pseudo_count", "pmi", "cost", "pruner"):
             if getattr(self, name) != TunerSettings.model_fields[name].default:
                 raise ValueError(f"{name} {getattr(self, name)} needs protocol: study")
         if self.sampler == "grid":
@@ -292,6 +297,8 @@ class TunerSettings(Strict):
             fixed = objective.model_dump().get(name, fixed)
         elif name in ("beta", "tau") and name not in _TERMS[objective]:
             fixed = 0.0
+        if name == "pseudo_count" and self.pmi == "normalised":
+            fixed = _PSEUDO_COUNT
         if fixed is None and name == "error_weight" and not self._several_terms:
             fixed = 1.0
         bounds: tuple[float, ...] = getattr(self.bounds, name)

@@ -46,6 +46,8 @@ _FIRST: Final[dict[str, float]] = {
 }
 #: The metric of each cost.
 _COSTS: Final = {"moves": "opt/evaluations", "seconds": "opt/seconds"}
+#: Accepted and generated moves that end a temperature.
+_PUBLISHED: Final = {"published": (3, 6), "published-long": (150, 300)}
 #: Candidate solutions that the heat-bath search of a trial judges.
 _BUDGET: Final = 750_000
 
@@ -219,19 +221,20 @@ def _suggest(trial: BaseTrial, tuning: Tuning, n_rows: int) -> dict[str, Any]:
         "corrections": tuning.method.correction_set(
             int(drawn.pop("weight_scale", 30)), memberships=settings.memberships
         ),
-        "objective": _objective(drawn),
+        "objective": _objective(drawn, settings),
         "schedule": _schedule(settings, drawn, n_rows),
     }
 
 
-def _objective(params: dict[str, Any]) -> Objective:
+def _objective(params: dict[str, Any], settings: TunerSettings) -> Objective:
     names = ("beta", "tau", "error_weight", "pseudo_count")
-    return Objective(**{name: params[name] for name in names if name in params})
+    known = {name: params[name] for name in names if name in params}
+    return Objective(**known, pmi=settings.pmi)
 
 
 def _schedule(settings: TunerSettings, drawn: dict[str, float], n_rows: int) -> Schedule:
-    if settings.search == "published":
-        schedule = Schedule.published(n_rows)
+    if settings.search in _PUBLISHED:
+        schedule = Schedule.published(n_rows, *_PUBLISHED[settings.search])
     elif settings.search == "metropolis":
         schedule = Schedule(
             initial_temperature=drawn["initial_temperature"],
@@ -285,6 +288,6 @@ def certify(
         rows.probs,
         rows.labels,
         corrections=corrections,
-        objective=_objective(dict(record.params)),
+        objective=_objective(dict(record.params), settings),
     )
     return record.metrics["opt/z"] - optimum.z

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import xlogy
 
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet, Weight
@@ -68,7 +69,8 @@ class Table(NamedTuple):
     bins: NDArray[np.int32]  # [B + 2] the first weight that wins, by what it must exceed
     class_rows: NDArray[np.float64]  # [N] rows per true class
     present: NDArray[np.int64]  # classes with rows
-    logs: NDArray[np.float64]  # [M + 1] log(count + pseudo-count)
+    logs: NDArray[np.float64]  # [M + 1] log(count + pseudo-count), or n log n if normalised
+    entropies: NDArray[np.float64]  # [N] of "the label is j" times M N; empty unless normalised
     factors: NDArray[np.float64]  # error weight / M, beta / pairs, tau, constant part of Z
 
 
@@ -118,6 +120,7 @@ def make_table(
     n_lanes = -(-(direct.size + 1) // LANES) * LANES
     lanes = np.tile(np.array([[-np.inf], [1.0], [np.inf], [1.0]]), (1, n_lanes))
     lanes[:, : direct.size] = functions[direct].T
+    normalised, counts = objective.pmi == "normalised", np.arange(n_rows + 1)
     table = Table(
         columns=np.ascontiguousarray(probs.T),
         labels=labels.astype(np.int16),
@@ -130,7 +133,8 @@ def make_table(
         bins=bins,
         class_rows=class_rows,
         present=present,
-        logs=np.log(np.arange(n_rows + 1) + objective.pseudo_count),
+        logs=xlogy(counts, counts) if normalised else np.log(counts + objective.pseudo_count),
+        entropies=_entropies(class_rows)[: n_classes * normalised],
         factors=_factors(objective, n_rows, n_classes, class_rows[present]),
     )
     # Read-only views: one type for the compiler whatever the caller's arrays allow.
@@ -143,12 +147,24 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+def _entropies(class_rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what divides mutual information, so that the shares of the classes add up to 1."""
+    n_rows = class_rows.sum()
+    others = n_rows - class_rows
+    entropies = xlogy(n_rows, n_rows) - xlogy(class_rows, class_rows) - xlogy(others, others)
+    scaled: NDArray[np.float64] = entropies * np.count_nonzero(class_rows)
+    return np.where(scaled > 0.0, scaled, 1.0)
+
+
 def _factors(
     objective: Objective, n_rows: int, n_classes: int, class_rows: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     k = objective.pseudo_count
     joint, marginal = np.log(n_rows + k * n_classes**2), np.log(n_rows + k * n_classes)
     constant = (2 * marginal - joint) * class_rows.size - np.log(class_rows + k).sum()
+    if objective.pmi == "normalised":
+        # Judged as what is not explained, which is never less than 0.
+        constant = 1.0
     pairs = max(1.0, class_rows.size * (class_rows.size - 1) / 2)
     return np.array(
         [
@@ -235,6 +251,18 @@ def corrected(p: float, left: float, rise: float, right: float, fall: float) -> 
 
 
 @compiled
+def _explained(table: Table, j: int, correct: int, predicted: int) -> float:
+    """Return the share of the entropy of class j that predictions explain, divided by N."""
+    x, labelled = table.logs, int(table.class_rows[j])
+    n_rows = x.size - 1
+    known = x[correct] + x[predicted - correct] + x[labelled - correct]
+    known += x[n_rows - predicted - labelled + correct] + x[n_rows]
+    apart = x[labelled] + x[n_rows - labelled] + x[predicted] + x[n_rows - predicted]
+    share: float = (known - apart) / table.entropies[j]
+    return share if correct * n_rows >= labelled * predicted else -share
+
+
+@compiled
 def z_of(
     table: Table, room: Room, correct: NDArray[np.int64], predicted: NDArray[np.int64]
 ) -> float:
@@ -244,13 +272,16 @@ def z_of(
     almost sorted list by insertion is linear.
     """
     order, accuracy = room.order, room.accuracy
-    n_present = order.size
+    n_present, normalised = order.size, table.entropies.size > 0
     hits = 0
     logs = 0.0
     for i in range(n_present):
         j = table.present[i]
         hits += correct[j]
-        logs += table.logs[correct[j]] - table.logs[predicted[j]]
+        if normalised:
+            logs += _explained(table, j, correct[j], predicted[j])
+        else:
+            logs += table.logs[correct[j]] - table.logs[predicted[j]]
         accuracy[j] = correct[j] / table.class_rows[j]
     for i in range(1, n_present):
         j = order[i]
@@ -263,5 +294,6 @@ def z_of(
     for i in range(n_present):
         distance += (2 * i - (n_present - 1)) * accuracy[order[i]]
     f = table.factors
+    logs -= normalised
     z: float = f[3] - f[0] * hits + f[1] * distance - f[2] * logs
     return z

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.metrics import mutual_info_score
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import confusion_matrix
@@ -44,6 +46,46 @@ def test_terms_leave_out_classes_without_rows() -> None:
     assert pmi.value(confusion) == pytest.approx(-expected)
     terms = (0.5 * error.value(confusion), 2.7 * bias.value(confusion), 0.4 * pmi.value(confusion))
     assert whole.value(confusion) == pytest.approx(sum(terms))
+
+
+def test_normalised_term_is_the_share_of_entropy_explained_of_each_class() -> None:
+    rng = np.random.default_rng(2)
+    labels, predictions = rng.integers(0, 4, 300), rng.integers(0, 4, 300)
+    predictions[:180] = labels[:180]
+    labels[labels == 3] = 0  # A class that is predicted and has no rows is left out.
+    expected = np.mean(
+        [
+            mutual_info_score(labels == j, predictions == j)
+            / mutual_info_score(labels == j, labels == j)
+            for j in range(3)
+        ]
+    )
+    term = Objective(error_weight=0.0, beta=0.0, tau=1.0, pmi="normalised")
+    confusion = confusion_matrix(labels, predictions, 4)
+    assert term.value(confusion) == pytest.approx(-expected, rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("confusion", "expected"),
+    [
+        ([[7, 0], [0, 5]], -1.0),  # perfect
+        ([[7, 0], [5, 0]], 0.0),  # collapsed to one class
+        ([[0, 7], [5, 0]], 1.0),  # always the other
+        ([[6, 3], [4, 2]], 0.0),  # independent of the label
+        ([[3, 2], [0, 0]], 0.0),  # one class alone
+    ],
+)
+def test_normalised_term_is_bounded(confusion: list[list[int]], expected: float) -> None:
+    term = Objective(error_weight=0.0, beta=0.0, tau=1.0, pmi="normalised")
+    assert term.value(np.array(confusion)) == pytest.approx(expected, rel=0, abs=1e-12)
+    assert replace(term, pseudo_count=1.0).value(np.array(confusion)) == pytest.approx(
+        expected, rel=0, abs=1e-12
+    )
+
+
+def test_unknown_term_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="pmi"):
+        Objective(pmi="other")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["beta", "tau", "error_weight", "pseudo_count"])

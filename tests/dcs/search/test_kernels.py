@@ -17,6 +17,7 @@ from tests.dcs.published import load_cases
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
 _OBJECTIVE = Objective(pseudo_count=5.0)
+_NORMALISED = Objective(tau=0.7, pmi="normalised")
 _CLOSE_WEIGHTS = CorrectionSet(
     (Membership(0, 1, 1), Weight(0.5), Weight(np.nextafter(0.5, 1)), Weight(0.9))
 )
@@ -46,20 +47,21 @@ def _judge_class(table: Table, room: Room, choice: NDArray[np.int64], j: int) ->
     [*SETS.values(), _CLOSE_WEIGHTS, _UNEVEN_WEIGHTS],
     ids=[*SETS, "close weights", "uneven weights"],
 )
+@pytest.mark.parametrize("objective", [_OBJECTIVE, _NORMALISED], ids=["published", "normalised"])
 @pytest.mark.parametrize(("n_rows", "n_classes"), [(9, 2), (40, 3), (301, 6)])
 def test_kernels_agree_with_numpy_move_by_move(
-    corrections: CorrectionSet, n_rows: int, n_classes: int
+    corrections: CorrectionSet, objective: Objective, n_rows: int, n_classes: int
 ) -> None:
     probs, labels = coarse_problem(n_rows, n_classes, seed=n_rows)
     rng = np.random.default_rng(n_classes)
-    table = make_table(probs, labels, corrections, _OBJECTIVE)
+    table = make_table(probs, labels, corrections, objective)
     state, room = make_state(table), make_room(table)
     set_choice(table, state, rng.integers(0, len(corrections), n_classes))
     for step in range(60):
         j, k = int(rng.integers(n_classes)), int(rng.integers(len(corrections)))
         changed = state.choice.copy()
         changed[j] = k
-        expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
+        expected = judge(probs, labels, corrections, objective, changed)
         assert judge_move(table, state, room, j, k, np.inf) == pytest.approx(
             expected, rel=0, abs=1e-12
         )
@@ -68,7 +70,7 @@ def test_kernels_agree_with_numpy_move_by_move(
         if step % 10 == 0:
             for other in range(len(corrections)):
                 changed[j] = other
-                expected = judge(probs, labels, corrections, _OBJECTIVE, changed)
+                expected = judge(probs, labels, corrections, objective, changed)
                 assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
         assert values[k] == pytest.approx(
             judge_move(table, state, room, j, k, np.inf), rel=0, abs=1e-12
@@ -106,10 +108,13 @@ def test_metropolis_chain_has_the_boltzmann_distribution() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 37.7
 
 
-def test_what_is_known_to_be_too_high_is_not_judged_but_bounded() -> None:
+@pytest.mark.parametrize(
+    "objective", [Objective(beta=0.1, tau=0.0), Objective(beta=0.1, tau=0.05, pmi="normalised")]
+)
+def test_what_is_known_to_be_too_high_is_not_judged_but_bounded(objective: Objective) -> None:
     probs, labels = coarse_problem(300, 8, decimals=2)
     corrections = SETS["dcs"]
-    table = make_table(probs, labels, corrections, Objective(beta=0.1, tau=0.0))
+    table = make_table(probs, labels, corrections, objective)
     state, room = make_state(table), make_room(table)
     set_choice(table, state, np.full(8, corrections.identity))
     bounded = 0

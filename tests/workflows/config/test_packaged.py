@@ -21,14 +21,15 @@ def _load(name: str, **overrides: object) -> SweepConfig:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_runs_on_the_small_model(name):
-    tables = ["my.parquet"] if name == "results" else None
+    of_tables = name == "results" or name.startswith("findings")
+    tables = ["my.parquet"] if of_tables else None
     config = _load(name, models=["tiny_lm"], limit=60, tables=tables)
     assert (config.name, config.models) == (name, ("tiny_lm",))
     assert variants_of(config)
     # Those of the paper want GPUs; without one a word on the command line is enough.
     here = _load(name, models=["tiny_lm"], tables=tables, sets=["scoring.engine=transformers"])
     assert here.scoring.engine == "transformers"
-    assert (config.scoring.engine == "vllm") is (name not in ("quickstart", "results"))
+    assert (config.scoring.engine == "vllm") is not (of_tables or name == "quickstart")
 
 
 @pytest.mark.parametrize("name", ["paper_main", "llama2_70b", "gemma2_2b"])

@@ -98,8 +98,12 @@ def test_weights_alone_are_what_no_memberships_leave():
     assert [trial.metrics for trial in none.trials] == [trial.metrics for trial in dnip.trials]
 
 
-def test_an_ablated_search_is_certified_over_its_own_corrections():
-    settings = TunerSettings(**STUDY, memberships=2, weight_scale=3, objective="err")
+@pytest.mark.parametrize(
+    "objective",
+    [{"objective": "err"}, {"objective": {"beta": 1.0, "tau": 0.7}, "pmi": "normalised"}],
+)
+def test_an_ablated_search_is_certified_over_its_own_corrections(objective):
+    settings = TunerSettings(**STUDY, memberships=2, weight_scale=3, **objective)
     cell = dataclasses.replace(_cell(), tuner=settings)
     gap = certify(TABLE, get_method("dcs"), _computed(cell), settings=settings)
     assert gap == pytest.approx(0.0, abs=1e-12)
@@ -137,7 +141,12 @@ def test_the_rule_of_a_study_picks_among_its_trials(rule, best):
 
 @pytest.mark.parametrize(
     ("search", "drawn"),
-    [("heat-bath", set()), ("metropolis", {*SCHEDULE_PARAMETERS}), ("published", set())],
+    [
+        ("heat-bath", set()),
+        ("metropolis", {*SCHEDULE_PARAMETERS}),
+        ("published", set()),
+        ("published-long", set()),
+    ],
 )
 def test_a_study_tunes_what_its_search_heeds(search, drawn):
     fitted = _studied(search=search, pseudo_count=None, bounds={"lambda2": [1.0, 3.0]})
