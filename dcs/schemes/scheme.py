@@ -148,29 +148,22 @@ class CorrectionScheme:
             raise SchemeError("the calibration is of several tables; one is left to calibrate")
 
     @classmethod
-    def identity(
-        cls,
-        classes: Sequence[str],
-        *,
-        combination: Calibration | None = None,
-        inputs: Sequence[str] = (),
-    ) -> CorrectionScheme:
+    def identity(cls, classes: Sequence[str], **parts: Any) -> CorrectionScheme:
         """Return the scheme that corrects nothing.
 
         Parameters
         ----------
         classes : sequence of str
             N different class names.
-        combination, inputs : optional
-            As of the class: how several tables become one.
+        **parts
+            Provenance, calibration, combination and inputs, as of the class.
 
         Returns
         -------
         CorrectionScheme
             Don't Change for every class.
         """
-        unchanged = (DONT_CHANGE,) * len(classes)
-        return cls(tuple(classes), unchanged, {}, None, combination, tuple(inputs))
+        return cls(tuple(classes), (DONT_CHANGE,) * len(classes), **parts)
 
     def correct(self, probs: ArrayLike) -> NDArray[np.float64]:
         """Correct class probabilities.

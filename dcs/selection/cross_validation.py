@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
+from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.folds import Folds, Mapper
 from dcs.selection.front import FittedScheme, FrontPoint
@@ -30,7 +31,10 @@ from dcs.selection.settings import (
     between,
 )
 
-__all__ = ["SelectionSettings", "fit_scheme"]
+__all__ = ["FEWEST_LABELS", "SelectionSettings", "fit_scheme", "label_free_scheme"]
+
+FEWEST_LABELS: Final = 2
+"""With fewer labelled rows nothing can be cross-validated."""
 
 _BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 
@@ -235,6 +239,44 @@ def fit_scheme(
     )
 
 
+def label_free_scheme(
+    probs: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None = None
+) -> CorrectionScheme:
+    """Return the scheme that needs no labels: batch calibration.
+
+    It makes the mean probabilities of all classes alike. That is fair where the classes are about
+    as frequent as each other; without labels nobody can tell whether accuracy rises or falls.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices, -1 for unlabelled rows; only counted.
+    classes : sequence of str, optional
+        Class names, by default ``"class_0", "class_1", ...``.
+
+    Returns
+    -------
+    CorrectionScheme
+        Its provenance says how many rows had labels, and holds no estimate.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed.
+
+    Notes
+    -----
+    Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
+    """
+    values, indices, names = checked_rows(probs, labels, classes, missing=True)
+    origin = {"method": "batch", "rows": indices.size, "labelled": int((indices >= 0).sum())}
+    return CorrectionScheme.identity(
+        names, provenance=origin, calibration=batch_calibration(values)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Fit:
     """A setting fitted without each fold and on all rows, and what that says of it."""
@@ -298,7 +340,8 @@ class _Front:
         confusion = confusion_matrix(folds.labels, fit.predictions, n_classes)
         return fit, FrontPoint(
             setting=fit.setting,
-            estimate=estimate,
+            accuracy=estimate.accuracy,
+            cobias=estimate.cobias,
             confusion=tuple(map(tuple, confusion.tolist())),
             scheme=replace(scheme, classes=self.plain.schemes[-1].classes, provenance=provenance),
             beta=beta,

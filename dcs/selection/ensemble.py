@@ -288,11 +288,8 @@ def combine(
 
 def mean_of(ensemble: TableEnsemble) -> CorrectionScheme:
     """Return the scheme that takes the mean of the log-probabilities, and no more."""
-    return CorrectionScheme.identity(
-        ensemble.classes,
-        inputs=ensemble.names,
-        combination=mean_combination(len(ensemble.tables), len(ensemble.classes)),
-    )
+    mean = mean_combination(len(ensemble.tables), ensemble.n_classes)
+    return CorrectionScheme.identity(ensemble.classes, inputs=ensemble.names, combination=mean)
 
 
 def _unseen(

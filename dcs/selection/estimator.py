@@ -22,9 +22,13 @@ from sklearn.utils.validation import (
 
 from dcs.errors import InvalidInputError
 from dcs.messages import check_choice
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.cross_validation import (
+    FEWEST_LABELS,
+    SelectionSettings,
+    fit_scheme,
+    label_free_scheme,
+)
 from dcs.selection.folds import Threads, stratified_folds
-from dcs.selection.label_free import FEWEST_LABELS, label_free_scheme
 from dcs.selection.preference import Preference
 from dcs.selection.settings import Hyperparameters
 

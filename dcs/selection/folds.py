@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +21,7 @@ from dcs.evaluation.uncertainty import compare_predictions
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.front import Change
-from dcs.selection.settings import Hyperparameters, Prepared, Setting
+from dcs.selection.settings import Hyperparameters, Setting, fit_settings
 
 __all__ = ["Folds", "Mapper", "Threads", "cobias_noise", "cross_validate", "stratified_folds"]
 
@@ -34,11 +35,8 @@ _RESAMPLES: Final = 200
 _FEW_ROWS: Final = 200
 
 
-class Mapper(Protocol):
-    """Applies a function to items, here or elsewhere; results come in order."""
-
-    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
-        """Yield ``function(item)`` for every item."""
+#: Applies a function to items, here or elsewhere; results come in order.
+Mapper: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +68,13 @@ class Threads:
         with ThreadPoolExecutor(self.width) as pool:
             try:
                 while True:
-                    for item in islice(source, most - len(running)):
-                        running.append(pool.submit(function, item))
+                    room = islice(source, most - len(running))
+                    running.extend(pool.submit(function, item) for item in room)
                     if not running:
                         return
                     yield running.popleft().result()
             finally:
-                for future in running:
-                    future.cancel()
+                pool.shutdown(cancel_futures=True)
 
 
 def stratified_folds(labels: ArrayLike, folds: int, *, seed: int) -> NDArray[np.int64]:
@@ -170,34 +167,6 @@ def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
     return math.sqrt(2.0 / math.pi) * float(spread.mean())
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Fits settings without one fold, or on all rows; picklable, so that it can run elsewhere.
-
-    Unlabelled rows have the label and the place -1: they are in no fold, and in every fit.
-    """
-
-    probs: NDArray[np.float64]
-    labels: NDArray[np.int64]
-    place: NDArray[np.int64]
-    seed: int
-
-    def __call__(
-        self, item: tuple[int | None, tuple[Hyperparameters, ...]]
-    ) -> tuple[CorrectionScheme, ...]:
-        """Return the scheme of each of the settings."""
-        fold, settings = item
-        inside = np.full(self.place.shape, True) if fold is None else self.place != fold
-        prepared = Prepared.from_arguments(
-            self.probs[inside],
-            self.labels[inside],
-            kind=settings[0].calibration,
-            ridge=settings[0].ridge,
-        )
-        seed = derive_seed(self.seed, "anneal", *([] if fold is None else [fold]))
-        return prepared.fit(settings, seed=seed)
-
-
 class Folds:
     """Rows divided into folds, and predictions of settings fitted without them.
 
@@ -238,7 +207,7 @@ class Folds:
     ) -> None:
         whole_number(folds, "folds", least=2)
         known = labels >= 0
-        self.probs, self.labels, self.seed = probs[known], labels[known], seed
+        self.probs, self.labels = probs[known], labels[known]
         if self.labels.size < 2:
             raise InvalidInputError(
                 f"{self.labels.size} labelled rows; cross-validation needs at least two"
@@ -248,7 +217,8 @@ class Folds:
         self.place = stratified_folds(self.labels, self.n_folds, seed=seed)
         places = np.full(labels.size, -1)
         places[known] = self.place
-        self._work = _Work(probs, labels, places, seed)
+        # Picklable, so that it can run elsewhere.
+        self._fit = partial(_without, probs, labels, places, seed)
         self.few = self.labels.size < _FEW_ROWS * probs.shape[1]
         self.n_parts = 1 if self.few else self.n_folds
         self.part = self.place % self.n_parts
@@ -272,7 +242,7 @@ class Folds:
         items = [(fold, group) for fold in left_out for group in groups]
         found: list[list[CorrectionScheme]] = [[] for _ in grid]
         done = 0
-        for (_, group), schemes in zip(items, mapper(self._work, items), strict=True):
+        for (_, group), schemes in zip(items, mapper(self._fit, items), strict=True):
             for i, scheme in enumerate(schemes, done):
                 found[i % len(grid)].append(scheme)
             done += len(group)
@@ -326,3 +296,17 @@ class Folds:
             cobias_error=pair.cobias.standard_error,
             score_error=pair.score.standard_error,
         )
+
+
+def _without(
+    probs: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    place: NDArray[np.int64],
+    seed: int,
+    item: tuple[int | None, tuple[Hyperparameters, ...]],
+) -> tuple[CorrectionScheme, ...]:
+    """Fit settings without one fold, or on all rows; unlabelled rows, of place -1, are in all."""
+    fold, settings = item
+    inside = np.full(place.shape, True) if fold is None else place != fold
+    seed = derive_seed(seed, "anneal", *([] if fold is None else [fold]))
+    return fit_settings(probs[inside], labels[inside], settings, seed=seed)

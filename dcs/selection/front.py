@@ -6,12 +6,12 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from dcs.errors import SchemeError
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
@@ -20,7 +20,7 @@ from dcs.messages import escaped
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.preference import Figures, Preference, choose, pareto_front
-from dcs.selection.settings import Interpolated, Prepared, Setting, between
+from dcs.selection.settings import Interpolated, Setting, between, fit_settings
 from dcs.validation import validated
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ class Change:
         return math.sqrt(max(0.0, variance - accuracy_rate * cobias_rate * twice_covariance))
 
 
+def _read_scheme(data: Any) -> CorrectionScheme:
+    return data if isinstance(data, CorrectionScheme) else CorrectionScheme.from_dict(data)
+
+
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
     """One point of the trade-off between accuracy and COBias.
@@ -68,9 +72,10 @@ class FrontPoint:
     ----------
     setting : Hyperparameters, Interpolated or None
         What was fitted, or what it lies between; None for the uncorrected probabilities.
-    estimate : ClassificationMetrics
-        Cross-validated: every row is judged by a scheme fitted without it, COBias within each
-        fold (see :func:`cross_validate`); no better than `scheme` is on the rows it was fitted on.
+    accuracy, cobias : float
+        Cross-validated, 0..1: every row is judged by a scheme fitted without it, COBias within
+        each fold (see :func:`cross_validate`), as measured on rows as few as those of a fold; no
+        better than `scheme` is on the rows it was fitted on.
     confusion : array of int, shape [N, N]
         Of the cross-validated predictions, all folds together; row = true class.
     scheme : CorrectionScheme
@@ -86,23 +91,24 @@ class FrontPoint:
     """
 
     setting: Setting | None
-    estimate: ClassificationMetrics
+    accuracy: float
+    cobias: float
     confusion: tuple[tuple[int, ...], ...]
-    scheme: CorrectionScheme
+    scheme: Annotated[CorrectionScheme, PlainValidator(_read_scheme)]
     beta: float
     noise: float
     change: Change
     doubt: float
 
-    @property
-    def accuracy(self) -> float:
-        """Cross-validated accuracy, 0..1."""
-        return self.estimate.accuracy
+    def __post_init__(self) -> None:
+        # Refuses what is no confusion matrix.
+        ClassificationMetrics.from_confusion(np.array(self.confusion))
 
     @property
-    def cobias(self) -> float:
-        """Cross-validated COBias, 0..1, as measured on rows as few as those of a fold."""
-        return self.estimate.cobias
+    def estimate(self) -> ClassificationMetrics:
+        """All figures, cross-validated."""
+        counted = ClassificationMetrics.from_confusion(np.array(self.confusion))
+        return replace(counted, accuracy=self.accuracy, cobias=self.cobias)
 
     @property
     def lasting_cobias(self) -> float:
@@ -120,7 +126,7 @@ class FrontPoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form a stored front holds."""
-        values = {name: getattr(self, name) for name in _Point.model_fields}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {
             "confusion": [list(row) for row in self.confusion],
             "change": asdict(self.change),
@@ -271,11 +277,7 @@ class FittedScheme:
             When they are not those of a front; names `source` and the key.
         """
         file = validated(_File, data, source=source, error=SchemeError)
-        try:
-            points = [point.read(source) for point in file.points]
-        except ValueError as error:
-            raise SchemeError(f"{source}: {error}") from error
-        return cls.picked(points, file.preference, keep_uncorrected=file.keep_uncorrected)
+        return cls.picked(file.points, file.preference, keep_uncorrected=file.keep_uncorrected)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the front with all its schemes to a JSON file, all or nothing.
@@ -320,10 +322,8 @@ def _refitted(
         ]
         # On other rows an end may be of another kind, with nothing between it and the other.
         return between(ends[0], ends[1], setting.share) or ends[setting.share > 0.5]
-    prepared = Prepared.from_arguments(
-        probs, labels, classes=classes, kind=setting.calibration, ridge=setting.ridge
-    )
-    return prepared.fit([setting], seed=derive_seed(seed, "anneal"))[0]
+    seed = derive_seed(seed, "anneal")
+    return fit_settings(probs, labels, [setting], seed=seed, classes=classes)[0]
 
 
 def _chosen(
@@ -366,29 +366,6 @@ def _chosen(
     return best if enough and not harms else plain
 
 
-class _Point(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    accuracy: float
-    cobias: float
-    confusion: tuple[tuple[int, ...], ...]
-    beta: float
-    noise: float
-    change: Change
-    doubt: float
-    setting: Setting | None
-    scheme: dict[str, Any]
-
-    def read(self, source: str) -> FrontPoint:
-        values = dict(self)
-        judged = ClassificationMetrics.from_confusion(np.array(self.confusion))
-        return FrontPoint(
-            estimate=replace(judged, accuracy=values.pop("accuracy"), cobias=values.pop("cobias")),
-            scheme=CorrectionScheme.from_dict(values.pop("scheme"), source=source),
-            **values,
-        )
-
-
 class _File(BaseModel):
     """A stored front: nothing but what is named here."""
 
@@ -398,4 +375,4 @@ class _File(BaseModel):
     version: Literal[1]
     preference: Preference
     keep_uncorrected: bool
-    points: list[_Point] = Field(min_length=2)
+    points: list[FrontPoint] = Field(min_length=2)

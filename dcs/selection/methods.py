@@ -1,27 +1,48 @@
 """The methods a table can be corrected with, one name each.
 
 `METHODS` are those of the paper, which a study can tune. `BASELINES` are what else people use:
-they are fitted in one go, and so can be the others, by :meth:`Method.fit`. An installed package
-adds one as an entry point of ``dcs.methods``.
+they are fitted in one go, and so can be the others, by :meth:`Method.fit`. All are judged alike,
+saved in the same file and applied by the same code, since each can be written as a calibration
+that is linear in the log-probabilities, corrections per class, or both. An installed package adds
+one as an entry point of ``dcs.methods``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from dcs.data.checks import checked_rows
+from dcs.errors import InvalidInputError
 from dcs.plugins import find_named
+from dcs.schemes.calibration import (
+    DEFAULT_FLOOR,
+    Calibration,
+    batch_calibration,
+    contextual_calibration,
+    fit_calibration,
+    from_arrays,
+    from_offset,
+    prior_reweighting,
+)
 from dcs.schemes.corrections import CorrectionSet
-from dcs.selection.preference import Fitted
-
-if TYPE_CHECKING:
-    from dcs.schemes.scheme import CorrectionScheme
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.cross_validation import (
+    FEWEST_LABELS,
+    SelectionSettings,
+    fit_scheme,
+    label_free_scheme,
+)
+from dcs.selection.published import Fitted, fit_published
 
 __all__ = ["METHODS", "BASELINES", "Method", "get_method", "method_names"]
+
+_Probs: TypeAlias = NDArray[np.float64]
+_Labels: TypeAlias = NDArray[np.int64]
 
 
 class Fitter(Protocol):
@@ -159,22 +180,30 @@ class Method:
         InvalidInputError
             When an argument is not allowed.
         """
+        values, indices, names = checked_rows(probs, labels, classes, missing=True)
+        labelled, name = indices >= 0, self.name
+        if name == "dcs" and labelled.sum() < FEWEST_LABELS:
+            return Fitted(label_free_scheme(values, indices, classes=names))
+        if self.searches and self in METHODS:
+            settings = SelectionSettings.of_method(name)
+            found = fit_scheme(values, indices, settings=settings, seed=seed, classes=names)
+            return Fitted(found.scheme)
+        if name not in _LABEL_FREE:
+            if not labelled.any():
+                raise InvalidInputError(
+                    f"no row has a label, and method {name!r} needs some; dcs and batch do not"
+                )
+            values, indices = values[labelled], indices[labelled]
         if self.fitter is not None:
-            values, indices = np.asarray(probs), np.asarray(labels)
-            if (indices < 0).any():
-                values, indices = values[indices >= 0], indices[indices >= 0]
             return Fitted(self.fitter(values, indices, classes=classes, seed=seed))
-        # The search compiles; whoever only lists methods should not wait for that.
-        from dcs.selection.baselines import fit_method
-
-        return fit_method(
-            self.name,
-            probs,
-            labels,
-            classes=classes,
-            seed=seed,
-            content_free=content_free,
-            known=known,
+        if name in _PUBLISHED:
+            options = _PUBLISHED[name]
+            return fit_published(values, indices, classes=names, seed=seed, known=known, **options)
+        if name not in _CALIBRATIONS:
+            raise InvalidInputError(f"method {name!r} has no fitter; give it one")
+        calibration = _CALIBRATIONS[name](values, indices, content_free)
+        return Fitted(
+            CorrectionScheme.identity(names, provenance={"method": name}, calibration=calibration)
         )
 
 
@@ -236,6 +265,78 @@ BASELINES: Final = (
         shares="published-long",
     ),
 )
+
+
+def _contextual(probs: _Probs, labels: _Labels, content_free: ArrayLike | None) -> Calibration:
+    if content_free is None:
+        raise InvalidInputError(
+            "contextual calibration needs content_free: the class probabilities of inputs "
+            'without content such as "N/A"; batch calibration needs none'
+        )
+    return contextual_calibration(content_free)
+
+
+def _regression(probs: _Probs, labels: _Labels, *, balanced: bool) -> Calibration:
+    """Fit scikit-learn's logistic regression, as anybody would, on log-probabilities."""
+    # What lists methods should not wait for it.
+    from sklearn.linear_model import LogisticRegression
+
+    n_classes, present = probs.shape[1], np.unique(labels)
+    # What is never seen is never predicted.
+    matrix, offset = np.zeros((n_classes, n_classes)), np.full(n_classes, -100.0)
+    offset[present] = 0.0
+    if present.size > 1:
+        model = LogisticRegression(max_iter=5000, class_weight="balanced" if balanced else None)
+        model.fit(np.log(np.maximum(probs, DEFAULT_FLOOR)), labels)
+        # Of two classes only the logit of the second is fitted.
+        fitted = present[-len(model.coef_) :]
+        matrix[fitted], offset[fitted] = model.coef_, model.intercept_
+    return from_arrays("logistic-balanced" if balanced else "logistic", matrix, offset)
+
+
+_TARGETS: Final = 99
+
+
+def _thresholds(probs: _Probs, labels: _Labels) -> Calibration:
+    """One threshold per class, all at the same true positive rate, the most accurate such set."""
+    # In the manner of Fairlearn's threshold optimiser: a grid of target rates, for every class the
+    # threshold that meets it, and the target that serves accuracy best. A row goes to the class
+    # that exceeds its threshold by the largest factor.
+    levels = 1.0 - np.arange(1, _TARGETS + 1) / (_TARGETS + 1)
+    cuts = np.ones((_TARGETS, probs.shape[1]))
+    for j in np.unique(labels):
+        cuts[:, j] = np.quantile(probs[labels == j, j], levels)
+    cuts = np.maximum(cuts, DEFAULT_FLOOR)
+    hits = [((probs / cut).argmax(axis=1) == labels).mean() for cut in cuts]
+    return from_offset("thresholds", -np.log(cuts[np.argmax(hits)]))
+
+
+#: What is fitted to unlabelled rows too, if only in part.
+_LABEL_FREE: Final = ("icl", "batch", "contextual", "prior")
+
+#: What is a calibration and nothing else, of probabilities, labels and content-free inputs.
+_CALIBRATIONS: Final[
+    dict[str, Callable[[_Probs, _Labels, ArrayLike | None], Calibration | None]]
+] = {
+    "icl": lambda probs, labels, free: None,
+    "batch": lambda probs, labels, free: batch_calibration(probs),
+    "contextual": _contextual,
+    "prior": lambda probs, labels, free: prior_reweighting(probs, labels),
+    "temperature": lambda probs, labels, free: fit_calibration(probs, labels, kind="temperature"),
+    # A ridge of one row or so only keeps classes without rows finite.
+    "vector": lambda probs, labels, free: fit_calibration(probs, labels, kind="vector", ridge=1.0),
+    "logistic": lambda probs, labels, free: _regression(probs, labels, balanced=False),
+    "logistic-balanced": lambda probs, labels, free: _regression(probs, labels, balanced=True),
+    "thresholds": lambda probs, labels, free: _thresholds(probs, labels),
+}
+
+#: What the variants of the published method differ in.
+_PUBLISHED: Final[dict[str, dict[str, Any]]] = {
+    "published": {},
+    "published-balanced": {"prefer": "balance"},
+    "published-long": {"accepted": 150, "generated": 300},
+    "published-balanced-long": {"prefer": "balance", "accepted": 150, "generated": 300},
+}
 
 
 def method_names(*, baselines: bool = False) -> tuple[str, ...]:

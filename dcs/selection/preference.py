@@ -1,11 +1,11 @@
-"""What is preferred on a front of accuracy and COBias, and what methods tried to get there."""
+"""Which point of a front of accuracy and COBias is preferred."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,7 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.messages import check_choice
 
-if TYPE_CHECKING:
-    from dcs.schemes.scheme import CorrectionScheme
-    from dcs.search.annealing import AnnealingResult
-
-__all__ = ["Figures", "Fitted", "Prefer", "Preference", "Trial", "choose", "pareto_front"]
+__all__ = ["Figures", "Prefer", "Preference", "choose", "pareto_front"]
 
 Prefer: TypeAlias = Literal[
     "no-harm", "balance", "knee", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class"
@@ -152,51 +148,6 @@ class Figures:
     def harmless(self) -> bool:
         """Whether accuracy is not below uncorrected beyond noise; see :class:`Preference`."""
         return self.accuracy_change >= -min(_HARMLESS, self.accuracy_error) - _TIE
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One setting that a method tried.
-
-    Attributes
-    ----------
-    number : int
-        Its place among the trials, from 0.
-    params : mapping of str to float
-        What was set.
-    accuracy, cobias : float
-        On development rows, 0..1.
-    seconds : float
-        Time of its search.
-    """
-
-    number: int
-    params: Mapping[str, float]
-    accuracy: float
-    cobias: float
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """What :meth:`dcs.selection.methods.Method.fitted` gives back.
-
-    Attributes
-    ----------
-    scheme : CorrectionScheme
-        The chosen scheme.
-    trials : tuple of Trial
-        What was tried, in order; empty if there was nothing to choose.
-    best : Trial or None
-        The trial that the scheme is from.
-    annealing : AnnealingResult or None
-        The search that found the scheme, where it was one search.
-    """
-
-    scheme: CorrectionScheme
-    trials: tuple[Trial, ...] = ()
-    best: Trial | None = None
-    annealing: AnnealingResult | None = None
 
 
 def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:

@@ -14,7 +14,6 @@ from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.evaluation.objective import Objective
 from dcs.messages import check_choice
 from dcs.schemes.calibration import (
-    Calibration,
     CalibrationKind,
     fit_calibration,
     from_arrays,
@@ -28,10 +27,10 @@ __all__ = [
     "CorrectionFamily",
     "Hyperparameters",
     "Interpolated",
-    "Prepared",
     "Setting",
     "WeightSpacing",
     "between",
+    "fit_settings",
 ]
 
 
@@ -67,7 +66,7 @@ def smoothed(
 
 def logarithms(corrections: tuple[Correction, ...]) -> NDArray[np.float64]:
     """Return the logarithms of weights, with mean 0: only their ratios matter."""
-    logs = np.log([c.value for c in corrections if isinstance(c, Weight)])
+    logs = np.log([c.value if isinstance(c, Weight) else 1.0 for c in corrections])
     centred: NDArray[np.float64] = logs - logs.mean()
     return centred
 
@@ -116,7 +115,7 @@ _SHARED_COPIES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """One setting of the method: what `cross_validate` judges and `Prepared` fits.
+    """One setting of the method: what `cross_validate` judges and `fit_settings` fits.
 
     Parameters
     ----------
@@ -274,109 +273,96 @@ def between(
         None where an end has a membership function other than Don't Change.
     """
     ends = (first, second)
-    for scheme in ends:
-        if any(isinstance(c, Membership) and c != DONT_CHANGE for c in scheme.corrections):
-            return None
-    n_classes = len(first.classes)
+    corrections = (*first.corrections, *second.corrections)
+    if any(isinstance(c, Membership) and c != DONT_CHANGE for c in corrections):
+        return None
     calibration = first.calibration
     if calibration != second.calibration:
-        none = from_offset("none", np.zeros(n_classes))
+        none = from_offset("none", np.zeros(len(first.classes)))
         a, b = (scheme.calibration or none for scheme in ends)
         matrix, offset = (
             (1.0 - share) * np.array(x) + share * np.array(y)
             for x, y in ((a.matrix, b.matrix), (a.offset, b.offset))
         )
         calibration = from_arrays("interpolated", matrix, offset)
-    logs = [
-        np.log([c.value if isinstance(c, Weight) else 1.0 for c in scheme.corrections])
-        for scheme in ends
-    ]
+    logs = [logarithms(scheme.corrections) for scheme in ends]
     chosen = weights_of((1.0 - share) * logs[0] + share * logs[1])
     return CorrectionScheme(first.classes, chosen, first.provenance, calibration)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Labelled rows with their calibration, fitted once for all settings that share it.
+def fit_settings(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    path: Sequence[Hyperparameters],
+    *,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+) -> tuple[CorrectionScheme, ...]:
+    """Fit settings that share a calibration, which is fitted once, on all rows.
 
-    The calibration, and the mean of what it gives, are those of unlabelled rows too.
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices, -1 for unlabelled rows: the calibration, and the mean of what it
+        gives, are those of these too.
+    path : sequence of Hyperparameters
+        What to fit, of one kind of calibration and one ridge. Where settings that follow each
+        other differ in beta alone, each search starts from what the one before it found.
+    seed : int, optional
+        The same arguments give the same schemes.
+    classes : sequence of str, optional
+        Class names, by default ``"class_0", "class_1", ...``.
+
+    Returns
+    -------
+    tuple of CorrectionScheme
+        One for each setting, with the calibration, if any, inside.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed.
     """
+    values, indices, names = checked_rows(probs, labels, classes, missing=True)
+    labelled, kind = indices >= 0, path[0].calibration
+    ridge = path[0].ridge * min(1.0, _RIDGE_ROWS / max(1, labelled.sum()))
+    calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
+    calibrated = values if calibration is None else calibration.apply(values)
+    rows = _Calibrated(calibrated[labelled], indices[labelled], calibrated.mean(axis=0), kind)
+    found: list[CorrectionScheme] = []
+    for _, alike in groupby(path, key=lambda setting: replace(setting, beta=0.0)):
+        settings = list(alike)
+        for setting, chosen in zip(settings, rows.corrected(settings, seed), strict=True):
+            origin = {"beta": setting.beta, "tau": setting.tau, "rows": rows.labels.size}
+            found.append(CorrectionScheme(names, chosen, origin, calibration))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibrated:
+    """Labelled rows after their calibration, and its means over all rows."""
 
     probs: NDArray[np.float64]
     labels: NDArray[np.int64]
     means: NDArray[np.float64]
-    classes: tuple[str, ...]
-    calibration: Calibration | None
+    kind: CalibrationKind
 
-    @classmethod
-    def from_arguments(
-        cls,
-        probs: ArrayLike,
-        labels: ArrayLike,
-        *,
-        kind: CalibrationKind,
-        ridge: float,
-        classes: Sequence[str] | None = None,
-    ) -> Prepared:
-        """Check the arguments and fit the calibration.
-
-        Raises
-        ------
-        InvalidInputError
-            When an argument is not allowed.
-        """
-        values, indices, names = checked_rows(probs, labels, classes, missing=True)
-        labelled = indices >= 0
-        ridge *= min(1.0, _RIDGE_ROWS / max(1, labelled.sum()))
-        calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
-        calibrated = values if calibration is None else calibration.apply(values)
-        means = calibrated.mean(axis=0)
-        return cls(calibrated[labelled], indices[labelled], means, names, calibration)
-
-    def fit(
-        self, path: Sequence[Hyperparameters], *, seed: int = 0
-    ) -> tuple[CorrectionScheme, ...]:
-        """Fit settings of this calibration on all rows.
-
-        Parameters
-        ----------
-        path : sequence of Hyperparameters
-            What to fit. Where settings that follow each other differ in beta alone, each search
-            starts from what the one before it found.
-        seed : int, optional
-            The same arguments give the same schemes.
-
-        Returns
-        -------
-        tuple of CorrectionScheme
-            One for each setting, with the calibration, if any, inside.
-        """
-        found: list[CorrectionScheme] = []
-        for _, group in groupby(path, key=lambda setting: replace(setting, beta=0.0)):
-            alike = list(group)
-            for setting, chosen in zip(alike, self._fitted(alike, seed), strict=True):
-                provenance = {
-                    "beta": setting.beta,
-                    "tau": setting.tau,
-                    "rows": int(self.labels.size),
-                }
-                found.append(CorrectionScheme(self.classes, chosen, provenance, self.calibration))
-        return tuple(found)
-
-    def _fitted(
+    def corrected(
         self, path: Sequence[Hyperparameters], seed: int
     ) -> Iterator[tuple[Correction, ...]]:
         """Yield the corrections of settings that differ in beta alone."""
-        n_rows, n_classes = self.labels.size, len(self.classes)
+        n_rows, n_classes = self.labels.size, self.means.size
         first = path[0]
         if first.corrections == "none":
             yield from [(DONT_CHANGE,) * n_classes] * len(path)
             return
         weights = first.corrections == "weights"
-        likely = self.calibration is not None and self.calibration.name in _LIKELY
         # Where accuracy alone counts, the most probable class is the best decision; weights that
         # say otherwise would fit noise.
-        decided = [weights and likely and s.beta == s.tau == 0.0 for s in path]
+        likely = weights and self.kind in _LIKELY
+        decided = [likely and s.beta == s.tau == 0.0 for s in path]
         searched = [s for s, known in zip(path, decided, strict=True) if not known]
         averages = 0
         if weights and n_rows >= _FEWEST_HALVED:
@@ -414,25 +400,23 @@ class Prepared:
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
         probs, labels = smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
         corrections = _correction_set(self.probs, path[0])
+        names = tuple(map(str, range(self.means.size)))
         found: list[tuple[Correction, ...]] = []
         choice: NDArray[np.int64] | None = None
         for setting in path:
             objective = Objective(beta=setting.beta, tau=setting.tau)
-            problem = Problem.laid_out(probs, labels, self.classes, corrections, objective)
+            problem = Problem.laid_out(probs, labels, names, corrections, objective)
             *_, (choice, *_) = cooled(problem, setting.schedule, seed=seed, start=choice)
             found.append(problem.scheme(choice).corrections)
         return found
 
     def _balancing_weights(self) -> NDArray[np.float64]:
         """Return the logarithms of the weights that give all classes the same prior."""
-        n_classes = len(self.classes)
-        if self.calibration is None or self.calibration.name == "batch":
+        shares = np.bincount(self.labels, minlength=self.means.size) + 1.0
+        if self.kind in ("none", "batch"):
             shares = np.maximum(self.means, 1e-6)
-        elif self.calibration.name in ("balanced", "shrunk"):
-            shares = np.ones(n_classes)
-        else:
-            counts = np.bincount(self.labels, minlength=n_classes) + 1.0
-            shares = counts / counts.sum()
+        elif self.kind in ("balanced", "shrunk"):
+            shares = np.ones(self.means.size)
         logs: NDArray[np.float64] = -np.log(shares)
         return logs
 

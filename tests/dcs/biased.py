@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.settings import Hyperparameters, Prepared
+from dcs.selection.settings import Hyperparameters, fit_settings
 
 
 def biased_table(
@@ -43,6 +43,4 @@ def fit_setting(
     seed: int = 0,
 ) -> CorrectionScheme:
     """Return the scheme of one setting on all rows."""
-    kind, ridge = setting.calibration, setting.ridge
-    prepared = Prepared.from_arguments(probs, labels, kind=kind, ridge=ridge)
-    return prepared.fit([setting], seed=seed)[0]
+    return fit_settings(probs, labels, [setting], seed=seed)[0]

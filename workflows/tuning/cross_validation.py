@@ -10,10 +10,14 @@ from optuna.trial import BaseTrial
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.calibration import CalibrationKind
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
+from dcs.selection.cross_validation import (
+    FEWEST_LABELS,
+    SelectionSettings,
+    fit_scheme,
+    label_free_scheme,
+)
 from dcs.selection.folds import cross_validate
 from dcs.selection.front import FittedScheme, FrontPoint
-from dcs.selection.label_free import FEWEST_LABELS, label_free_scheme
 from dcs.selection.methods import Method
 from dcs.selection.preference import pareto_front
 from dcs.selection.settings import (

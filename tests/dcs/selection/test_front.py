@@ -62,9 +62,9 @@ def test_fitting_again_on_the_same_rows_is_much_the_same(fitted: FittedScheme) -
 
 def test_a_limit_is_held_against_what_lasts(fitted: FittedScheme) -> None:
     first = fitted.points[0]
-    noisy = replace(first, estimate=replace(first.estimate, cobias=0.05), noise=0.04)
-    worse = replace(noisy, estimate=replace(first.estimate, cobias=0.045, accuracy=0.0))
-    worst = replace(worse, estimate=replace(first.estimate, cobias=0.9, accuracy=0.0))
+    noisy = replace(first, cobias=0.05, noise=0.04)
+    worse = replace(noisy, cobias=0.045, accuracy=0.0)
+    worst = replace(worse, cobias=0.9, accuracy=0.0)
     assert noisy.lasting_cobias == pytest.approx(0.03)
     preference = Preference(prefer="balance", max_cobias=3.5)
     assert FittedScheme.picked([noisy, worse, worst], preference).chosen is noisy
