@@ -29,23 +29,6 @@ from dcs.validation import first_fault
 if TYPE_CHECKING:
     from dcs.search.problem import TracePoint
 
-__all__ = [
-    "KEY_PATTERN",
-    "RECORD_FORMAT",
-    "RECORD_VERSION",
-    "TRACE_COLUMNS",
-    "CellRecord",
-    "CellStatus",
-    "ScoringRecord",
-    "StoredCell",
-    "TrialRecord",
-    "TrialState",
-    "plain",
-    "sealed",
-    "text_digest",
-    "trace_rows",
-]
-
 RECORD_FORMAT = "dcs-cell"
 
 RECORD_VERSION = 4

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import socket
-import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -27,15 +27,6 @@ from tracking import schema
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
-
-__all__ = [
-    "StoreUnavailable",
-    "default_tracking_uri",
-    "redact",
-    "resolve_tracking_uri",
-    "ui_arguments",
-]
-
 
 _DATABASES = ("postgresql", "mysql", "mssql")
 
@@ -117,26 +108,17 @@ def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
     """
     if uri is None:
         return default_tracking_uri(output)
-    scheme = uri.partition(":")[0].lower() if "://" in uri else ""
-    base = scheme.partition("+")[0]
-    if uri == "databricks" or scheme in ("http", "https", "databricks") or base in _DATABASES:
+    scheme, _, rest = uri.partition("://")
+    base = scheme.lower().partition("+")[0]
+    if base in ("databricks", "http", "https", *_DATABASES) and (rest or base == "databricks"):
         return uri.rstrip("/")
-    if base == "sqlite":
-        path = re.sub(r"^[^:]+:///?", "", uri)
-        if not path or ":memory:" in path:
-            raise ConfigError(f"tracking URI {uri!r} is in memory and would be lost; {_ALLOWED}")
+    path = rest.removeprefix("/")
+    if base == "sqlite" and path and ":memory:" not in path:
         return f"{scheme}:///{Path(path).absolute()}"
-    if scheme in ("", "file"):
-        raise ConfigError(
-            f"tracking URI {uri!r} is a folder; MLflow no longer keeps runs in plain files: "
-            f"{_ALLOWED}"
-        )
-    raise ConfigError(f"tracking URI {uri!r} has the unknown scheme {scheme!r}; {_ALLOWED}")
-
-
-def stored_uri(uri: str, output: Path | str) -> str | None:
-    """Return the form of a tracking URI that goes on the disk: no password, default as None."""
-    return None if uri == default_tracking_uri(output) else redact(uri)
+    raise ConfigError(
+        f"tracking URI {uri!r} is no store that keeps runs, as a folder or a database in memory "
+        f"is none; {_ALLOWED}"
+    )
 
 
 def redact(uri: str) -> str:
@@ -180,22 +162,38 @@ def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list
 
 
 def pages(tracking_uri: str, ui: str | None = None) -> str:
-    """Return what the addresses of MLflow's pages on a store begin with; `ui` as of `run_page`."""
+    """Return what the addresses of MLflow's pages on a store begin with; `ui` as of `run_link`."""
     base = ui or (tracking_uri if has_server(tracking_uri) else LOCAL_UI)
     if not base.lower().startswith(("http://", "https://", "databricks")):
         raise ConfigError(f"--ui {show(base)}: write http:// or https:// and where MLflow is")
     return f"{base.rstrip('/')}/#"
 
 
-def run_page(uri: str, experiment_id: str, run_id: str, *, ui: str | None = None) -> str:
-    """Return the address of a run's page; `ui` is where those of a store without a server are."""
-    return f"{pages(uri, ui)}/experiments/{experiment_id}/runs/{run_id}?{_CLASSICAL}"
+def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
+    """Return the address of a run's page in MLflow.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        The store; a server has pages of its own.
+    run : object
+        Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
+    ui : str, optional
+        Where MLflow's pages of a store without a server are; by default those of `dcs ui`.
+
+    Raises
+    ------
+    dcs.errors.ConfigError
+        `ui` is no address of a page.
+    """
+    place = f"{pages(tracking_uri, ui)}/experiments/{run.experiment_id}"
+    return f"{place}/runs/{run.run_id}?{_CLASSICAL}"
 
 
-def cells_page(uri: str, experiment_id: str, *, ui: str | None = None) -> str:
-    """Return the address of the page with the cells of an experiment; see `run_page`."""
+def cells_link(tracking_uri: str, experiment_id: str, *, ui: str | None = None) -> str:
+    """Return the address of the page with the cells of an experiment; see `run_link`."""
     view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}"
-    return f"{pages(uri, ui)}/experiments/{experiment_id}/runs?{view}"
+    return f"{pages(tracking_uri, ui)}/experiments/{experiment_id}/runs?{view}"
 
 
 def has_server(uri: str) -> bool:
@@ -270,13 +268,8 @@ def _make_sqlite(path: Path, client_class: type[MlflowClient]) -> None:
         with FileLock(path.with_name(f".{path.name}.lock")):
             if path.exists():
                 return  # Another sweep in this folder was faster, and has its file open.
-            # MLflow keeps its connection, so a copy is taken the way SQLite offers.
-            with (
-                atomic_path(path) as whole,
-                closing(sqlite3.connect(made)) as source,
-                closing(sqlite3.connect(whole)) as copy,
-            ):
-                source.backup(copy)
+            with atomic_path(path) as whole:
+                shutil.copyfile(made, whole)
 
 
 def load_client_class() -> type[MlflowClient]:

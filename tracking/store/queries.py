@@ -16,11 +16,11 @@ from tracking.records import CellRecord, StoredCell
 from tracking.results.frames import CORRECTION_COLUMNS, CORRECTION_NUMBERS, ordered
 from tracking.store.client import (
     artifact_text,
-    cells_page,
+    cells_link,
     open_experiment,
     open_store,
     quietly,
-    run_page,
+    run_link,
     search_runs,
 )
 
@@ -398,26 +398,6 @@ def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
     return run
 
 
-def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
-    """Return the address of a run's page in MLflow.
-
-    Parameters
-    ----------
-    tracking_uri : str
-        The store; a server has pages of its own.
-    run : object
-        Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
-    ui : str, optional
-        Where MLflow's pages of a store without a server are; by default those of `dcs ui`.
-
-    Raises
-    ------
-    dcs.errors.ConfigError
-        `ui` is no address of a page.
-    """
-    return run_page(tracking_uri, run.experiment_id, run.run_id, ui=ui)
-
-
 def newest_link(tracking_uri: str, ui: str) -> str:
     """Return the page at `ui` with the cells of the newest sweep of a store, or `ui` itself."""
     client = open_store(tracking_uri)
@@ -425,7 +405,7 @@ def newest_link(tracking_uri: str, ui: str) -> str:
         newest_first = client.search_experiments(order_by=["creation_time DESC"])
     ours = (each for each in newest_first if each.tags.keys() >= schema.EXPERIMENT_TAGS.keys())
     found = next(ours, None)
-    return ui if found is None else cells_page(tracking_uri, found.experiment_id, ui=ui)
+    return ui if found is None else cells_link(tracking_uri, found.experiment_id, ui=ui)
 
 
 def _stored(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:

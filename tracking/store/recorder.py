@@ -26,17 +26,15 @@ from tracking.records import CellRecord, ScoringRecord
 from tracking.results.figures import sweep_figures
 from tracking.store.client import (
     artifact_location,
+    default_tracking_uri,
     load_client_class,
     open_client,
     quietly,
     redact,
     resolve_tracking_uri,
-    run_page,
-    stored_uri,
+    run_link,
 )
 from tracking.store.runs import SweepRuns
-
-__all__ = ["Recorder", "RecorderReport", "SweepStatus", "sync"]
 
 _log = logging.getLogger("tracking")
 
@@ -133,8 +131,11 @@ class Recorder:
     ) -> None:
         self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
         self.archive = Archive(output)
+        default = self.tracking_uri == default_tracking_uri(output)
         try:
-            self._sweep = Sweep(tracking_uri=stored_uri(self.tracking_uri, output), **sweep)
+            self._sweep = Sweep(
+                tracking_uri=None if default else redact(self.tracking_uri), **sweep
+            )
         except ValidationError as error:
             raise ConfigError(f"tracking: {first_fault(error)}") from None
         # Imported here and not by the thread, where it would race with the imports of others.
@@ -326,7 +327,7 @@ class Recorder:
         return self._runs
 
     def _send(self, runs: SweepRuns, keys: Iterable[str]) -> None:
-        """Have the store hold the records of cells, those that fail in a second attempt."""
+        """Have the store hold the records of cells, up to the first that fails."""
         left = deque(keys)
         failed: dict[str, Exception] = {}
 
@@ -353,18 +354,14 @@ class Recorder:
                     helper.join()
         for key, error in failed.items():
             _log.debug("cell %s was not taken", key, exc_info=error)
-            self._problems[key] = named(error)
             # Opening it again tells whether the store is away or the record at fault.
             self._runs = None
             runs = self._open()
-            with quietly():
-                try:
-                    self._send_one(runs, key)
-                except Exception as again:
-                    self._problems[key] = named(again)
-                    self._runs = None
-                    self._open().forget_cell(key)
-                    self._done(key)
+            if key in self._problems:  # The second attempt: the others go on without it.
+                with quietly():
+                    runs.forget_cell(key)
+                self._done(key)
+            self._problems[key] = named(error)
 
     def _send_one(self, runs: SweepRuns, key: str) -> None:
         """Have the store hold the record of a cell as it is on disk."""
@@ -453,7 +450,7 @@ class Recorder:
         runs = self._runs
         return RecorderReport(
             parent_run_id=runs.parent_id if runs else None,
-            link=run_page(self.tracking_uri, runs.experiment_id, runs.parent_id) if runs else None,
+            link=run_link(self.tracking_uri, runs.info) if runs else None,
             recorded=self.recorded,
             pending=len(pending),
             problems=dict(self._problems),

@@ -1,11 +1,19 @@
-"""Writes one sweep's runs to an open store: parent, cells, trials. No threads, no retries."""
+"""Writes one sweep's runs to an open store: parent, cells, trials. No threads, no retries.
+
+A database gets all that a cell holds in one transaction, of which MLflow's client would take some
+ten for a run, each waiting for the disk; the rows are those that the client would write. A server
+gets requests.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,15 +34,12 @@ from tracking.records import (
 from tracking.results.frames import has_chosen, trial_score
 from tracking.results.settings import objective_label, own_setting
 from tracking.results.tables import leaderboard, leaderboard_metrics, table_files
-from tracking.store.bulk import RunContent, write_runs
-from tracking.store.client import check_active, log_files, search_runs
+from tracking.store.client import check_active, has_server, log_files, search_runs
 from tracking.store.serving import scheme_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput, Metric, Param, Run
-
-__all__ = ["SweepRuns", "cell_name", "chosen", "setting_tags", "thin"]
+    from mlflow.entities import DatasetInput, Experiment, Metric, Param, Run, RunInfo
 
 #: At most so many points of an annealing trace become step metrics, of which each costs as much as
 #: any metric; the record has them all.
@@ -45,13 +50,19 @@ _MOST_METRICS = 900
 
 _COMPLETE = ("FINISHED", "FAILED")
 
+#: What MLflow's client writes of a run that nothing is known of.
+_UNKNOWN_SOURCE = dict.fromkeys(("source_name", "entry_point_name", "source_version"), "") | {
+    "source_type": "UNKNOWN",
+    "user_id": "unknown",
+}
+
 #: Seconds after which a driver that has not finished writing a cell is taken for dead.
 _LEASE = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What must be known of a cell's run that the store has already."""
+    """What must be known of a run of a cell or table that the store has already."""
 
     id: str
     key: str
@@ -66,7 +77,7 @@ class _Found:
         tags = run.data.tags
         return cls(
             id=str(run.info.run_id),
-            key=tags.get(schema.CELL_KEY, ""),
+            key=tags.get(schema.CELL_KEY) or tags.get(schema.TABLE_KEY, ""),
             status=str(run.info.status),
             digest=tags.get(schema.RECORD_DIGEST),
             parent=tags.get(schema.PARENT),
@@ -79,6 +90,30 @@ class _Found:
         name, _, since = self.claim.partition(" ")
         alive = bool(since) and time.time() - float(since) < _LEASE
         return self.status == "RUNNING" and alive and name != owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContent:
+    """What a run is to hold.
+
+    Attributes
+    ----------
+    metrics, params : sequence of Metric, of Param
+        Named as MLflow allows.
+    run_id : str or None
+        A run that is there, which goes on; None makes one that has ended.
+    name, tags, start, end, status
+        Of a new run; times in milliseconds since the epoch.
+    """
+
+    metrics: Sequence[Metric]
+    params: Sequence[Param]
+    run_id: str | None = None
+    name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    start: int = 0
+    end: int = 0
+    status: str = "FINISHED"
 
 
 class SweepRuns:
@@ -108,23 +143,27 @@ class SweepRuns:
         self._sweep = sweep
         self._owner = owner
         self._varied = tuple(sweep.sweep_params.get("axes") or ())
-        self.experiment_id = self._experiment(location)
-        self._place = client.get_experiment(self.experiment_id)
-        self.parent_id, self.status = self._parent()
+        self._place = self._experiment(location)
+        self.experiment_id = str(self._place.experiment_id)
+        self.info = self._parent()
+        self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
+        self._found: dict[str, list[_Found]] = {}
         # One listing instead of a search per cell, which gets slower with every run.
-        self._cells: dict[str, list[_Found]] = {}
-        for run in search_runs(client, self.experiment_id, _kind(schema.KIND_CELL), deleted=True):
+        self._list(schema.KIND_CELL)
+
+    def _list(self, kind: str) -> None:
+        for run in search_runs(self._client, self.experiment_id, _kind(kind), deleted=True):
             found = _Found.of(run)
-            self._cells.setdefault(found.key, []).append(found)
+            self._found.setdefault(found.key, []).append(found)
 
     def keep(self, key: str, digest: str) -> str | None:
-        """Return the complete run of a record, and delete whatever else has the cell's key.
+        """Return the complete run of a record, and delete whatever else has its key.
 
         That is what a crash left half-written, or an older record, but not what another driver
         is writing. A run that somebody deleted from this sweep counts as there.
         """
         kept: _Found | None = None
-        for run in self._cells.get(key, []):
+        for run in self._found.get(key, []):
             whole = run.digest == digest and run.status in _COMPLETE
             if run.deleted:
                 if whole and run.parent == self.parent_id:
@@ -135,7 +174,7 @@ class SweepRuns:
                     self._client.set_tag(run.id, schema.PARENT, self.parent_id)
             elif not run.written_by_another(self._owner):
                 self._delete(run)
-        self._cells[key] = [kept] if kept else []
+        self._found[key] = [kept] if kept else []
         return kept.id if kept else None
 
     def write_cell(self, record: CellRecord, figures: Mapping[str, bytes]) -> str:
@@ -160,7 +199,7 @@ class SweepRuns:
                 start=record.started_ms,
             )
         )
-        self._cells[record.key] = [run]
+        self._found[record.key] = [run]
         if inputs := _datasets(record):
             self._client.log_inputs(run.id, inputs)
         files: dict[str, str | bytes] = {schema.CELL_FILE: sealed(text), **figures}
@@ -176,10 +215,10 @@ class SweepRuns:
         write_runs(self._client, self._place, contents)
         if (other := self._written_elsewhere(record, run.id)) is not None:
             self._delete(run)
-            self._cells[record.key] = [replace(other, digest=digest, status=record.status)]
+            self._found[record.key] = [replace(other, digest=digest, status=record.status)]
             return other.id
         self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
-        self._cells[record.key] = [replace(run, status=record.status)]
+        self._found[record.key] = [replace(run, status=record.status)]
         return run.id
 
     def _written_elsewhere(self, record: CellRecord, claim: str) -> _Found | None:
@@ -204,40 +243,36 @@ class SweepRuns:
 
     def forget_cell(self, key: str) -> None:
         """Delete what an attempt left of a cell that the store does not take."""
-        for run in self._cells.get(key, []):
+        for run in self._found.get(key, []):
             if not run.deleted and run.status not in _COMPLETE:
                 self._delete(run)
 
     def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
         """Write how tables came about, each once, replacing what is of an earlier time."""
-        wanted = {scoring.key: scoring for scoring in scorings}
-        where = f"{_kind(schema.KIND_SCORING)} and tags.`{schema.PARENT}` = '{self.parent_id}'"
-        for run in self._search(where) if wanted else ():
-            tags = run.data.tags
-            scoring = wanted.get(tags.get(schema.TABLE_KEY, ""))
-            if scoring is None:
-                continue  # Of a part of the sweep that was not asked for this time.
-            if tags.get(schema.RECORD_DIGEST) == scoring.digest and run.info.status in _COMPLETE:
-                del wanted[scoring.key]
-            else:
-                self._discard(run.info.run_id)
-        for scoring in wanted.values():
-            self._write_scoring(scoring)
+        # Not before: another driver of the sweep may have written them meanwhile.
+        self._list(schema.KIND_SCORING)
+        missing = [
+            scoring for scoring in scorings if self.keep(scoring.key, scoring.digest) is None
+        ]
+        write_runs(self._client, self._place, map(self._scoring, missing))
 
-    def _write_scoring(self, scoring: ScoringRecord) -> None:
+    def _scoring(self, scoring: ScoringRecord) -> RunContent:
         who = scoring.identity
-        tags = {
-            schema.PARENT: self.parent_id,
-            schema.TABLE_KEY: scoring.key,
-            schema.RECORD_DIGEST: scoring.digest,
-            **{f"dcs.{name}": str(value) for name, value in who.items() if value is not None},
-        }
         name = f"scoring {who['task']} {who['shots']}-shot seed {who['seed']} {who['model']}"
-        name = schema.shorten(name, schema.NAME_LIMIT)
-        run = self._create(schema.KIND_SCORING, name, tags, start=scoring.started_ms)
-        metrics = _metrics(scoring.metrics, scoring.finished_ms)
-        self._client.log_batch(run.info.run_id, metrics, _params({**who, **scoring.params}))
-        self._client.set_terminated(run.info.run_id, "FINISHED", end_time=scoring.finished_ms)
+        return RunContent(
+            metrics=_metrics(scoring.metrics, scoring.finished_ms),
+            params=_params({**who, **scoring.params}),
+            name=schema.shorten(name, schema.NAME_LIMIT),
+            tags={
+                **self._common(schema.KIND_SCORING),
+                schema.PARENT: self.parent_id,
+                schema.TABLE_KEY: scoring.key,
+                schema.RECORD_DIGEST: scoring.digest,
+                **{f"dcs.{name}": str(value) for name, value in who.items() if value is not None},
+            },
+            start=scoring.started_ms,
+            end=scoring.finished_ms,
+        )
 
     def write_summary(self, records: Iterable[CellRecord]) -> None:
         """Write the tables of the parent run, replacing earlier ones."""
@@ -273,23 +308,23 @@ class SweepRuns:
         self._client.set_terminated(self.parent_id, status)
         self.status = status
 
-    def _experiment(self, location: str | None) -> str:
+    def _experiment(self, location: str | None) -> Experiment:
         name = self._sweep.experiment
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             try:
                 made = self._client.create_experiment(name, location, schema.EXPERIMENT_TAGS)
-                return str(made)
+                experiment = self._client.get_experiment(made)
             except Exception:
                 # Another driver may have been faster; otherwise the reason is said by the caller.
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
         check_active(experiment)
-        return str(experiment.experiment_id)
+        return experiment
 
-    def _parent(self) -> tuple[str, str]:
-        """Find or make the run of the sweep; returns its id and status."""
+    def _parent(self) -> RunInfo:
+        """Find or make the run of the sweep."""
         sweep = self._sweep
         where = f"{_kind(schema.KIND_SWEEP)} and tags.`{schema.SWEEP_KEY}` = '{sweep.sweep_key}'"
         parent = next(self._search(where), None)
@@ -300,10 +335,10 @@ class SweepRuns:
             parent = next(self._search(where), made)
             if parent.info.run_id != made.info.run_id:
                 self._discard(made.info.run_id)
-        run_id, had = str(parent.info.run_id), parent.data.params
+        had = parent.data.params
         params = [param for param in _params(sweep.sweep_params) if param.key not in had]
-        self._client.log_batch(run_id, params=params)
-        return run_id, str(parent.info.status)
+        self._client.log_batch(parent.info.run_id, params=params)
+        return parent.info
 
     def _delete(self, cell: _Found) -> None:
         where = f"{_kind(schema.KIND_TRIAL)} and tags.`{schema.PARENT}` = '{cell.id}'"
@@ -510,3 +545,88 @@ def _metrics(values: Mapping[str, float], when: int) -> list[Metric]:
 
     names = schema.safe_names(values)
     return [Metric(names[name], value, when, 0) for name, value in values.items()]
+
+
+def write_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    """Write runs into an experiment, a database's all or none of them."""
+    if has_server(client.tracking_uri):
+        for run in runs:
+            request_run(client, experiment, run)
+    else:
+        insert_runs(client, experiment, runs)
+
+
+def request_run(client: MlflowClient, experiment: Experiment, run: RunContent) -> None:
+    """Write a run by requests, with MLflow's client."""
+    run_id = run.run_id
+    if run_id is None:
+        made = client.create_run(
+            experiment.experiment_id, start_time=run.start, tags=dict(run.tags), run_name=run.name
+        )
+        run_id = made.info.run_id
+    client.log_batch(run_id, run.metrics, run.params, synchronous=True)
+    if run.run_id is None:
+        client.set_terminated(run_id, run.status, end_time=run.end)
+
+
+def insert_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    """Write runs into the tables of a database in one transaction."""
+    from mlflow.store.tracking.dbmodels import models
+    from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
+    from mlflow.utils.uri import append_to_uri_path
+    from sqlalchemy import insert
+
+    rows: dict[Any, list[dict[str, Any]]] = {
+        models.SqlRun: [],
+        models.SqlTag: [],
+        models.SqlParam: [],
+        models.SqlMetric: [],
+        models.SqlLatestMetric: [],
+    }
+    for run in runs:
+        run_id = run.run_id or uuid.uuid4().hex
+        if run.run_id is None:
+            place = append_to_uri_path(  # type: ignore[no-untyped-call]
+                experiment.artifact_location, run_id, "artifacts"
+            )
+            rows[models.SqlRun].append(
+                _UNKNOWN_SOURCE
+                | {
+                    "run_uuid": run_id,
+                    "name": run.name,
+                    "status": run.status,
+                    "start_time": run.start,
+                    "end_time": run.end,
+                    "lifecycle_stage": experiment.lifecycle_stage,
+                    "artifact_uri": place,
+                    "experiment_id": int(experiment.experiment_id),
+                }
+            )
+            for key, value in {**run.tags, MLFLOW_RUN_NAME: run.name}.items():
+                rows[models.SqlTag].append({"run_uuid": run_id, "key": key, "value": value})
+        for param in run.params:
+            row = {"run_uuid": run_id, "key": param.key, "value": str(param.value)}
+            rows[models.SqlParam].append(row)
+        measured = sorted(
+            (_metric_row(run_id, metric) for metric in dict.fromkeys(run.metrics)),
+            key=lambda row: (row["step"], row["timestamp"], row["value"]),
+        )
+        rows[models.SqlMetric] += measured
+        rows[models.SqlLatestMetric] += {row["key"]: row for row in measured}.values()
+    with client._tracking_client.store.ManagedSessionMaker(read_only=False) as session:
+        for kind, values in rows.items():
+            if values:
+                session.execute(insert(kind), values)
+
+
+def _metric_row(run_id: str, metric: Metric) -> dict[str, Any]:
+    is_nan = math.isnan(metric.value)
+    largest = sys.float_info.max  # A database has no infinity.
+    return {
+        "run_uuid": run_id,
+        "key": metric.key,
+        "value": 0.0 if is_nan else min(largest, max(-largest, metric.value)),
+        "timestamp": metric.timestamp,
+        "step": metric.step,
+        "is_nan": is_nan,
+    }

@@ -20,9 +20,6 @@ from tracking.store.client import artifact_location, log_files, open_client, ope
 
 if TYPE_CHECKING:
     import pandas as pd
-    from mlflow.models import ModelSignature
-
-__all__ = ["log_scheme", "model_uri", "register_scheme", "scheme_model"]
 
 _CODE = Path(__file__).with_name("scheme_model.py")
 
@@ -77,7 +74,8 @@ def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str,
     of classes is enough.
     """
     import mlflow.pyfunc
-    from mlflow.models import Model
+    import pandas as pd
+    from mlflow.models import Model, infer_signature
 
     with tempfile.TemporaryDirectory(prefix="dcs-") as temporary, quietly():
         scheme = Path(temporary) / schema.SCHEME_FILE
@@ -86,6 +84,8 @@ def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str,
         scheme.write_text(other.to_json(), encoding="utf-8")
         columns = [f"p:{name}" for name in classes]
         taken = [f"{table}/{name}" for table in inputs for name in columns] or columns
+        example = _example(taken, len(classes))
+        answer = pd.DataFrame([["", *[0.5] * len(columns)]], columns=["label", *columns])
         folder = Path(temporary) / schema.MODEL_FOLDER
         mlflow.pyfunc.save_model(
             str(folder),
@@ -94,8 +94,8 @@ def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str,
             mlflow_model=Model(
                 artifact_path=schema.MODEL_FOLDER, run_id=_RUN, model_uuid=lambda: _RUN
             ),
-            signature=_signature(taken, columns),
-            input_example=_example(taken, len(classes)),
+            signature=infer_signature(example, answer),
+            input_example=example,
             # The versions here; a list that MLflow infers would run the model to see.
             pip_requirements=[
                 f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")
@@ -214,21 +214,6 @@ def log_drift(tracking_uri: str, run_id: str, distances: Mapping[str, float]) ->
     with quietly():
         for name, distance in distances.items():
             client.log_metric(run_id, f"drift/{names[name]}", distance)
-
-
-def _signature(taken: Sequence[str], given: Sequence[str]) -> ModelSignature:
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
-
-    return ModelSignature(
-        inputs=Schema([ColSpec(DataType.double, name) for name in taken]),
-        outputs=Schema(
-            [
-                ColSpec(DataType.string, "label"),
-                *(ColSpec(DataType.double, name) for name in given),
-            ]
-        ),
-    )
 
 
 def _example(taken: Sequence[str], count: int) -> pd.DataFrame:

@@ -9,8 +9,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
-from tracking.store import bulk
-from tracking.store.bulk import RunContent, write_runs
+from tracking.store.runs import RunContent, insert_runs, request_run, write_runs
 
 _METRICS = [
     *(Metric("loss", value, 10 + step, step) for step, value in enumerate((3.0, 1.0, 2.0))),
@@ -34,10 +33,10 @@ def _seen(client: MlflowClient, run_id: str) -> dict[str, Any]:
     info = {k: v for k, v in dict(run.info).items() if k not in ("run_id", "run_uuid")}
     history = {
         name: sorted((m.step, m.timestamp, str(m.value)) for m in found)
-        for name in run.data.metrics
+        for name in sorted(run.data.metrics)
         if (found := client.get_metric_history(run_id, name))
     }
-    latest = {name: str(value) for name, value in run.data.metrics.items()}
+    latest = sorted((name, str(value)) for name, value in run.data.metrics.items())
     text = str(info | {"latest": latest, "history": history})
     return {"text": text.replace(run_id, "ID"), "params": run.data.params, "tags": run.data.tags}
 
@@ -48,8 +47,8 @@ def test_a_transaction_writes_what_requests_write(uri: str) -> None:
     new = _content(name="trial 1", tags={"dcs.kind": "trial"}, start=5, end=9, status="FAILED")
     seen = []
     for write in (
-        write_runs,
-        lambda client, place, runs: [bulk._request(client, place, r) for r in runs],
+        insert_runs,
+        lambda client, place, runs: [request_run(client, place, r) for r in runs],
     ):
         going = client.create_run(place.experiment_id, start_time=1, run_name="cell")
         write(client, place, [_content(run_id=going.info.run_id), new])
