@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from dcs.data.checks import (
     SUM_TOLERANCE,
@@ -214,14 +214,13 @@ class ProbabilityTable:
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             found = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
-            header = _Header.of(file.schema_arrow.metadata or {}, source)
-            classes = found if header is None else header.classes
-            if sorted(found) != sorted(classes):
+            header = _Header.of(file.schema_arrow.metadata or {}, found, source)
+            if sorted(found) != sorted(header.classes):
                 raise TableError(
                     f"{source}: columns of probabilities are {listing(found)}, but the table's "
-                    f"metadata names the classes {listing(classes)}; make the table again"
+                    f"metadata names the classes {listing(header.classes)}; make the table again"
                 )
-            columns = ["id", "label", *(PREFIX + name for name in classes)]
+            columns = ["id", "label", *(PREFIX + name for name in header.classes)]
             counts = Counter(names)
             for name in columns:
                 if counts[name] != 1:
@@ -232,15 +231,13 @@ class ProbabilityTable:
                     )
             refuse_too_large(file.metadata.num_rows, len(columns), source=source)
             table = file.read(columns=columns)
-        probs = [_numbers(table.column(PREFIX + name), name, source) for name in classes]
-        known = {field.name for field in dataclasses.fields(Provenance)}
-        told = {} if header is None else header.provenance
+        probs = [_numbers(table.column(name), name, source) for name in columns[2:]]
         return cls.from_arrays(
-            np.array(probs).reshape(len(classes), table.num_rows).T,
+            np.array(probs).reshape(len(probs), table.num_rows).T,
             table.column("label").to_numpy(),
-            classes=classes,
+            classes=header.classes,
             ids=table.column("id").to_pylist(),
-            provenance=Provenance(**{key: told[key] for key in known & told.keys()}),  # type: ignore[arg-type]
+            provenance=header.provenance,
             source=path,
         )
 
@@ -364,15 +361,10 @@ class ProbabilityTable:
         TableError
             If the classes are others.
         """
-        if set(others.classes) != set(self.classes):
-            raise TableError(
-                f"the unlabelled rows have the classes {listing(others.classes)}; those of the "
-                f"table are {listing(self.classes)}, and both must be the same"
-            )
-        order = [others.classes.index(name) for name in self.classes]
+        others = others.with_classes(self.classes)
         return dataclasses.replace(
             self,
-            probs=np.concatenate([self.probs, others.probs[:, order]]),
+            probs=np.concatenate([self.probs, others.probs]),
             labels=np.concatenate([self.labels, np.full(others.n_rows, -1)]),
             ids=(*self.ids, *(f"unlabelled/{each}" for each in others.ids)),
         )
@@ -479,18 +471,16 @@ _KEY: Final = b"dcs"
 class _Header(BaseModel):
     """The metadata of a table; files of other programs have none."""
 
-    model_config = ConfigDict(strict=True)
-
     format: Literal["dcs-probability-table"]
     version: Literal[1]
     classes: list[str]
-    provenance: dict[str, int | str | None] = {}
+    provenance: Provenance = Provenance()
 
     @classmethod
-    def of(cls, metadata: dict[bytes, bytes], source: str) -> _Header | None:
-        """Return what the metadata of a Parquet file say."""
+    def of(cls, metadata: dict[bytes, bytes], found: list[str], source: str) -> _Header:
+        """Return what the metadata of a Parquet file say, or else the classes found in it."""
         if _KEY not in metadata:
-            return None
+            return cls(format="dcs-probability-table", version=1, classes=found)
         told, text = f"{source}: table metadata", metadata[_KEY].decode("utf-8", "replace")
         values = parse_json(text, source=told, error=TableError)
         return validated(cls, values, source=told, error=TableError)
@@ -525,5 +515,5 @@ def _numbers(column: Any, name: str, source: str) -> NDArray[np.float64]:
         return np.asarray(column.to_numpy(), dtype=np.float64)
     except (TypeError, ValueError):
         raise TableError(
-            f"{source}: column {show(PREFIX + name)} has type {column.type}; numbers are needed"
+            f"{source}: column {show(name)} has type {column.type}; numbers are needed"
         ) from None

@@ -29,7 +29,7 @@ from pydantic import (
 
 from dcs.errors import ConfigError
 from dcs.io import existing_file, parse_json, read_yaml
-from dcs.messages import check_choice, escaped, hub_advice, named, reason, show
+from dcs.messages import check_choice, escaped, hub_advice, named, reason, show, unknown
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
 from dcs.validation import Strict, validated
@@ -44,6 +44,8 @@ DESCRIBED: Final = {
     for name in ("agnews", "dbpedia", "sst5", "trec", "rte", "ddi", "pubmedqa")
 }
 """Files of the tasks of the paper, which come without their texts, by name."""
+
+_YAML: Final = (".yaml", ".yml")
 
 #: A hub that does not answer in this time is not there.
 _HUB_SECONDS: Final = 3.0
@@ -68,6 +70,7 @@ def _as_list(entry: Any) -> Any:
     return entry if isinstance(entry, list) else [entry]
 
 
+Word = Annotated[str, StringConstraints(pattern=r"\S")]
 Labels = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_as_list)], ...]
 
 
@@ -143,7 +146,7 @@ class Prompt(Strict):
 
     instruction: str = ""
     template: str = ""
-    label_words: tuple[str, ...] = ()
+    label_words: tuple[Word, ...] = ()
     separator: str = "\n\n"
     join: str = " "
     replace: tuple[tuple[Annotated[str, Field(min_length=1)], str], ...] = ()
@@ -175,9 +178,9 @@ class TaskFile(Prompt):
         Local files and a dataset of the hub; one of them at least.
     """
 
-    name: str
+    name: Annotated[str, StringConstraints(pattern=r"^[^\W_][\w.-]{0,99}$")]  # names folders
     title: str = ""
-    classes: tuple[str, ...]
+    classes: tuple[Word, ...] = Field(min_length=2)
     labels: Labels = ()
     template: str
     variants: dict[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,50}$")], Prompt] = Field(
@@ -237,6 +240,8 @@ class TaskFile(Prompt):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("key 'classes' has one twice")
         if self.files is None and self.hub is None:
             raise ValueError("give key 'files' or 'hub': where the texts are")
         fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
@@ -259,6 +264,63 @@ class TaskFile(Prompt):
         return self
 
 
+def task_names() -> tuple[str, ...]:
+    """Return the names of the tasks whose texts come with the package."""
+    return tuple(PACKAGED)
+
+
+def described_task_names() -> tuple[str, ...]:
+    """Return the names of the tasks that come as a description without texts."""
+    return tuple(DESCRIBED)
+
+
+def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
+    """Return a task.
+
+    Parameters
+    ----------
+    name : str
+        A built-in task, one of the paper's seven, or the path of a YAML file that describes a
+        task; a variant of a described prompt follows an ``@``: ``trec@published``.
+    data : path-like, optional
+        Folder that holds the texts of a described task, in itself or in a folder of the task's
+        name. Without it, texts come from beside a user's own YAML file, or from the hub.
+        Built-in tasks need none and take no notice of it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such task or variant, names the allowed ones; if its file is malformed.
+        Whether its texts can be read shows when they are asked for.
+    """
+    known = PACKAGED | DESCRIBED
+    base, variant = name, ""
+    if "@" in name and not name.endswith(_YAML):
+        base, _, variant = name.rpartition("@")
+    if base not in known and not base.endswith(_YAML):
+        raise unknown("task", name, known, ", or the path of a task YAML")
+    path = known.get(base, Path(base))
+    file = read_task_file(path)
+    if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
+        data = path.parent  # The texts lie beside the file.
+    prompt = file.variant(variant) if variant else file
+    return Task(
+        name=f"{file.name}@{variant}" if variant else file.name,
+        title=file.title or file.name,
+        classes=file.classes,
+        label_words=prompt.label_words or file.classes,
+        instruction=prompt.instruction,
+        input_prefix=prompt.input_prefix,
+        answer_prefix=prompt.answer_prefix,
+        separator=prompt.separator,
+        template=prompt.template,
+        sizes=tuple(file.sizes.items()),
+        source=partial(
+            read_examples, prompt, data=None if data is None else os.path.abspath(data)
+        ),
+    )
+
+
 def read_task_file(path: Path) -> TaskFile:
     """Read and check a description.
 
@@ -267,52 +329,14 @@ def read_task_file(path: Path) -> TaskFile:
     ConfigError
         One line: file, key, value and what is allowed.
     """
-    try:
-        stamp = path.stat().st_mtime_ns
-    except (OSError, ValueError):
-        raise ConfigError(f"{escaped(path)}: no such task file") from None
-    return _parse(path, stamp)
+    # A file that has changed since is read again.
+    return _parse(path, path.stat().st_mtime_ns if path.is_file() else None)
 
 
 @lru_cache(maxsize=32)
-def _parse(path: Path, stamp: int) -> TaskFile:
+def _parse(path: Path, stamp: int | None) -> TaskFile:
     values = read_yaml(path, error=ConfigError)
     return validated(TaskFile, values, source=escaped(path), error=ConfigError)
-
-
-def described_task(
-    path: Path, *, data: str | os.PathLike[str] | None = None, variant: str = ""
-) -> Task:
-    """Return the task that a file describes, with one of its prompts.
-
-    Raises
-    ------
-    ConfigError
-        The file is malformed, or has no such variant.
-    """
-    file = read_task_file(path)
-    own = path not in DESCRIBED.values() and file.hub is None
-    if own and (data is None or path in PACKAGED.values()):
-        data = path.parent  # The texts lie beside the file.
-    prompt = file.variant(variant) if variant else file
-    try:
-        return Task(
-            name=f"{file.name}@{variant}" if variant else file.name,
-            title=file.title or file.name,
-            classes=file.classes,
-            label_words=prompt.label_words or file.classes,
-            instruction=prompt.instruction,
-            input_prefix=prompt.input_prefix,
-            answer_prefix=prompt.answer_prefix,
-            separator=prompt.separator,
-            template=prompt.template,
-            sizes=tuple(file.sizes.items()),
-            source=partial(
-                read_examples, prompt, data=None if data is None else os.path.abspath(data)
-            ),
-        )
-    except ConfigError as error:
-        raise ConfigError(f"{escaped(path)}: {error}") from None
 
 
 def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> tuple[Example, ...]:

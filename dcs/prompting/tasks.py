@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,15 +11,13 @@ from typing import Literal
 import numpy as np
 
 from dcs.errors import ConfigError
-from dcs.messages import check_choice, show
+from dcs.messages import check_choice
 from dcs.seeds import derive_generator
 
 Split = Literal["optimization", "test"]
 SPLITS: tuple[Split, ...] = ("optimization", "test")
 
 Shots = int | Literal["N"]
-
-_NAME = re.compile(r"[^\W_][\w.-]{0,99}(@[\w.-]{1,50})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A text classification task, and how it is put to a language model.
+    """A text classification task, and how it is put to a language model; see :func:`get_task`.
 
     Parameters
     ----------
@@ -82,25 +79,6 @@ class Task:
     separator: str = "\n\n"
     template: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ConfigError(
-                f"task name {show(self.name)}: it names folders, so letters, digits, '_', '-' and "
-                "'.' are allowed, at most 100, the first a letter or digit"
-            )
-        if len(set(self.classes)) != len(self.classes) or len(self.classes) < 2:
-            raise ConfigError(
-                f"task {self.name!r}: classes {list(self.classes)}; give two or more that differ"
-            )
-        if len(self.label_words) != len(self.classes):
-            raise ConfigError(
-                f"task {self.name!r}: {len(self.label_words)} label words for "
-                f"{len(self.classes)} classes; give one word per class"
-            )
-        for kind, words in (("classes", self.classes), ("label words", self.label_words)):
-            if not all(word.strip() for word in words):
-                raise ConfigError(f"task {self.name!r}: {kind} {list(words)} hold an empty one")
 
     @property
     def n_classes(self) -> int:

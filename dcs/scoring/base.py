@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dcs.errors import ScoringError
 from dcs.scoring.label_words import (
     LabelRule,
+    Tokenizer,
     class_probabilities,
     joint_probabilities,
     read_label_words,
@@ -140,13 +141,11 @@ class TokenEngine(Engine):
     def _score(
         self, prompts: list[str], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
-        token_ids, rule = read_label_words(
-            prompts[0],
-            label_words,
-            encode=lambda text: self._encode([text])[0],
-            describe=lambda token: str(self._tokenizer.decode([token])),
-            rule=self._label_rule,
+        tokenizer = Tokenizer(
+            lambda text: self._encode([text])[0],
+            lambda token: str(self._tokenizer.decode([token])),
         )
+        token_ids, rule = read_label_words(tokenizer, prompts[0], label_words, self._label_rule)
         # Tokenised whole, so that the tokens do not depend on where prefix and query meet.
         tokens = self._encode(prompts)
         self.tokens_read += sum(map(len, tokens))

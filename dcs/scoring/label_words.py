@@ -9,6 +9,7 @@ chosen: the first token alone, and the joint probability of the whole word.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
@@ -24,26 +25,35 @@ LabelRule = Literal["auto", "mean", "first", "joint"]
 where the words' first tokens differ, and the whole word where they do not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """What is needed of a model's tokenizer.
+
+    Attributes
+    ----------
+    encode : callable
+        Gives the token ids of a text, with the special tokens of a prompt.
+    describe : callable
+        Gives the text of a token, for messages.
+    """
+
+    encode: Callable[[str], list[int]]
+    describe: Callable[[int], str]
+
+
 def label_token_ids(
-    prompt: str,
-    label_words: Sequence[str],
-    *,
-    encode: Callable[[str], list[int]],
-    describe: Callable[[int], str],
-    rule: LabelRule = "mean",
+    tokenizer: Tokenizer, prompt: str, label_words: Sequence[str], rule: LabelRule
 ) -> tuple[tuple[int, ...], ...]:
     """Find the tokens of every label word as they follow a prompt.
 
     Parameters
     ----------
+    tokenizer : Tokenizer
+        That of the model.
     prompt : str
         A prompt, which ends where the label word is to follow.
     label_words : sequence of str
         The answer of each class.
-    encode : callable
-        Gives the token ids of a text, with the special tokens of a prompt.
-    describe : callable
-        Gives the text of a token, for messages.
     rule : {"mean", "first", "joint"}
         How the tokens will be read.
 
@@ -60,7 +70,7 @@ def label_token_ids(
         answer to one is then its answer to the other. By the rule ``joint``, if the tokens of
         one begin those of another, which could then never win.
     """
-    base = encode(prompt)
+    encode, base = tokenizer.encode, tokenizer.encode(prompt)
     space = "" if prompt[-1:].isspace() else " "
     found = []
     for word in label_words:
@@ -75,43 +85,32 @@ def label_token_ids(
                 f"label word {word!r} has no token in this model's tokenizer; choose another word"
             )
         found.append(tuple(ids) if rule == "joint" else tuple(dict.fromkeys(ids)))
-    _refuse_collisions(label_words, found, describe, rule)
+    _refuse_collisions(label_words, found, tokenizer, rule)
     return tuple(ids[:1] for ids in found) if rule == "first" else tuple(found)
 
 
 def read_label_words(
-    prompt: str,
-    label_words: Sequence[str],
-    *,
-    encode: Callable[[str], list[int]],
-    describe: Callable[[int], str],
-    rule: LabelRule,
+    tokenizer: Tokenizer, prompt: str, label_words: Sequence[str], rule: LabelRule
 ) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
-    """Find the tokens of the label words, and settle the rule ``auto``.
-
-    Parameters and errors as in :func:`label_token_ids`.
+    """Find the tokens of the label words as :func:`label_token_ids` does, and settle ``auto``.
 
     Returns
     -------
     token ids, rule
         As :func:`label_token_ids`, and the rule that was followed.
     """
-
-    def find(chosen: LabelRule) -> tuple[tuple[int, ...], ...]:
-        return label_token_ids(prompt, label_words, encode=encode, describe=describe, rule=chosen)
-
-    if rule != "auto":
-        return find(rule), rule
-    try:
-        return find("mean"), "mean"
-    except ScoringError:
-        return find("joint"), "joint"
+    if rule == "auto":
+        try:
+            return label_token_ids(tokenizer, prompt, label_words, "mean"), "mean"
+        except ScoringError:
+            rule = "joint"
+    return label_token_ids(tokenizer, prompt, label_words, rule), rule
 
 
 def _refuse_collisions(
     label_words: Sequence[str],
     token_ids: Sequence[tuple[int, ...]],
-    describe: Callable[[int], str],
+    tokenizer: Tokenizer,
     rule: LabelRule,
 ) -> None:
     words = zip(label_words, token_ids, strict=True)
@@ -122,7 +121,7 @@ def _refuse_collisions(
             collide = all(a == b for a, b in zip(ids, other, strict=False))
         if collide:
             first, second = (
-                f"{name!r} ({', '.join(repr(describe(token)) for token in tokens)})"
+                f"{name!r} ({', '.join(repr(tokenizer.describe(token)) for token in tokens)})"
                 for name, tokens in ((word, ids), (other_word, other))
             )
             raise ScoringError(

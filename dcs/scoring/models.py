@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.messages import hub_advice, named, suggest
+from dcs.scoring.label_words import Tokenizer
 
 PACKAGED_MODELS = ("tiny_lm",)
 
@@ -149,15 +150,8 @@ def _find_device(torch: Any, device: str | None) -> Any:
     return found
 
 
-def load_tokenizer(
-    model: str | os.PathLike[str],
-) -> tuple[Callable[[str], list[int]], Callable[[int], str]]:
+def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
     """Load a model's tokenizer alone; that of a packaged model in no time.
-
-    Returns
-    -------
-    encode, describe : callable
-        Gives the tokens of a text, with the special ones of a prompt; gives the text of a token.
 
     Raises
     ------
@@ -171,7 +165,7 @@ def load_tokenizer(
         # Without transformers, which takes seconds to import.
         path = os.path.join(reference.location, "tokenizer.json")
         plain = require("tokenizers").Tokenizer.from_file(path)
-        return (
+        return Tokenizer(
             lambda text: list(plain.encode(text).ids),
             lambda token: str(plain.decode([token], skip_special_tokens=False)),
         )
@@ -180,7 +174,7 @@ def load_tokenizer(
         loaded = transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
-    return loaded.encode, lambda token: str(loaded.decode([token]))
+    return Tokenizer(loaded.encode, lambda token: str(loaded.decode([token])))
 
 
 def loaded_revision(reference: ModelReference) -> str:

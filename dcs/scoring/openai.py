@@ -147,7 +147,7 @@ class OpenAIScorer(Engine):
         for a token.
         """
         if self._tokenizer is not None and prompts:
-            encode, _ = load_tokenizer(self._tokenizer)
+            encode = load_tokenizer(self._tokenizer).encode
             basis = f"counted by the tokenizer of {self._tokenizer}"
             return sum(len(encode(text)) for text in prompts), basis
         tokens = math.ceil(sum(map(len, prompts)) / _CHARACTERS_PER_TOKEN)

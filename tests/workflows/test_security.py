@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dcs.errors import DCSError
-from dcs.prompting.tasks import Task
+from dcs.prompting import get_task
 from tests.servers import free_port
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from tracking import Archive, ui_arguments
@@ -152,17 +153,11 @@ def test_a_message_holds_nothing_that_turns_or_hides_it(text: str) -> None:
 def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name"):
         SweepConfig.model_validate({"name": name, "tasks": ["helpdesk"]})
-    with pytest.raises(DCSError, match="name"):
-        Task(
-            name=name,
-            title="",
-            classes=("a", "b"),
-            label_words=("a", "b"),
-            instruction="",
-            input_prefix="",
-            answer_prefix="A:",
-            source=lambda split: (),
-        )
+    place = {"optimization": "a", "test": "b", "fields": {"text": "text"}, "label": "label"}
+    task = {"name": name, "classes": ["a", "b"], "template": "{text}\nA:", "files": place}
+    (tmp_path / "task.yaml").write_text(json.dumps(task))
+    with pytest.raises(DCSError, match="key 'name'"):
+        get_task(str(tmp_path / "task.yaml"))
     assert Archive(tmp_path).load([name]).records == {}
 
 

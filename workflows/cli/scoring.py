@@ -236,20 +236,18 @@ def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
     from dcs.scoring.label_words import label_token_ids
     from dcs.scoring.models import load_tokenizer
 
-    encode, describe = load_tokenizer(model)
-    ids = encode(prompt)
-    first = describe(ids[0]) if ids else ""
+    tokenizer = load_tokenizer(model)
+    ids = tokenizer.encode(prompt)
+    first = tokenizer.describe(ids[0]) if ids else ""
     start = "" if not ids or prompt.startswith(first) else f", the start token {first!r} included"
     lines = [f"tokens of {model}: {len(ids)} in the prompt{start}"]
     rules: tuple[LabelRule, ...] = ("mean", "joint")
     for rule in rules:
         try:
-            found = label_token_ids(
-                prompt, label_words, encode=encode, describe=describe, rule=rule
-            )
+            found = label_token_ids(tokenizer, prompt, label_words, rule)
         except ScoringError as error:
             lines.append(f"not by the rule {rule}: {error}")
             continue
-        words = (" ".join(repr(describe(token)) for token in word) for word in found)
+        words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
         return [*lines, f"label tokens ({rule}): {', '.join(words)}"]
     return lines

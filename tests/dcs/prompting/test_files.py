@@ -290,7 +290,11 @@ class TestOwnTask:
         ("changes", "key"),
         [
             ({"clases": ["A"]}, "clases"),
+            ({"name": "../moods"}, "name"),
             ({"classes": "Happy"}, "classes"),
+            ({"classes": ["Happy"], "label_words": ["happy"]}, "classes"),
+            ({"classes": ["Happy", "Happy"]}, "classes"),
+            ({"label_words": ["happy", " "]}, "label_words"),
             ({"template": "Text: text"}, "template"),
             ({"template": "Text: {text} Mood:"}, "template"),
             ({"labels": [1]}, "labels"),

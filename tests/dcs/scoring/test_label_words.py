@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from dcs.errors import ScoringError
-from dcs.scoring.label_words import LabelRule, class_probabilities, read_label_words
+from dcs.scoring.label_words import LabelRule, Tokenizer, class_probabilities, read_label_words
 
 
 def read(
     words: Sequence[str], rule: LabelRule, prompt: str = "\n"
 ) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
     # A tokenizer of one token per character, 1 at the start of every text.
-    return read_label_words(
-        prompt, words, encode=lambda text: [1, *map(ord, text)], describe=chr, rule=rule
-    )
+    characters = Tokenizer(encode=lambda text: [1, *map(ord, text)], describe=chr)
+    return read_label_words(characters, prompt, words, rule)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_collisions_are_refused(words: Sequence[str], rule: LabelRule) -> None:
 
 def test_a_word_without_tokens() -> None:
     with pytest.raises(ScoringError, match="'b'"):
-        read_label_words("a", ("b",), encode=lambda text: [1], describe=chr, rule="mean")
+        read_label_words(Tokenizer(lambda text: [1], chr), "a", ("b",), "mean")
 
 
 class TestClassProbabilities:

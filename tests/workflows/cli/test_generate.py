@@ -143,7 +143,7 @@ def test_show_counts_tokens_and_names_collisions(data):
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("Answer Type:") == 6
     prompt = outcome.out.partition("\n──")[0]
-    count = len(load_tokenizer("tiny_lm")[0](prompt))
+    count = len(load_tokenizer("tiny_lm").encode(prompt))
     assert f"{count} in the prompt" in outcome.out
     assert "'Number'" in outcome.out and "'Location'" in outcome.out
     assert "trec-optimization-" in outcome.out
