@@ -29,12 +29,11 @@ import numpy as np
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import CellRecord, Recorder, TrialRecord, collect_provenance
-from workflows.cells import Cell, TableRequest
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, load_config, packaged_config
-from workflows.plan import SweepPlan, plan_sweep, sweep_key
-from workflows.tables import ProbabilityStore
+from workflows.plan import Cell, SweepPlan, plan_sweep, sweep_key
+from workflows.tables import ProbabilityStore, TableRequest
 
 
 @contextmanager

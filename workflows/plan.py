@@ -1,74 +1,294 @@
-"""What a sweep consists of, and what of it is missing."""
+"""The cells of a sweep, and what of them is missing.
+
+A cell is named by the hash of its canonical JSON, so that finished work is recognised on any
+machine and never done twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dcs.errors import ConfigError, DCSError
 from dcs.io import content_key
 from dcs.prompting import SPLITS, Shots, get_task
 from dcs.selection.ensemble import joint_digest
+from dcs.selection.methods import Method, get_method
+from dcs.validation import first_fault
 from tracking import Archive, CellRecord
-from workflows.cells import (
-    Cell,
-    Source,
-    TableRequest,
-    Variant,
-    cells_of,
-    request_key,
-    table_requests,
-    texts_key,
-    variants_of,
-)
 from workflows.config.scoring import INDECISIVE
 from workflows.config.sweep import Grouping, SweepConfig
+from workflows.config.tuner import Bounds, TunerSettings
 from workflows.tables import (
     GivenTable,
     ProbabilityStore,
     Rows,
+    Source,
+    TableRequest,
     alike,
     common_shots,
     given_tables,
     group_name,
     matched_tables,
+    request_key,
+    table_requests,
+    texts_key,
 )
 
 __all__ = [
+    "UNFITTED",
+    "Cell",
     "Ensemble",
     "SweepPlan",
+    "Variant",
+    "cells_of",
+    "effective_settings",
     "plan_sweep",
+    "sharing",
     "sweep_key",
+    "variants_of",
 ]
+
+#: Methods that take nothing from the optimization rows.
+UNFITTED = frozenset({"icl"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What the cells of one table differ in.
+
+    Attributes
+    ----------
+    method : str
+        Correction method.
+    tuner : TunerSettings or None
+        None for a method that has nothing to tune.
+    optimization_size : int or None
+        Rows of the optimization table that are used; None for all.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    method: str
+    tuner: TunerSettings | None
+    optimization_size: int | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that decides the result, as plain JSON values."""
+        plain: dict[str, Any] = _ADAPTERS[type(self)].dump_python(self, mode="json")
+        return plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell(Variant):
+    """The unit of work, of retry, of resume, and of an MLflow run: a variant on a table.
+
+    Attributes
+    ----------
+    model, task : str
+        Where the probabilities come from.
+    shots : int, "N" or None
+        Demonstrations per prompt; None where the source does not say.
+    seed : int
+        Root seed of split, annealing and sampler.
+    optimization_digest, test_digest : str
+        Content hashes of the two tables.
+    """
+
+    model: str
+    task: str
+    shots: Shots | None
+    seed: int
+    optimization_digest: str
+    test_digest: str
+
+    @classmethod
+    def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
+        """Return the cell of an identity.
+
+        Parameters
+        ----------
+        identity : mapping
+            What :attr:`identity` gave.
+
+        Returns
+        -------
+        Cell
+            The cell.
+
+        Raises
+        ------
+        ConfigError
+            It is not that of a cell, or holds settings that are not known.
+        """
+        try:
+            cell: Cell = _ADAPTERS[cls].validate_python(dict(identity))
+        except ValidationError as error:
+            raise ConfigError(f"cell identity: {first_fault(error)}") from None
+        return cell
+
+    @property
+    def key(self) -> str:
+        """Hash of :attr:`identity`."""
+        return content_key(self.identity)
+
+    @property
+    def label(self) -> str:
+        """A short name for people."""
+        shots = "" if self.shots is None else f" {self.shots}-shot"
+        rows = "" if self.optimization_size is None else f" {self.optimization_size} rows"
+        return f"{self.method} {self.task}{shots} seed {self.seed}{rows} {self.model}"
+
+
+_ADAPTERS: Final[dict[type, TypeAdapter[Any]]] = {
+    kind: TypeAdapter(kind) for kind in (Variant, Cell)
+}
+
+
+def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
+    """Return the settings with what changes nothing for a method as it usually is.
+
+    So a cell exists once, and not once for each value of an axis that does not touch it.
+
+    Parameters
+    ----------
+    method : Method
+        The method.
+    tuner : TunerSettings
+        Settings as they were asked for.
+
+    Returns
+    -------
+    TunerSettings or None
+        None if there is nothing to tune.
+    """
+    if not method.searches:
+        return None
+    trials = tuner.n_trials(method)
+    tuned = {"beta", "tau", "weight_scale"} if method.uses_weight_scale else {"beta", "tau"}
+    idle: list[str] = []
+    if not method.uses_memberships:
+        idle.append("memberships")
+    if method.name != "dcs" or tuner.protocol == "study":
+        # Only calibrations learn from rows without labels.
+        idle.append("keep_unlabelled")
+    if not method.uses_weight_scale:
+        idle.append("weight_scale")
+    if tuner.protocol == "study":
+        tuned = {*tuner.space(method)}
+        if tuner.pmi == "normalised":
+            idle.append("pseudo_count")
+    else:
+        idle.append("development")
+        if trials == 0:
+            idle += ["window", "sampler"]
+            # The largest weight of PMI decides which weights are compared.
+            tuned = {"tau"} if tuner.values("beta") == (0.0,) else set()
+    bounds = {name: getattr(tuner.bounds, name) for name in tuned if len(tuner.values(name)) > 1}
+    usual = {name: TunerSettings.model_fields[name].default for name in idle}
+    return tuner.model_copy(update={**usual, "trials": trials, "bounds": Bounds(**bounds)})
+
+
+def variants_of(config: SweepConfig) -> list[Variant]:
+    """Return what the cells of one table of a sweep are, each once, in their order.
+
+    Parameters
+    ----------
+    config : SweepConfig
+        The sweep.
+
+    Returns
+    -------
+    list of Variant
+        One per cell of a table.
+    """
+    variants: dict[Variant, None] = {}
+    for name in config.methods:
+        method = get_method(name)
+        for settings, size in config.variants:
+            if name in UNFITTED or (size is not None and size >= (config.limit or math.inf)):
+                size = None
+            if size is None:
+                settings = settings.model_copy(update={"keep_unlabelled": False})
+            tuner = effective_settings(method, settings)
+            variants[Variant(method=name, tuner=tuner, optimization_size=size)] = None
+    return list(variants)
+
+
+def cells_of(
+    source: Source, variants: Iterable[Variant], digests: Mapping[str, str]
+) -> list[Cell]:
+    """Return the cells of a sweep that are tuned on one table.
+
+    Parameters
+    ----------
+    source : Source
+        How the table came about.
+    variants : iterable of Variant
+        Those of the sweep: :func:`variants_of`.
+    digests : mapping of str to str
+        Content hashes of the ``optimization`` and ``test`` tables.
+
+    Returns
+    -------
+    list of Cell
+        In the order of the configuration.
+    """
+    return [
+        Cell(
+            model=source.model,
+            task=source.task,
+            shots=source.shots,
+            seed=source.seed,
+            method=variant.method,
+            tuner=variant.tuner,
+            optimization_digest=digests["optimization"],
+            test_digest=digests["test"],
+            optimization_size=variant.optimization_size,
+        )
+        for variant in variants
+    ]
+
+
+def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
+    """Return cells with those together that choose from one search, in their order.
+
+    Parameters
+    ----------
+    cells : iterable of Cell
+        Of one table.
+    """
+    groups: dict[Cell, list[Cell]] = {}
+    for cell in cells:
+        method, tuner = get_method(cell.method), cell.tuner
+        if tuner is not None and tuner.protocol == "cross-validation":
+            tuner = tuner.without_preference
+        search = replace(cell, method=method.shares or method.name, tuner=tuner)
+        groups.setdefault(search, []).append(cell)
+    return [tuple(group) for group in groups.values()]
 
 
 #: Tables between two calls of what is told.
 _TOLD_EVERY = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Ensemble:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ensemble(Source):
     """Tables of a sweep that are tuned on together.
 
     Attributes
     ----------
     members : dict of str to str
         The key of each table, by what it is called.
-    model, task : str
-        What all have in common, or what they are.
-    shots : int, "N" or None
-        Demonstrations per prompt; None where they differ.
-    seed : int
-        Root seed of the cells.
     """
 
     members: dict[str, str]
-    model: str
-    task: str
-    shots: Shots | None
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +556,7 @@ def _ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterato
     for over in config.ensemble:
         for group in alike([*firsts.values()], over):
             yield Ensemble(
-                {_called(request, over): keys[request] for request in group},
+                members={_called(request, over): keys[request] for request in group},
                 model=group_name(group, over),
                 task=group[0].task,
                 shots=common_shots(group),

@@ -16,10 +16,9 @@ from dcs.messages import last_line
 from dcs.prompting import SPLITS
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
-from workflows.cells import Cell, TableRequest, table_requests
 from workflows.config.sweep import SweepConfig
-from workflows.plan import plan_sweep
-from workflows.tables import ProbabilityStore, Rows
+from workflows.plan import Cell, plan_sweep
+from workflows.tables import ProbabilityStore, Rows, TableRequest, table_requests
 from workflows.tuning.cell import compute_cell, failed_record
 
 __all__ = [

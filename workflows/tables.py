@@ -1,15 +1,20 @@
-"""Probability tables: those that are given, and the store of those that a sweep scores."""
+"""Probability tables: those that are given, those asked of a model, and the store of these.
+
+A request is named by the hash of all that decides its numbers, so that what was scored is
+recognised on any machine.
+"""
 
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -19,49 +24,101 @@ from dcs.data.importers import read_tables, table_sources
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
-from dcs.io import atomic_write_text, read_json
+from dcs.io import atomic_write_text, content_key, read_json
 from dcs.messages import one_line
-from dcs.prompting import SPLITS, Shots, parse_shots
+from dcs.prompting import (
+    SPLITS,
+    Shots,
+    get_task,
+    parse_shots,
+    prompt_hash,
+    select_demonstrations,
+)
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble
-from workflows.config.sweep import Grouping, SweepConfig, TableChoice
+from workflows.config.scoring import ScoringSettings
+from workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
 
 __all__ = [
     "GivenTable",
     "ProbabilityStore",
     "Rows",
     "Scoring",
+    "Source",
+    "TableRequest",
     "alike",
     "common_shots",
     "given_tables",
     "group_name",
     "join_unlabelled",
     "matched_tables",
+    "request_key",
     "split_rows",
+    "table_requests",
+    "texts_key",
 ]
 
-
-class Table(Protocol):
-    """What a table is one of, given or asked for."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def shots(self) -> Shots | None: ...
-    @property
-    def seed(self) -> int: ...
-
-
-S = TypeVar("S", bound=Table)
 
 #: A table, or several of the same rows.
 Rows: TypeAlias = ProbabilityTable | TableEnsemble
 
 
-@dataclass(frozen=True, slots=True)
-class GivenTable:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Whose class probabilities cells are tuned on.
+
+    Attributes
+    ----------
+    model, task : str
+        Where the probabilities come from.
+    shots : int, "N" or None
+        Demonstrations per prompt; None where nothing says, or where they differ.
+    seed : int
+        Root seed of the cells; the demonstrations of a request derive theirs from it.
+    """
+
+    model: str
+    task: str
+    shots: Shots | None
+    seed: int
+
+
+S = TypeVar("S", bound=Source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequest(Source):
+    """The class probabilities of one model on one task, prompted in one way.
+
+    Attributes
+    ----------
+    limit : int or None
+        At most so many texts of each split.
+    data : str or None
+        Folder with the texts of a task that comes without them.
+    scoring : ScoringSettings
+        The engine and its options.
+    """
+
+    shots: Shots
+    limit: int | None
+    data: str | None = None
+    scoring: ScoringSettings = ScoringSettings()
+
+    @property
+    def label(self) -> str:
+        """A short name for people."""
+        return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
+
+    @property
+    def prompted(self) -> dict[str, Any]:
+        """The task and how it is prompted, as :mod:`dcs.scoring.generation` takes them."""
+        task = get_task(self.task, self.data)
+        return {"task": task, "shots": self.shots, "seed": self.seed, "limit": self.limit}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenTable(Source):
     """A table that somebody has made, and what becomes of its rows.
 
     Attributes
@@ -69,12 +126,6 @@ class GivenTable:
     members : mapping of str to tuple of pathlib.Path
         By name, a source of tables, or those of the optimization and of the test rows; several
         are of the same rows.
-    model, task : str
-        By its provenance, or else the name of the file.
-    shots : int, "N" or None
-        Demonstrations per prompt; None where the table does not say.
-    seed : int
-        Root seed of the cells, and of the rows held out.
     held_out : float
         Share of the rows that become test rows where the source does not tell them apart.
     digests : dict of str to str
@@ -84,10 +135,6 @@ class GivenTable:
     """
 
     members: Mapping[str, tuple[Path, ...]]
-    model: str
-    task: str
-    shots: Shots | None
-    seed: int
     held_out: float
     digests: dict[str, str]
     own_seed: bool = False
@@ -228,7 +275,7 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
             split = _held_out(tables, seed=seed, share=config.held_out)
             found.append(
                 GivenTable(
-                    members,
+                    members=members,
                     model=origin.model or name,
                     task=origin.task or name,
                     shots=None if origin.shots is None else parse_shots(str(origin.shots)),
@@ -297,14 +344,14 @@ def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def group_name(group: Sequence[Table], over: Grouping) -> str:
+def group_name(group: Sequence[Source], over: Grouping) -> str:
     """Return what stands in the place of the model of an ensemble."""
     if over == "models":
         return " + ".join(dict.fromkeys(source.model for source in group))
     return f"{group[0].model} ({len(group)} {over})"
 
 
-def common_shots(group: Sequence[Table]) -> Shots | None:
+def common_shots(group: Sequence[Source]) -> Shots | None:
     """Return the shots of all, or None where they differ."""
     return group[0].shots if len({source.shots for source in group}) == 1 else None
 
@@ -354,6 +401,93 @@ def _paths(choice: str | tuple[str, str]) -> tuple[Path, ...]:
     )
 
 
+def table_requests(config: PromptsConfig) -> list[TableRequest]:
+    """Return every table that is asked for, in the order of the configuration.
+
+    Parameters
+    ----------
+    config : PromptsConfig
+        A sweep, or the part of one that says what is scored.
+
+    Returns
+    -------
+    list of TableRequest
+        Models, then tasks, shots and seeds.
+    """
+    return [
+        TableRequest(
+            model=model,
+            task=task,
+            shots=shots,
+            seed=seed,
+            limit=config.limit,
+            data=config.data,
+            scoring=config.scoring,
+        )
+        for model, task, shots, seed in itertools.product(
+            config.models, config.tasks, config.shots, config.seeds
+        )
+    ]
+
+
+def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
+    """Return the hash of all that decides the numbers of a table.
+
+    Computed without loading the model, so that a finished sweep is recognised at once.
+
+    Parameters
+    ----------
+    request : TableRequest
+        What is asked for.
+    known : dict, optional
+        Give the same one, empty at first, for many requests: what they have in common, such as
+        the texts of a task, is then looked at once.
+
+    Raises
+    ------
+    DCSError
+        The task or model is not known.
+    """
+    known = {} if known is None else known
+    engine = (request.model, request.scoring)
+    if engine not in known:
+        known[engine] = request.scoring.identity(request.model)
+    return content_key({**known[engine], **_texts_of(request, known)})
+
+
+def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
+    """Return the hash of what a model is asked, whichever it is: the part that files decide.
+
+    Parameters
+    ----------
+    request : TableRequest
+        What is asked for.
+    known : dict, optional
+        As in :func:`request_key`.
+
+    Raises
+    ------
+    DCSError
+        The task is not known.
+    """
+    return content_key(_texts_of(request, {} if known is None else known))
+
+
+def _texts_of(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
+    asked = (request.task, request.data, request.shots, request.seed)
+    task = get_task(request.task, request.data)
+    if asked not in known:
+        demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
+        known[asked] = prompt_hash(task, demonstrations)
+    texts = (request.task, request.data)
+    if texts not in known:
+        known[texts] = {
+            split: content_key({"rows": [[e.id, e.text, e.label] for e in task.examples(split)]})
+            for split in SPLITS
+        }
+    return {"prompt": known[asked], "limit": request.limit, "examples": known[texts]}
+
+
 @dataclass(frozen=True, slots=True)
 class Scoring:
     """How long a pair of tables took.
@@ -389,20 +523,24 @@ class Scoring:
     rows: int
     gpus: float
     digests: dict[str, str]
+    finished_ms: int
     scorer: dict[str, str] = field(default_factory=dict)
     demonstrations: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     scored: int = 0
     tokens: int = 0
-    finished_ms: int = 0
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What MLflow shows of it; of earlier versions without what they did not note."""
-        found = {"seconds": self.seconds, "prompts": self.rows, "gpus": self.gpus}
-        found["prompts_per_second"] = self.rows / max(self.seconds, 1e-9)
-        if self.finished_ms:
-            found |= {"cache_hits": self.rows - self.scored, "tokens": self.tokens}
+        """What MLflow shows of it."""
+        found = {
+            "seconds": self.seconds,
+            "prompts": self.rows,
+            "gpus": self.gpus,
+            "prompts_per_second": self.rows / max(self.seconds, 1e-9),
+            "cache_hits": self.rows - self.scored,
+            "tokens": self.tokens,
+        }
         return {f"scoring/{name}": float(value) for name, value in found.items()}
 
 
@@ -480,33 +618,13 @@ class ProbabilityStore:
                 )
         return tables
 
-    def write(
-        self,
-        key: str,
-        tables: Mapping[str, ProbabilityTable],
-        *,
-        model: str,
-        seconds: float,
-        gpus: float,
-        scorer: Mapping[str, str] | None = None,
-        demonstrations: Sequence[str] = (),
-        remarks: Sequence[str] = (),
-        scored: int = 0,
-        tokens: int = 0,
-    ) -> Scoring:
-        """Write both tables of a key and how they came about."""
+    def write(self, key: str, tables: Mapping[str, ProbabilityTable], **about: Any) -> Scoring:
+        """Write both tables of a key, and `about` their scoring, which is returned."""
         scoring = Scoring(
-            model=model,
-            seconds=seconds,
             rows=sum(table.n_rows for table in tables.values()),
-            gpus=gpus,
             digests={split: table.digest for split, table in tables.items()},
-            scorer=dict(scorer or {}),
-            demonstrations=list(demonstrations),
-            remarks=list(remarks),
-            scored=scored,
-            tokens=tokens,
             finished_ms=time.time_ns() // 1_000_000,
+            **about,
         )
         self.keep(key, tables, scoring)
         return scoring

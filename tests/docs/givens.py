@@ -16,7 +16,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
 from tests.tracking.paper_cells import paper_cells
 from tracking import Recorder
-from workflows.cells import Cell
+from workflows.plan import Cell
 from workflows.tuning.cell import compute_cell
 
 __all__ = ["prepare"]

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from dcs.io import content_key
-from workflows.cells import Cell, cells_of, sharing, table_requests, variants_of
 from workflows.config.sweep import SweepConfig, TunerSettings
+from workflows.plan import Cell, cells_of, sharing, variants_of
+from workflows.tables import table_requests
 
 CELL = Cell(
     model="tiny_lm",

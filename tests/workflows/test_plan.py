@@ -11,16 +11,16 @@ import pytest
 from dcs.errors import ConfigError
 from tests.workflows.conftest import biased_table
 from tracking import Archive, CellRecord
-from workflows.cells import cells_of, request_key
 from workflows.cli.overview import rest_of
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
 from workflows.plan import (
     SweepPlan,
+    cells_of,
     plan_sweep,
 )
-from workflows.tables import ProbabilityStore
+from workflows.tables import ProbabilityStore, request_key
 from workflows.tuning.cell import compute_cell, failed_record
 
 CONFIG = SweepConfig(

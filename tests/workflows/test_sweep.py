@@ -14,14 +14,13 @@ from dcs.evaluation.metrics import FIGURES
 from tests.faults.sweeps import sweep
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
-from workflows.cells import request_key, table_requests
+from workflows.cluster.connect import Look
 from workflows.cluster.driver import Silent
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_sweep
-from workflows.cluster.watch import Look
 from workflows.config.sweep import SweepConfig, TrackingSettings, TunerSettings
 from workflows.plan import plan_sweep
-from workflows.tables import ProbabilityStore
+from workflows.tables import ProbabilityStore, request_key, table_requests
 from workflows.tuning.cell import failed_record
 
 CONFIG = SweepConfig(
@@ -219,7 +218,7 @@ def test_the_last_cells_share_all_cpus(finished, tmp_path, monkeypatch):
     monkeypatch.setattr("workflows.cluster.driver.run_cell", _note_width)
     monkeypatch.setattr(
         "workflows.cluster.driver.look",
-        lambda: Look(replace(place([]), cells={}, cell_cpus=8)),
+        lambda: Look(replace(place([]), cells={}, cell_cpus=8), {"cpus": 8.0, "cpus_used": 0.0}),
     )
     records, _ = _sweep(CONFIG, tmp_path)
     widths = {"icl": [], "dcs": []}

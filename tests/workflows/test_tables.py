@@ -14,11 +14,10 @@ from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table
 from tracking import Archive, Recorder
-from workflows.cells import cells_of, variants_of
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
-from workflows.plan import plan_sweep
+from workflows.plan import cells_of, plan_sweep, variants_of
 from workflows.tables import GivenTable, given_tables, join_unlabelled
 from workflows.tuning.cell import compute_cell, optimization_rows
 

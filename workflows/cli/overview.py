@@ -65,7 +65,7 @@ def rest_of(plan: SweepPlan) -> Work:
     scored = [(plan.sources[key][0].model, store.scoring(key)) for key in plan.cells]
     finished = [r for r in plan.ended.values() if r.finished]
     tables = Counter(request.model for request in plan.missing_tables.values())
-    cells = Counter(cell.variant.method for some in plan.missing_cells.values() for cell in some)
+    cells = Counter(cell.method for some in plan.missing_cells.values() for cell in some)
     unknown = sum(len(some) for key, some in plan.sources.items() if key not in plan.cells)
     for variant in plan.variants:
         cells[variant.method] += unknown

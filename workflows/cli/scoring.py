@@ -16,8 +16,7 @@ from workflows.cli.console import console, count_bar, new_table
 
 if TYPE_CHECKING:
     from dcs.scoring import LabelRule
-    from workflows.cells import TableRequest
-    from workflows.tables import ProbabilityStore
+    from workflows.tables import ProbabilityStore, TableRequest
 
 __all__ = ["announce", "generate", "score", "table_name", "tasks"]
 
@@ -49,9 +48,8 @@ def generate(
 
     Example: `dcs generate --task helpdesk --model tiny_lm --shots 1,N --limit 100`
     """
-    from workflows.cells import request_key, table_requests
     from workflows.config.sweep import PromptsConfig, configured
-    from workflows.tables import ProbabilityStore
+    from workflows.tables import ProbabilityStore, request_key, table_requests
 
     config = configured(
         PromptsConfig,

@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import ray
@@ -19,22 +19,28 @@ from ray.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
+from ray.util.metrics import Counter as RayCounter
+from ray.util.metrics import Gauge
 
 from dcs.errors import DCSError, ScoringError
 from dcs.messages import last_line
 from dcs.search.annealing import Schedule, anneal
 from tracking import Archive, CellRecord
 from tracking.results.figures import cell_figures
-from workflows.cells import Cell, TableRequest, sharing
-from workflows.cluster.connect import ClusterError, OutOfTimeError
-from workflows.cluster.meters import Meters
+from workflows.cluster.connect import (
+    ClusterError,
+    ClusterWatch,
+    OutOfTimeError,
+    check_alive,
+    gone,
+    look,
+)
 from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
-from workflows.cluster.watch import ClusterWatch, check_alive, gone, look
 from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.parallel import Mapper, ray_mapper
-from workflows.plan import SweepPlan
-from workflows.tables import ProbabilityStore, Rows, Scoring
+from workflows.plan import Cell, SweepPlan, sharing
+from workflows.tables import ProbabilityStore, Rows, Scoring, TableRequest
 from workflows.tuning.cell import compute_cell, failed_record
 
 __all__ = ["Driver", "Figures", "Silent", "SweepProgress", "run_cell", "warm_up"]
@@ -54,6 +60,61 @@ _WARM_WORKERS = 64
 _WAIT_SECONDS = 2.0
 #: A storage that fails is given so long to come back before the cell is tried again.
 _STORAGE_SECONDS = 10.0
+
+
+_COUNTERS: Final = {
+    "cells": "Cells that were computed",
+    "failed": "Those of them that failed",
+    "trials": "Trials of their studies",
+    "moves": "Candidate solutions that their searches judged",
+    "prompts": "Prompts of the tables that were scored",
+    "tokens": "Tokens of those that a model was asked",
+}
+_GAUGES: Final = {
+    "recorded": "Cells that were written to MLflow",
+    "pending": "Cells that are on disk and wait for it",
+}
+
+
+class Meters:
+    """Counters ``dcs_<name>`` with the tag ``sweep``; those of a process that is not on Ray rest.
+
+    Parameters
+    ----------
+    sweep : str
+        Name of the sweep.
+    """
+
+    def __init__(self, sweep: str) -> None:
+        self._tags = {"sweep": sweep}
+        self._counters = {
+            name: RayCounter(f"dcs_{name}", description=about, tag_keys=("sweep",))
+            for name, about in _COUNTERS.items()
+        }
+        self._gauges = {
+            name: Gauge(f"dcs_{name}", description=about, tag_keys=("sweep",))
+            for name, about in _GAUGES.items()
+        }
+
+    def computed(self, record: CellRecord) -> None:
+        """Count a cell that was computed."""
+        self._count(
+            cells=1, failed=not record.finished, trials=len(record.trials), moves=record.moves
+        )
+
+    def scored(self, scoring: Scoring) -> None:
+        """Count a pair of tables that was scored."""
+        self._count(prompts=scoring.rows, tokens=scoring.tokens)
+
+    def recorded(self, recorded: int, pending: int) -> None:
+        """Say how far the recorder is."""
+        self._gauges["recorded"].set(recorded, self._tags)
+        self._gauges["pending"].set(pending, self._tags)
+
+    def _count(self, **amounts: float) -> None:
+        for name, amount in amounts.items():
+            if amount > 0:  # Ray counts nothing else.
+                self._counters[name].inc(amount, self._tags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,9 @@ from dcs.errors import ScoringError
 from dcs.prompting import get_task, select_demonstrations
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import generate_tables
-from workflows.cells import TableRequest, texts_key
 from workflows.config.scoring import ScoringSettings
 from workflows.parallel import one_thread
-from workflows.tables import ProbabilityStore, Scoring
+from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
 
 __all__ = ["ScoringActor"]
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracking import CellRecord, Recorder, ScoringRecord
-from workflows.cells import TableRequest, sharing
-from workflows.plan import SweepPlan
-from workflows.tables import ProbabilityStore
+from workflows.plan import SweepPlan, sharing
+from workflows.tables import ProbabilityStore, TableRequest
 
 if TYPE_CHECKING:
     from workflows.cluster.driver import SweepProgress

@@ -5,37 +5,32 @@ Precedence: command line > YAML > defaults.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
+    AfterValidator,
     Field,
+    PlainSerializer,
     PlainValidator,
     SecretStr,
-    ValidationInfo,
+    create_model,
     field_validator,
     model_validator,
 )
 
 from dcs.errors import ConfigError, InvalidInputError
 from dcs.io import parse_yaml, read_yaml
-from dcs.messages import show, unknown
+from dcs.messages import show, suggest, unknown
 from dcs.prompting import get_task, parse_shots
 from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
 from dcs.validation import Strict, as_value_error, validated
-from workflows.config.axes import (
-    GRID,
-    TABLE_GRID,
-    AxisValues,
-    SizeChoice,
-    differences,
-    distinct,
-    kept_values,
-    settings_of,
-)
+from tracking.results.settings import objective_name
 from workflows.config.scoring import ScoringSettings
 from workflows.config.storage import StudyStorage
 from workflows.config.tuner import (
@@ -61,6 +56,128 @@ __all__ = [
 ]
 
 Model = TypeVar("Model", bound=Strict)
+
+#: Fewer rows than this tell nothing about more than a few classes.
+_FEWEST_ROWS: Final = 10
+
+
+def _size(value: Any) -> Any:
+    number = isinstance(value, int) and not isinstance(value, bool) and value >= _FEWEST_ROWS
+    if number or value == "full":
+        return value
+    raise ValueError(
+        f"{value!r} is not a number of optimization rows; write {_FEWEST_ROWS} or more, or full"
+    )
+
+
+#: A number of optimization rows, or ``"full"``.
+SizeChoice = Annotated[int | str, PlainValidator(_size)]
+
+#: The settings of the tuner that ``axes:`` may vary. The objective has an axis of its own name.
+ABLATED: Final = tuple(name for name in TunerSettings.model_fields if name != "objective")
+
+#: How people write the value None of an axis; of a limit it is that there is none.
+_NONE: Final = {"weight_scale": "tuned", "memberships": "all", "optimization_sizes": "full"}
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuse the values of an axis if one comes twice."""
+    twice = sorted(str(value) for value, number in Counter(values).items() if number > 1)
+    if twice:
+        raise ValueError(f"names {', '.join(twice)} more than once; each entry once")
+    return values
+
+
+#: The values of an axis of the type given, and those of one that must have some.
+T = TypeVar("T")
+Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(_distinct)]
+Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
+
+
+def _axes_model() -> Any:
+    """Return a model with a list of values for each setting, each checked as the setting is."""
+    fields: dict[str, Any] = {}
+    for name in ABLATED:
+        setting = TunerSettings.model_fields[name]
+        value: Any = setting.annotation
+        for bound in setting.metadata:
+            value = Annotated[value, bound]
+        fields[name] = (Axis[value], ())
+    return create_model("Axes", __base__=Strict, **fields)
+
+
+_AXES: Final = _axes_model()
+
+
+def _checked(value: Any) -> dict[str, tuple[Any, ...]]:
+    given = _AXES.model_validate(value)
+    # In the order of the settings, however they were written.
+    return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
+
+
+#: Values for settings of the tuner, by name.
+AxisValues = Annotated[
+    dict[str, tuple[Any, ...]], PlainValidator(_checked), PlainSerializer(dict, return_type=Any)
+]
+
+
+def value_label(axis: str, value: Any) -> str:
+    """Return how people write a value of an axis; ``--only`` takes it as well.
+
+    Parameters
+    ----------
+    axis : str
+        ``models``, ..., ``objectives``, ``optimization_sizes`` or a setting of the tuner.
+    value : object
+        One of its values.
+    """
+    if axis == "objectives":
+        return objective_name(value.model_dump() if isinstance(value, FixedObjective) else value)
+    return _NONE.get(axis, "none") if value is None else str(value)
+
+
+def kept_values(
+    restrictions: Iterable[str], axes: Mapping[str, tuple[Any, ...]]
+) -> dict[str, tuple[Any, ...]]:
+    """Return the values that restrictions leave, of those axes that they name.
+
+    Parameters
+    ----------
+    restrictions : iterable of str
+        Each ``axis=value,value``. Of several for one axis, all must be met.
+    axes : mapping of str to tuple
+        The values of every axis of the sweep.
+
+    Raises
+    ------
+    ConfigError
+        An axis is not known, a value is not among its values, or nothing is left.
+    """
+    kept: dict[str, tuple[Any, ...]] = {}
+    for restriction in restrictions:
+        axis, _, text = restriction.partition("=")
+        axis = axis.removeprefix("axes.")
+        if axis not in axes:
+            raise ConfigError(
+                f"--only {restriction!r}: unknown axis {axis!r}{suggest(axis, axes)}; "
+                f"write AXIS=VALUE,... with one of {', '.join(axes)}"
+            )
+        there = {value_label(axis, value): value for value in axes[axis]}
+        if axis == "tasks":  # A file also by what it calls its task.
+            there |= {get_task(value).name: value for value in axes[axis]}
+        wanted = text.split(",")
+        for name in wanted:
+            if name not in there:
+                raise ConfigError(
+                    f"--only {restriction!r}: {name!r} is not among the {axis} of the sweep "
+                    f"({', '.join(there)}){suggest(name, there)}"
+                )
+        among = kept.get(axis, axes[axis])
+        chosen = [value for name, value in there.items() if name in wanted]
+        kept[axis] = tuple(value for value in among if value in chosen)
+        if not kept[axis]:
+            raise ConfigError(f"--only {restriction!r}: no {axis} are left beside the others")
+    return kept
 
 
 def _table_choice(value: Any) -> Any:
@@ -108,24 +225,19 @@ class PromptsConfig(Strict):
         The engine that scores prompts, and its options.
     """
 
-    models: tuple[str, ...] = ("tiny_lm",)
-    tasks: tuple[str, ...] = Field(min_length=1)
-    shots: tuple[int | Literal["N"], ...] = (1,)
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    models: Axis[str] = ("tiny_lm",)
+    tasks: Axis[str]
+    shots: Axis[int | Literal["N"]] = (1,)
+    seeds: Axis[Annotated[int, Field(ge=0)]] = (0,)
     data: str | None = None
     limit: int | None = Field(default=None, ge=1)
     scoring: ScoringSettings = ScoringSettings()
-
-    @field_validator("models", "tasks", "shots", "seeds")
-    @classmethod
-    def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return distinct(values)
 
     @field_validator("tasks")
     @classmethod
     def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         # Results know a task by its name, whatever its file is called.
-        distinct(tuple(as_value_error(get_task, value).name for value in values))
+        _distinct(tuple(as_value_error(get_task, value).name for value in values))
         return values
 
     @field_validator("shots", mode="before")
@@ -187,24 +299,18 @@ class SweepConfig(PromptsConfig, TuneConfig):
         password.
     """
 
-    tasks: tuple[str, ...] = ()
+    tasks: Distinct[str] = ()
     tables: tuple[TableChoice, ...] = ()
     ensemble: tuple[Grouping, ...] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    methods: tuple[str, ...] = method_names()
+    methods: Axis[str] = method_names()
     limit: int | None = Field(default=None, ge=20)
-    objectives: tuple[ObjectiveChoice, ...] = ()
+    objectives: Distinct[ObjectiveChoice] = ()
     axes: AxisValues = Field(default_factory=dict)
-    optimization_sizes: tuple[SizeChoice, ...] = ("full",)
+    optimization_sizes: Axis[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
     optuna_storage: SecretStr | None = Field(default=None, exclude=True)
-
-    @field_validator("methods", "optimization_sizes", "objectives")
-    @classmethod
-    def _distinct_choices(cls, values: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
-        # No objectives given means that of the tuner.
-        return values if info.field_name == "objectives" and not values else distinct(values)
 
     @field_validator("methods")
     @classmethod
@@ -250,19 +356,25 @@ class SweepConfig(PromptsConfig, TuneConfig):
     @property
     def variants(self) -> list[tuple[TunerSettings, int | None]]:
         """Every combination of tuner settings and optimization rows; of these, None is all."""
+        choices = {"objective": self.objectives or (self.tuner.objective,), **self.axes}
         sizes = [None if size == "full" else int(size) for size in self.optimization_sizes]
-        return [
-            (settings, size)
-            for settings in settings_of(self.tuner, self.objectives, self.axes)
-            for size in sizes
-            if self.combine == "all" or differences(settings, self.tuner) + (size is not None) <= 1
-        ]
+        found: list[tuple[TunerSettings, int | None]] = []
+        for *values, size in itertools.product(*choices.values(), sizes):
+            changed = dict(zip(choices, values, strict=True))
+            if self.combine == "one_at_a_time":
+                others = sum(getattr(self.tuner, name) != value for name, value in changed.items())
+                if others + (size is not None) > 1:
+                    continue
+            found.append((self.tuner.model_copy(update=changed), size))
+        return found
 
     @property
     def axis_values(self) -> dict[str, tuple[Any, ...]]:
         """The values of every axis, outermost first."""
+        # Tables say the others themselves.
+        prompts = () if self.tables else ("models", "tasks", "shots")
         return {
-            **{name: getattr(self, name) for name in (TABLE_GRID if self.tables else GRID)},
+            **{name: getattr(self, name) for name in (*prompts, "seeds", "methods")},
             "objectives": self.objectives or (self.tuner.objective,),
             **self.axes,
             "optimization_sizes": self.optimization_sizes,
@@ -362,7 +474,7 @@ def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
     restrictions : sequence of str
         Each ``axis=value,value``, e.g. ``tasks=trec,rte``; the axes are models, tasks, shots,
         seeds, methods, objectives, optimization_sizes and the settings under ``axes``. None is
-        written as :func:`workflows.config.axes.value_label` does: ``weight_scale=tuned``.
+        written as :func:`workflows.config.sweep.value_label` does: ``weight_scale=tuned``.
 
     Returns
     -------

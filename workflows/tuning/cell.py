@@ -24,9 +24,9 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
 from tracking.results.figures.cells import class_histograms
-from workflows.cells import UNFITTED, Cell
 from workflows.config.storage import StudyStorage
 from workflows.parallel import Mapper, in_process, one_thread
+from workflows.plan import UNFITTED, Cell
 from workflows.tables import Rows
 from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
@@ -65,7 +65,7 @@ def compute_cell(
         Where the cell's study is kept, and found again by a later run; by default in memory.
     known : dict, optional
         Give the same one, empty at first, to cells that share a search; see
-        :func:`workflows.cells.sharing`.
+        :func:`workflows.plan.sharing`.
 
     Returns
     -------

@@ -32,12 +32,12 @@ from workflows.config.tuner import SCHEDULE_PARAMETERS, TunerSettings
 from workflows.tuning.trials import (
     Direction,
     Fitted,
+    StudyRun,
     StudyTrial,
     Tuning,
     development_metrics,
     fitted_at_once,
     importances,
-    run_trials,
     sampler_of,
 )
 
@@ -108,9 +108,9 @@ def _fitted_front(tuning: Tuning) -> tuple[list[_Trial], FittedScheme]:
     # Each trial costs about as much as one of the standard settings at one beta.
     share = n_trials / (n_trials + len(standard.candidates) * len(standard.betas))
     trials: list[_Trial] = []
-    for trial in run_trials(
-        lambda trial: _suggest(trial, settings),
-        _CrossValidator(table, tuning.seed),
+    for trial in StudyRun(
+        suggest=lambda trial: _suggest(trial, settings),
+        judge=_CrossValidator(table, tuning.seed),
         aims=_AIMS,
         trials=n_trials,
         window=settings.window,
@@ -118,7 +118,7 @@ def _fitted_front(tuning: Tuning) -> tuple[list[_Trial], FittedScheme]:
         sampler=sampler_of(settings.sampler),
         mapper=tuning.mapper,
         stored=tuning.stored,
-    ):
+    ).results():
         trials.append(trial)
         tuning.progress(share * len(trials) / n_trials)
     fixed = dict.fromkeys(trial.work for trial in pareto_front(trials))

@@ -24,12 +24,12 @@ from workflows.tuning.trials import (
     Direction,
     Fitted,
     Report,
+    StudyRun,
     StudyTrial,
     Tuning,
     development_metrics,
     importances,
     pareto_numbers,
-    run_trials,
     sampler_of,
 )
 
@@ -78,9 +78,9 @@ def study_scheme(tuning: Tuning) -> Fitted:
     first = {name: min(max(_FIRST[name], v[0]), v[-1]) for name, v in space.items()}
     trials: list[_Trial] = []
     best: _Trial | None = None
-    for trial in run_trials(
-        lambda trial: _suggest(trial, tuning, rows.n_rows),
-        anneal_trial,
+    for trial in StudyRun(
+        suggest=lambda trial: _suggest(trial, tuning, rows.n_rows),
+        judge=anneal_trial,
         aims=aims,
         trials=n_trials,
         window=settings.window,
@@ -90,7 +90,7 @@ def study_scheme(tuning: Tuning) -> Fitted:
         mapper=tuning.mapper,
         stored=tuning.stored,
         pruner=settings.pruner,
-    ):
+    ).results():
         trials.append(replace(trial, found=None))
         if not trial.pruned and (best is None or trial.metrics[aim] > best.metrics[aim]):
             best = trial

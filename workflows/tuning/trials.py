@@ -41,13 +41,13 @@ __all__ = [
     "LAST_STEP",
     "Report",
     "StoredStudy",
+    "StudyRun",
     "StudyTrial",
     "Tuning",
     "development_metrics",
     "fitted_at_once",
     "importances",
     "pareto_numbers",
-    "run_trials",
     "sampler_of",
 ]
 
@@ -64,6 +64,7 @@ _GOOD_SHARE: Final = 0.25
 #: What is noted of a study and of its trials: the sources that judge it; the number that a trial
 #: has whichever run asks it, and its verdict.
 _CODE, _NUMBER, _VERDICT = "code", "number", "verdict"
+_JUDGED: Final = ("metrics", "seconds", "started_ms", "pruned", "reports", "rungs")
 
 #: The step at which the search of a trial is whole; a pruner compares at 1/27, 1/9 and 1/3 of it.
 LAST_STEP: Final = 27
@@ -184,12 +185,12 @@ class StudyTrial(Generic[W, P]):
         What Optuna suggested.
     work : object
         What `suggest` made of it.
+    distributions : dict of str to BaseDistribution
+        What the parameters were drawn from.
     metrics : dict of str to float
         All figures; empty before the trial is judged.
     found : object or None
         What judging it found; None where the verdict is that of an earlier run or trial.
-    distributions : dict of str to BaseDistribution
-        What the parameters were drawn from.
     seconds : float
         Wall time of judging it; 0 for a repetition.
     started_ms : int
@@ -209,9 +210,9 @@ class StudyTrial(Generic[W, P]):
     number: int
     params: dict[str, Any]
     work: W
-    metrics: dict[str, float]
-    found: P | None = None
     distributions: dict[str, BaseDistribution] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    found: P | None = None
     seconds: float = 0.0
     started_ms: int = 0
     repeats: int | None = None
@@ -219,6 +220,11 @@ class StudyTrial(Generic[W, P]):
     reports: dict[str, float] = field(default_factory=dict)
     rungs: dict[str, float] = field(default_factory=dict)
     earlier: tuple[dict[str, float] | None, ...] = ()
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """What is written down of a judged trial, as plain values."""
+        return {name: getattr(self, name) for name in _JUDGED}
 
     @property
     def accuracy(self) -> float:
@@ -446,27 +452,15 @@ class _GridSampler(GridSampler):
         """Take no notice."""
 
 
-def run_trials(
-    suggest: Callable[[BaseTrial], W],
-    judge: Judge[W, P],
-    *,
-    aims: Mapping[str, Direction],
-    trials: int,
-    window: int,
-    seed: int,
-    sampler: Callable[[int], BaseSampler] | None = None,
-    first: Mapping[str, Any] | None = None,
-    mapper: Mapper = in_process,
-    stored: StoredStudy | None = None,
-    pruner: str = "none",
-) -> Iterator[StudyTrial[W, P]]:
-    """Let Optuna suggest trials, have them judged, and yield them in order.
+@dataclass(slots=True, kw_only=True)
+class StudyRun(Generic[W, P]):
+    """A study that Optuna suggests the trials of, and what of it is done.
 
     Trial ``n`` is suggested from the metrics of trials ``0`` to ``n - window`` and the parameters
     of those in between, by a sampler with a seed of its own. So neither the number of CPUs nor
     when an earlier run was killed changes what is suggested.
 
-    Parameters
+    Attributes
     ----------
     suggest : callable
         Draws the parameters of a trial and returns what `judge` needs of them.
@@ -480,144 +474,116 @@ def run_trials(
         Trials that may be judged at once. Decides what is suggested, so it belongs to the study.
     seed : int
         The samplers derive theirs from it.
-    sampler : callable, optional
-        As :func:`sampler_of` returns it; by default that of TPE.
-    first : mapping, optional
+    sampler : callable
+        As :func:`sampler_of` returns it.
+    first : mapping or None
         Parameters of the first trial.
     mapper : Mapper
         Where trials are judged.
-    stored : StoredStudy, optional
-        Where the study is kept, by default in memory. Trials that an earlier run finished there
-        are not judged again.
+    stored : StoredStudy or None
+        Where the study is kept, None for memory. Trials that an earlier run finished there are
+        not judged again.
     pruner : "none", "successive-halving" or "hyperband"
         Trial ``n`` is compared with trials ``0`` to ``n - window`` alone, for the same reason.
-
-    Yields
-    ------
-    StudyTrial
-        One for each trial. Parameters that come again are not judged again.
-
-    Raises
-    ------
-    StudyStorageError
-        The storage fails, or a trial was under way too often when its process died.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with _opened_study(stored, list(aims.values())) as study:
-        running = _RunningStudy[W, P](
-            study,
-            suggest,
-            [*aims],
-            trials,
-            window,
-            seed,
-            sampler or sampler_of("tpe"),
-            first,
-            _earlier_trials(study),
-            pruner != "none",
-        )
-        yield from running.finished_earlier()
-        for trial in mapper(_TimedJudge(judge, pruner), running.asked_trials(), ahead=window):
-            yield running.end(trial)
-        running.tell(trials)
 
-
-@dataclass(slots=True)
-class _RunningStudy(Generic[W, P]):
-    """What is under way of a study, and what of it is done."""
-
-    study: optuna.Study
     suggest: Callable[[BaseTrial], W]
-    aims: list[str]
+    judge: Judge[W, P]
+    aims: Mapping[str, Direction]
     trials: int
     window: int
     seed: int
-    sampler: Callable[[int], BaseSampler]
-    first: Mapping[str, Any] | None
-    earlier: dict[int, FrozenTrial]
-    prunes: bool
-    done: list[StudyTrial[W, P]] = field(default_factory=list)
-    asked: dict[int, optuna.Trial] = field(default_factory=dict)
+    sampler: Callable[[int], BaseSampler] = field(default_factory=lambda: sampler_of("tpe"))
+    first: Mapping[str, Any] | None = None
+    mapper: Mapper = in_process
+    stored: StoredStudy | None = None
+    pruner: str = "none"
+    _done: list[StudyTrial[W, P]] = field(default_factory=list, init=False)
+    _asked: dict[int, optuna.Trial] = field(default_factory=dict, init=False)
     #: The first trial of each set of parameters.
-    numbers: dict[frozenset[tuple[str, Any]], int] = field(default_factory=dict)
+    _numbers: dict[frozenset[tuple[str, Any]], int] = field(default_factory=dict, init=False)
 
-    def finished_earlier(self) -> Iterator[StudyTrial[W, P]]:
-        """Yield the first trials, as far as an earlier run told them all."""
+    def results(self) -> Iterator[StudyTrial[W, P]]:
+        """Have the trials judged, and yield each in its turn.
+
+        Parameters that come again are not judged again.
+
+        Raises
+        ------
+        StudyStorageError
+            The storage fails, or a trial was under way too often when its process died.
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with _opened_study(self.stored, [*self.aims.values()]) as study:
+            judge = _TimedJudge(self.judge, self.pruner)
+            for trial in self.mapper(judge, self._begun_trials(study), ahead=self.window):
+                yield self._end(trial)
+            self._tell(study, self.trials)
+
+    def _begun_trials(self, study: optuna.Study) -> Iterator[StudyTrial[W, P]]:
+        """Yield the trials to be judged; the verdicts there are by then are told before."""
+        earlier = _earlier_trials(study)
         for number in range(self.trials):
-            whole = self.earlier.get(number)
-            if whole is None or not whole.state.is_finished() or whole.state is TrialState.FAIL:
-                return
-            trial = self._begun(number, whole, whole.user_attrs[_VERDICT])
-            yield self._ended(trial)
-
-    def asked_trials(self) -> Iterator[StudyTrial[W, P]]:
-        """Yield the other trials to be judged; the verdicts there are by then are told before."""
-        for number in range(len(self.done), self.trials):
-            self.tell(number - self.window + 1)
-            self.study.sampler = self.sampler(
-                derive_seed(self.seed, "sampler", number) % _SAMPLER_SEEDS
-            )
-            again = self.earlier.get(number)
-            params = again.params if again else self.first if number == 0 else None
-            if params is not None:
-                self.study.enqueue_trial(dict(params))
-            self.asked[number] = asked = self.study.ask()
-            trial = self._begun(number, asked, again.user_attrs.get(_VERDICT) if again else None)
-            if self.prunes:
-                told = max(0, number - self.window + 1)
-                known = [each.rungs for each in self.done[:told]]
+            told = max(0, number - self.window + 1)
+            self._tell(study, told)
+            left = earlier.get(number)
+            whole = left is not None and left.state is not TrialState.FAIL
+            begun = left if left and whole else self._ask(study, number, left)
+            trial = self._trial(number, begun, left.user_attrs.get(_VERDICT) if left else None)
+            if self.pruner != "none":
+                known = [each.rungs for each in self._done[:told]]
                 trial = replace(trial, earlier=(*known, *[None] * (number - told)))
-            # Only now, when it has all its parameters, is it one that can be put in line.
-            asked.set_user_attr(_NUMBER, number)
+            if number in self._asked:
+                # Only now, when it has all its parameters, is it one that can be put in line.
+                self._asked[number].set_user_attr(_NUMBER, number)
             yield trial
 
-    def end(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
+    def _ask(self, study: optuna.Study, number: int, left: FrozenTrial | None) -> optuna.Trial:
+        """Ask Optuna for a trial, with its parameters where they are known."""
+        seed = derive_seed(self.seed, "sampler", number) % _SAMPLER_SEEDS
+        study.sampler = self.sampler(seed)
+        params = left.params if left else self.first if number == 0 else None
+        if params is not None:
+            study.enqueue_trial(dict(params))
+        self._asked[number] = study.ask()
+        return self._asked[number]
+
+    def _trial(
+        self, number: int, begun: optuna.Trial | FrozenTrial, verdict: Mapping[str, Any] | None
+    ) -> StudyTrial[W, P]:
+        trial: StudyTrial[W, P] = StudyTrial(
+            number,
+            work=self.suggest(begun),
+            params=dict(begun.params),
+            distributions=dict(begun.distributions),
+        )
+        same = self._numbers.setdefault(frozenset(begun.params.items()), number)
+        if same != number:
+            # Its metrics may still be on their way; in its turn they are there.
+            return replace(trial, repeats=same)
+        return replace(trial, **verdict) if verdict else trial
+
+    def _end(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
         """Keep the verdict of a judged trial and return it."""
-        trial = self._ended(trial)
-        verdict: dict[str, Any] = {"metrics": trial.metrics, "seconds": trial.seconds}
-        if self.prunes:
-            verdict |= {"pruned": trial.pruned, "reports": trial.reports, "rungs": trial.rungs}
-        self.asked[trial.number].set_user_attr(_VERDICT, verdict)
+        if trial.repeats is not None:
+            first = self._done[trial.repeats]
+            trial = replace(trial, **first.verdict | {"seconds": 0.0, "rungs": {}})
+        # What was found is the caller's to keep; the numbers are enough to go on.
+        self._done.append(replace(trial, found=None))
+        if trial.number in self._asked:
+            self._asked[trial.number].set_user_attr(_VERDICT, trial.verdict)
         return trial
 
-    def tell(self, before: int) -> None:
+    def _tell(self, study: optuna.Study, before: int) -> None:
         """Tell the study the verdicts of all trials before this one."""
-        for number in sorted(number for number in self.asked if number < before):
-            done, asked = self.done[number], self.asked.pop(number)
+        for number in sorted(number for number in self._asked if number < before):
+            done, asked = self._done[number], self._asked.pop(number)
             for step, value in done.reports.items():
                 asked.report(value, int(step))
             if done.pruned:
-                self.study.tell(asked, state=TrialState.PRUNED)
+                study.tell(asked, state=TrialState.PRUNED)
             else:
-                self.study.tell(asked, [done.metrics[name] for name in self.aims])
-
-    def _begun(
-        self, number: int, trial: optuna.Trial | FrozenTrial, verdict: Mapping[str, Any] | None
-    ) -> StudyTrial[W, P]:
-        work = self.suggest(trial)
-        same = self.numbers.setdefault(frozenset(trial.params.items()), number)
-        begun: StudyTrial[W, P] = StudyTrial(
-            number,
-            dict(trial.params),
-            work,
-            {},
-            distributions=dict(trial.distributions),
-            started_ms=_ms(trial),
-        )
-        if same != number:
-            # Its metrics may still be on their way; in its turn they are there.
-            return replace(begun, repeats=same)
-        return replace(begun, **verdict) if verdict else begun
-
-    def _ended(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
-        if trial.repeats is not None:
-            first = self.done[trial.repeats]
-            trial = replace(
-                trial, metrics=first.metrics, pruned=first.pruned, reports=first.reports
-            )
-        # What was found is the caller's to keep; the numbers are enough to go on.
-        self.done.append(replace(trial, found=None))
-        return trial
+                study.tell(asked, [done.metrics[name] for name in self.aims])
 
 
 def _earlier_trials(study: optuna.Study) -> dict[int, FrozenTrial]:
@@ -641,11 +607,6 @@ def _earlier_trials(study: optuna.Study) -> dict[int, FrozenTrial]:
                 "from optuna_storage"
             )
     return left
-
-
-def _ms(trial: optuna.Trial | FrozenTrial) -> int:
-    begin = trial.datetime_start
-    return 0 if begin is None else int(begin.timestamp() * 1000)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import pytest
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.models import load_tokenizer
 from tests.workflows.conftest import run_dcs
-from workflows.cells import TableRequest
 from workflows.cli.scoring import table_name
+from workflows.tables import TableRequest
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,11 +14,10 @@ from dcs.data.table import ProbabilityTable
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
-from workflows.cells import cells_of, request_key, table_requests, variants_of
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import sweep_key
-from workflows.tables import ProbabilityStore
+from workflows.plan import cells_of, sweep_key, variants_of
+from workflows.tables import ProbabilityStore, request_key, table_requests
 from workflows.tuning.cell import compute_cell
 
 SWEEP = SweepConfig(

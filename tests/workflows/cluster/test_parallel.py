@@ -20,11 +20,11 @@ from ray.exceptions import (
 
 from tests.workflows.conftest import biased_table
 from tracking import CellRecord
-from workflows.cells import Cell
 from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import in_process, ray_mapper
+from workflows.plan import Cell
 
 
 def _square(number: int) -> int:

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from dcs.errors import ScoringError
-from workflows.cells import TableRequest, request_key, texts_key
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.scoring import ScoringSettings
-from workflows.tables import ProbabilityStore
+from workflows.tables import ProbabilityStore, TableRequest, request_key, texts_key
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workflows.cells import TableRequest, request_key
 from workflows.cluster.placement import place
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.scoring import ScoringSettings
-from workflows.tables import ProbabilityStore
+from workflows.tables import ProbabilityStore, TableRequest, request_key
 
 pytestmark = pytest.mark.vllm
 

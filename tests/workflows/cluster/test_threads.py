@@ -6,12 +6,13 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.workflows.conftest import biased_table
-from workflows.cells import Cell, TableRequest
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import one_thread
+from workflows.plan import Cell
+from workflows.tables import TableRequest
 from workflows.tuning.cell import compute_cell
-from workflows.tuning.trials import run_trials
+from workflows.tuning.trials import StudyRun
 
 
 def threads() -> set[int]:
@@ -71,8 +72,10 @@ def test_trials_have_one_wherever_they_are_judged():
     def suggest(trial):
         return trial.suggest_float("x", 0, 1)
 
-    done = run_trials(suggest, judge, aims={"value": "maximize"}, trials=2, window=1, seed=0)
-    assert len(list(done)) == 2
+    study = StudyRun(
+        suggest=suggest, judge=judge, aims={"value": "maximize"}, trials=2, window=1, seed=0
+    )
+    assert len(list(study.results())) == 2
     assert seen == [{1}, {1}]
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.processes import wait_for
-from workflows.cluster.connect import ClusterError
+from workflows.cluster.connect import ClusterError, ClusterWatch, Look
 from workflows.cluster.placement import place
-from workflows.cluster.watch import ClusterWatch, Look
 
 FULL = Look(place([]))
 
@@ -21,7 +20,7 @@ def _fails() -> Look:
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    monkeypatch.setattr("workflows.cluster.watch._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("workflows.cluster.connect._LOOK_SECONDS", 0.01)
 
 
 def _is_gone(watch: ClusterWatch) -> bool:

@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from dcs.errors import ConfigError
 from dcs.selection.methods import get_method
-from workflows.cells import Cell, TableRequest, cells_of, effective_settings, sharing, variants_of
-from workflows.config.axes import ABLATED, kept_values, value_label
-from workflows.config.sweep import FixedObjective, SweepConfig, load_config, narrowed
+from workflows.config.sweep import (
+    ABLATED,
+    FixedObjective,
+    SweepConfig,
+    kept_values,
+    load_config,
+    narrowed,
+    value_label,
+)
 from workflows.config.tuner import TunerSettings
+from workflows.plan import Cell, cells_of, effective_settings, sharing, variants_of
+from workflows.tables import TableRequest
 
 TABLE = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=None)
 DIGESTS = {"optimization": "o", "test": "t"}

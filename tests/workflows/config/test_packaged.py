@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tracking.results.paper import paper_frame, paper_model, paper_rows
-from workflows.cells import variants_of
-from workflows.config.axes import value_label
-from workflows.config.sweep import SweepConfig, TunerSettings, load_config
+from workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
 from workflows.config.sweep import packaged_config as packaged
-from workflows.plan import plan_sweep
+from workflows.plan import plan_sweep, variants_of
 
 STUDY = TunerSettings(protocol="study", trials=30, search="metropolis", prefer="balance")
 NAMES = sorted(path.stem for path in packaged("quickstart").parent.glob("*.yaml"))

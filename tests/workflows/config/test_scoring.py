@@ -8,13 +8,13 @@ import pytest
 
 from dcs.errors import ConfigError
 from dcs.validation import validated
-from workflows.cells import TableRequest, request_key
 from workflows.config.scoring import (
     INDECISIVE,
     ScoringSettings,
 )
 from workflows.config.sweep import SweepConfig
 from workflows.plan import sweep_key
+from workflows.tables import TableRequest, request_key
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 SERVED = ScoringSettings(engine="openai", base_url="http://127.0.0.1:1/v1")

@@ -75,7 +75,7 @@ def test_shots_are_numbers_or_n(tmp_path):
     [
         ({"name": None}, "'name'"),
         ({"name": "../x"}, "'name'"),
-        ({"tasks": []}, "'tasks'"),
+        ({"tasks": []}, "tasks"),
         ({"tables": [3]}, "'tables.0'"),
         ({"tables": [["a", "b", "c"]]}, "'tables.0'"),
         ({"held_out": 1.0}, "'held_out'"),

@@ -14,11 +14,11 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
 from tracking import CellRecord
-from workflows.cells import Cell
 from workflows.cluster.driver import run_cell, run_cells
 from workflows.config.sweep import TunerSettings
 from workflows.config.tuner import SCHEDULE_PARAMETERS
 from workflows.parallel import in_process
+from workflows.plan import Cell
 from workflows.reproduce import compare_results
 from workflows.tuning.cell import compute_cell, optimization_rows
 from workflows.tuning.study import certify, study_scheme

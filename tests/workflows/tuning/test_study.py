@@ -22,10 +22,10 @@ from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
 from workflows.tuning.trials import (
     StoredStudy,
+    StudyRun,
     StudyTrial,
     Tuning,
     importances,
-    run_trials,
     sampler_of,
 )
 
@@ -62,7 +62,7 @@ def _suggest(trial: optuna.trial.BaseTrial) -> tuple[float, int]:
 
 def _trials(judge=_judge, suggest=_suggest, **options) -> list[StudyTrial]:
     settings = {"aims": AIMS, "trials": TRIALS, "window": WINDOW, "seed": 2}
-    return list(run_trials(suggest, judge, **(settings | options)))
+    return list(StudyRun(suggest=suggest, judge=judge, **(settings | options)).results())
 
 
 def _plain(trials: list[StudyTrial]) -> list[tuple]:
@@ -301,9 +301,10 @@ def _result(fitted) -> tuple:
 
 def test_trials_are_taken_up_in_the_midst_by_another_number_of_cpus(cluster, stored):
     """A run on one CPU is dropped after some results; one on several goes on."""
-    options = {"aims": AIMS, "trials": TRIALS, "window": 4, "seed": 5}
-    begun = run_trials(_suggest, _judge, stored=stored, **options)
+    options = {"window": 4, "seed": 5}
+    given = {"suggest": _suggest, "judge": _judge, "aims": AIMS, "trials": TRIALS, **options}
+    begun = StudyRun(stored=stored, **given).results()
     assert len(list(islice(begun, 7))) == 7
     begun.close()
-    spread = run_trials(_suggest, _judge, stored=stored, mapper=ray_mapper(width=3), **options)
-    assert _plain(list(spread)) == _plain(list(run_trials(_suggest, _judge, **options)))
+    spread = _trials(stored=stored, mapper=ray_mapper(width=3), **options)
+    assert _plain(spread) == _plain(_trials(**options))
