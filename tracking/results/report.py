@@ -13,21 +13,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.formatting import chance, percent, sentence_of_chance
+from dcs.evaluation.formatting import percent, sentence_of_chance
 from dcs.messages import last_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
-from tracking.results import frames, settings, tables
-from tracking.results.figures import (
-    confusion_figure,
-    figure_bytes,
-    front_figure,
-    overview_figures,
-    scheme_figure,
-    style,
-    trace_figure,
-)
-from tracking.results.figures.sweeps import ABLATION
+from tracking.results import frames, settings, style, tables
+from tracking.results.figures import ABLATION, cell_pictures, figure_bytes, overview_figures
 from tracking.results.formats import filled
 from tracking.results.frames import MEASURES, Estimate, cells_frame
 from tracking.results.settings import Axis, axes_of
@@ -59,21 +50,7 @@ _MOST_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by the part of the report that they stand in.
 _RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "class_groups")
-_SEARCH_FIGURES = ("annealing_time", "importances", "costs", "slices")
-_TRACE_CAPTION = (
-    "One annealing run, the one whose scheme was chosen for the first cell: the objective, "
-    "the temperature and the share of moves accepted. Light lines are restarts"
-)
-
-_SCHEME_CAPTION = (
-    "What becomes of a probability, per class. Bars, where drawn: how often each probability "
-    "occurs (square-root scale), the dark part in rows of that class. Dashed: unchanged"
-)
-_CONFUSION_CAPTION = "Where the test rows of each class went, in percent of them"
-_FRONT_CAPTION = (
-    "The cross-validated front that the scheme was picked from: each point a setting; what lies "
-    "on the line is beaten by none in both figures"
-)
+_SEARCH_FIGURES = ("annealing_time", "importances", "costs", "slices", "annealing")
 
 
 def render_report(
@@ -124,8 +101,8 @@ def render_report(
     of_main = {record.key for record in main}
     schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
     figures = {
-        name: _picture(figure, caption)
-        for name, (caption, figure) in overview_figures(records).items()
+        name: _picture(*each)
+        for name, each in (overview_figures(records) | _trace_of(main)).items()
     }
     ablations = [name for name in figures if name.startswith(ABLATION)]
     static = files("tracking").joinpath("templates")
@@ -135,7 +112,7 @@ def render_report(
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
         facts=_facts(records, axes),
-        changes=_changes(main),
+        cards=_cards(main),
         over_seeds=len({record.identity.get("seed") for record in records}) > 1,
         main=tables.main_results(records),
         result_figures=[figures[name] for name in _RESULT_FIGURES if name in figures],
@@ -146,10 +123,7 @@ def render_report(
         # A page of a hundred schemes would hide what comes after them.
         folded=len(schemes) > _MOST_SCHEMES,
         timing=tables.timing_table(records),
-        search_figures=[
-            *(figures[name] for name in _SEARCH_FIGURES if name in figures),
-            *(_picture(trace_figure(record), _TRACE_CAPTION) for record in _traced(main)[:1]),
-        ],
+        search_figures=[figures[name] for name in _SEARCH_FIGURES if name in figures],
         class_tables=tables.class_accuracies_by_seed(records),
         cells=_cells(cells, axes),
         links={cell.run_id: link(cell) for cell in cells},
@@ -200,55 +174,46 @@ def _packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shift:
-    """A figure before and after correction, mean over seeds, in percent; and the change."""
-
-    before: float
-    after: float
-    change: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What a method does to a task; `weakest` is a class, its accuracy before and after."""
+class _Card:
+    """What a method does to a task: name, before, after and change of each figure, in percent."""
 
     name: str
     detail: str
-    accuracy: _Shift
-    cobias: _Shift
-    weakest: tuple[str, float, float] | None
+    lines: tuple[tuple[str, str, str, str], ...]
 
 
-def _changes(records: Iterable[CellRecord], *, method: str = _DRAWN_METHOD) -> list[_Change]:
+def _cards(records: Iterable[CellRecord], *, method: str = _DRAWN_METHOD) -> list[_Card]:
     """Return what a method does to every model and task at the largest number of shots."""
     cells = [cell for cell in records if cell.identity.get("method") == method]
     needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
     frame = frames.fullest(cells_frame(cells).dropna(subset=needed))
     classes = frames.classes_frame(cells)
     keys, groups = frames.grouped(frame, ("model", "task", "shots"))
-    result = []
+    cards = []
     for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
-        accuracy, cobias = (_shift(group, f"test/{measure}") for measure in MEASURES)
+        lines = [_line(group, name) for name in ("accuracy", "COBias")]
         of_group = classes[classes["key"].isin(group["key"])].groupby("class", sort=False)
-        means = 100 * of_group[["before", "after"]].mean().dropna()
-        lowest = means.nsmallest(1, "before").reset_index()
-        weakest = next(lowest.itertuples(index=False, name=None), None)
+        lowest = of_group[["before", "after"]].mean().dropna().nsmallest(1, "before")
+        for name, *both in lowest.itertuples(name=None):
+            before, after = (percent(share, digits=0) for share in both)
+            lines.append((f"weakest class, {name}", before, after, ""))
         detail = frames.name_of(where | {"method": method}, "model", "shots", "method")
-        result.append(_Change(str(where["task"]), detail, accuracy, cobias, weakest))
-    return result
+        cards.append(_Card(str(where["task"]), detail, tuple(lines)))
+    return cards
 
 
-def _shift(cells: pd.DataFrame, metric: str) -> _Shift:
+def _line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
     """Return the change with its deviation over seeds, or, of one seed, how likely chance is."""
-    before, after = 100 * cells[f"uncorrected/{metric}"], 100 * cells[metric]
-    gap = after - before
+    metric = f"test/{name.lower()}"
+    before, after = cells[f"uncorrected/{metric}"], cells[metric]
+    gap = 100 * (after - before)
     change = tables.difference(gap.mean(), 0.0)
     p = float(cells[f"{metric}_p"].iloc[0])
     if len(cells) > 1:
         change += f" ± {gap.std():.1f}"
     elif not frames.is_missing(p):
         change += f", {sentence_of_chance(p)}"
-    return _Shift(float(before.mean()), float(after.mean()), change)
+    return name, percent(before.mean()), percent(after.mean()), change
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,21 +265,18 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
 
 def _pictures(record: CellRecord) -> tuple[tuple[str, Markup], ...]:
     """Return what there is to see of a scheme: corrections, confusion, the front it is from."""
-    drawn = [_picture(scheme_figure(record), _SCHEME_CAPTION)]
-    if "counts_after" in record.class_accuracies:
-        drawn.append(_picture(confusion_figure(record), _CONFUSION_CAPTION))
-    if record.front is not None:
-        drawn.append(_picture(front_figure(record), _FRONT_CAPTION))
-    return tuple(drawn)
+    drawn = cell_pictures(record, "scheme", "confusion", "front")
+    return tuple(_picture(*each) for each in drawn.values())
 
 
-def _traced(records: Iterable[CellRecord]) -> list[CellRecord]:
-    """Return the cells with an annealing run, those of DCS where it has any."""
+def _trace_of(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figure]]:
+    """Return the annealing run of one cell, of DCS where it has any."""
     traced = [cell for cell in records if cell.trace]
-    return [cell for cell in traced if cell.identity.get("method") == _DRAWN_METHOD] or traced
+    first = min(traced, key=lambda c: c.identity.get("method") != _DRAWN_METHOD, default=None)
+    return {} if first is None else cell_pictures(first, "annealing")
 
 
-def _picture(figure: Figure, caption: str) -> tuple[str, Markup]:
+def _picture(caption: str, figure: Figure) -> tuple[str, Markup]:
     """Return a caption with its figure as HTML, in the colours of the page."""
     from markupsafe import Markup
 
@@ -348,9 +310,8 @@ def _cells(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
         measures = {}
         for measure, title in (("accuracy", "accuracy"), ("cobias", "COBias")):
             after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
-            measures[title] = after.percent()
+            measures[title] = after.marked()
             measures[f"{title} was"] = percent(record.metrics.get(f"uncorrected/test/{measure}"))
-            measures[f"p of {title}"] = chance(after.p)
         who = {name: "" if value is None else str(value) for name, value in record.who.items()}
         seconds = record.metrics.get("opt/seconds")
         rows.append(

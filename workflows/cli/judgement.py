@@ -199,8 +199,7 @@ def _advice(fitted: FittedScheme) -> str:
 
 def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) -> None:
     """Print what a method reaches with more and more labelled rows, and write the figure."""
-    from tracking.results.figures.style import figure_bytes
-    from tracking.results.figures.sweeps import learning_curve_figure
+    from tracking.results.figures import figure_bytes, learning_curve_figure
     from tracking.results.frames import learning_curve_frame
 
     frame = learning_curve_frame(records, method=method)

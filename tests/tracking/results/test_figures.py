@@ -19,25 +19,23 @@ from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord, TrialRecord
 from tracking.results.figures import (
+    ablation_figure,
     cell_figures,
     class_accuracy_figure,
+    class_group_figure,
+    class_histograms,
     confusion_figure,
+    cost_figure,
     figure_bytes,
     front_figure,
-    overview_figures,
-    scheme_figure,
-    sweep_figures,
-    trace_figure,
-)
-from tracking.results.figures.cells import class_histograms
-from tracking.results.figures.sweeps import (
-    ablation_figure,
-    class_group_figure,
-    cost_figure,
     importance_figure,
     learning_curve_figure,
+    overview_figures,
+    scheme_figure,
     slice_figure,
+    sweep_figures,
     time_figure,
+    trace_figure,
     tradeoff_figure,
 )
 from tracking.results.frames import learning_curve_frame

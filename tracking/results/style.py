@@ -5,25 +5,26 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
     "Look",
-    "bars",
     "figure_bytes",
     "figure_files",
     "grid_of",
     "legend",
     "looks",
     "place_labels",
+    "series",
     "styled",
     "tip",
 ]
@@ -120,24 +121,37 @@ def looks(names: Iterable[Any]) -> dict[Any, Look]:
     }
 
 
-def bars(
-    axes: Axes, heights: Sequence[float], look: Look, *, at: int, of: int, label: str, **more: Any
+def series(
+    axes: Axes,
+    means: pd.DataFrame,
+    looks: Mapping[Any, Look],
+    titles: Mapping[Any, str],
+    *,
+    spreads: pd.DataFrame | None = None,
+    kind: Literal["bars", "points", "lines"] = "points",
 ) -> None:
-    """Draw series number `at` of `of` as bars side by side."""
-    width = 0.8 / of
-    drawn = axes.bar(
-        [place + (at - (of - 1) / 2) * width for place in range(len(heights))],
-        heights,
-        width=0.92 * width,
-        color=look.color,
-        hatch=look.hatch,
-        edgecolor="white",
-        linewidth=0,
-        label=label,
-        **more,
-    )
-    for bar, value in zip(drawn, heights, strict=True):
-        tip(bar, f"{label}: {value:.1f}")
+    """Draw the columns of `means` over its index, with error bars, where they have a look.
+
+    Bars and points stand side by side; lines join the points of a column.
+    """
+    step = {"bars": 0.8 / len(looks), "points": 0.12, "lines": 0.0}[kind]
+    for at, (name, look) in enumerate(looks.items()):
+        if name not in means or means[name].isna().all():
+            continue
+        places = means.index.to_numpy(dtype=float) + step * (at - (len(looks) - 1) / 2)
+        off = None if spreads is None else spreads[name]
+        about: dict[str, Any] = {"yerr": off, "color": look.color, "label": titles[name]}
+        if kind == "bars":
+            about |= {"hatch": look.hatch, "edgecolor": "white", "linewidth": 0, "ecolor": INK}
+            drawn = axes.bar(places, means[name], width=0.92 * step, **about)
+            for bar, value in zip(drawn, means[name], strict=True):
+                tip(bar, f"{titles[name]}: {value:.1f}")
+        else:
+            joined = "-" if kind == "lines" else "none"
+            about |= {"marker": look.marker, "linestyle": joined, "elinewidth": 0.8}
+            known = means[name].notna().to_numpy()
+            about["yerr"] = None if off is None else off[known].fillna(0.0)
+            axes.errorbar(places[known], means.loc[known, name], **about)
 
 
 def grid_of(

@@ -1,24 +1,33 @@
-"""Figures of a sweep: what corrections reached, what ablations tell, how the search went."""
+"""Figures from cell records: matplotlib figures, not attached to any window.
+
+Of a sweep: what corrections reached, what ablations tell, how the search went. Of a cell: what its
+scheme does to each class, and how it was found. `figure_bytes` makes one a PNG or SVG.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
+from dcs.schemes.corrections import Correction, Weight
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.front import FittedScheme
 from dcs.selection.preference import pareto_front
 from tracking import schema
 from tracking.records import CellRecord
-from tracking.results import frames
-from tracking.results.figures import style
+from tracking.results import frames, style
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped
 from tracking.results.paper import task_rank, task_title
 from tracking.results.settings import OBJECTIVE, axes_of
+from tracking.results.style import figure_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,15 +37,23 @@ if TYPE_CHECKING:
 __all__ = [
     "ABLATION",
     "ablation_figure",
+    "cell_figures",
+    "cell_pictures",
     "class_accuracy_figure",
     "class_group_figure",
+    "class_histograms",
+    "confusion_figure",
     "cost_figure",
+    "figure_bytes",
+    "front_figure",
     "importance_figure",
     "learning_curve_figure",
     "overview_figures",
+    "scheme_figure",
     "slice_figure",
     "sweep_figures",
     "time_figure",
+    "trace_figure",
     "tradeoff_figure",
 ]
 
@@ -55,6 +72,18 @@ _COSTS = {
 #: More dots are a picture, and no longer lines to edit.
 _MOST_DOTS = 2000
 _EARLY = "#f0c9d5"
+
+BINS = 40
+"""Bars of a histogram between 0 and 1."""
+
+#: Inches of a panel, for what is left, right, below and above in it, and above all panels.
+_WIDTH, _HEIGHT = 2.5, 2.2
+_LEFT, _RIGHT, _BOTTOM, _TOP, _HEAD = 0.5, 0.08, 0.42, 0.4, 0.22
+_MOST_RESTARTS = 60
+#: On shades, which are those of a bitmap: no colours that a page changes by night.
+_ON_DARK, _ON_LIGHT = "#fefefe", "#1b2730"
+#: A temperature so many times that before it begins a restart.
+_RISE = 3.0
 
 
 @style.styled
@@ -79,9 +108,7 @@ def class_accuracy_figure(records: Iterable[CellRecord], *, method: str = "dcs")
         There is no finished cell of that method.
     """
     cells = frames.main_finished(records, method=method)
-    panels = dict(_panels(frames.classes_frame(cells)))
-    if not panels:
-        raise InvalidInputError(f"no finished cell of method {method!r} to draw")
+    panels = dict(_panels(_some(frames.classes_frame(cells), f"class accuracies of {method!r}")))
     totals = dict(_panels(cells_frame(cells)))
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels.values()]
     shares = [height / max(heights) for height in heights]
@@ -144,22 +171,21 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
     InvalidInputError
         There is no cell with class accuracies.
     """
-    panels = dict(_panels(frames.classes_frame(frames.main_finished(records))))
-    if not panels:
-        raise InvalidInputError("no finished cell with class accuracies to draw")
+    frame = _some(frames.classes_frame(frames.main_finished(records)), "class accuracies")
+    panels = dict(_panels(frame))
     figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
-    looks = style.looks(name for group in panels.values() for name in group["method"])
+    looks = style.looks(frame["method"])
+    titles = {
+        name: frames.method_title(name) + (f" ({_LEVELS[name]})" if name in _LEVELS else "")
+        for name in looks
+    }
     for panel, group in zip(axes, panels.values(), strict=True):
         count = min(_MOST_GROUPS, int(group.groupby("key").size().min()))
         known = group.dropna(subset=["before", "after"]).sort_values(["before", "after"])
         by_cell = known.groupby("key")["class"]
         rank = by_cell.cumcount() * count // by_cell.transform("size")
-        means = 100 * known["after"].groupby([known["method"], rank]).mean().unstack()
-        for at, (name, look) in enumerate(looks.items()):
-            if name in means.index and means.loc[name].notna().all():
-                level = f" ({_LEVELS[name]})" if name in _LEVELS else ""
-                label = frames.method_title(name) + level
-                style.bars(panel, list(means.loc[name]), look, at=at, of=len(looks), label=label)
+        means = 100 * known["after"].groupby([rank, known["method"]]).mean().unstack()
+        style.series(panel, means.dropna(axis=1), looks, titles, kind="bars")
         middle = [str(place) for place in range(2, count)]
         panel.set_xticks(range(count), ["weakest", *middle, "strongest"][:count])
         panel.set(
@@ -194,11 +220,8 @@ def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
     InvalidInputError
         There is no cell with test metrics.
     """
-    frame = cells_frame(frames.main_finished(records)).dropna(
-        subset=["test/accuracy", "test/cobias"]
-    )
-    if frame.empty:
-        raise InvalidInputError("no finished cell with accuracy and COBias to draw")
+    frame = cells_frame(frames.main_finished(records))
+    frame = _some(frame.dropna(subset=["test/accuracy", "test/cobias"]), "accuracy and COBias")
     found = estimates(frame, ("model", "task", "method", "shots"))
     keys, groups = grouped(found, ("model", "task"))
     figure, axes = style.grid_of(len(keys), width=4.4, height=3.7)
@@ -210,8 +233,7 @@ def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
     return figure
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(NamedTuple):
     cobias: float
     accuracy: float
 
@@ -277,32 +299,21 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
         raise InvalidInputError(f"an ablation needs cells of two values of {axis_name!r} or more")
     frame = cells_frame(cell for cell in cells if axis.varies(cell))
     frame = frame.dropna(subset="test/accuracy")
-    joined = "-" if axis.is_scale else "none"
+    kind: Literal["bars", "points", "lines"]
     if of_terms:
-        by, across, series = ["model", "shots"], "task", OBJECTIVE
-        names = {label: _in_mathematics(axis.short(label)) for label in axis.values}
+        by, across, series, kind = ["model", "shots"], "task", OBJECTIVE, "bars"
+        titles = {label: _in_mathematics(axis.short(label)) for label in axis.values}
     else:
         by, across, series = ["model", "task", "shots"], axis_name, "method"
-        names = {method: frames.method_title(method) for method in axis.methods}
-    looks = style.looks(names)
+        kind = "lines" if axis.is_scale else "points"
+        titles = {method: frames.method_title(method) for method in axis.methods}
     panels = [(group, m) for _, group in grouped(frame, by)[1] for m in MEASURES]
     figure, axes = style.grid_of(len(panels), width=5.0, height=2.8, columns=2)
     for panel, (group, measure) in zip(axes, panels, strict=True):
         places = list(dict.fromkeys(group[across])) if of_terms else axis.in_order
-        found = estimates(group, (series, across))
-        found.index = found[across].map(places.index)
-        for at, (name, label) in enumerate(names.items()):
-            own = 100 * found.loc[found[series] == name, [f"{measure}_mean", f"{measure}_std"]]
-            if of_terms:
-                means, spreads = own.reindex(range(len(places))).to_numpy().T
-                bars = {"yerr": spreads, "error_kw": {"ecolor": style.INK, "elinewidth": 1}}
-                style.bars(panel, means, looks[name], at=at, of=len(names), label=label, **bars)
-            elif not own.empty:
-                own = own.sort_index()
-                means, spreads = own.fillna(0.0).to_numpy().T
-                line: dict[str, Any] = {"color": looks[name].color, "elinewidth": 0.8}
-                line |= {"marker": looks[name].marker, "linestyle": joined, "label": label}
-                panel.errorbar(own.index, means, spreads, **line)
+        at = [places.index(value) for value in group[across]]
+        means, spreads = _over_seeds(group[f"test/{measure}"], at, group[series])
+        style.series(panel, means, style.looks(titles), titles, spreads=spreads, kind=kind)
         named = task_title if of_terms else axis.short
         panel.set_xticks(range(len(places)), [named(place) for place in places])
         panel.set(ylabel=f"{_NAMES[measure]}, %", title=_panel_name(group))
@@ -315,8 +326,20 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     return figure
 
 
+def _over_seeds(values: pd.Series[float], *by: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return means and deviations in percent, by place and, in columns, by series."""
+    groups = (100 * values).groupby([np.asarray(key) for key in by])
+    return groups.mean().unstack(), groups.std().unstack()
+
+
 def _in_mathematics(title: str) -> str:
     return re.sub(r"Z_(\w+)", r"$Z_{\1}$", title)
+
+
+def _some(frame: pd.DataFrame, what: str) -> pd.DataFrame:
+    if frame.empty:
+        raise InvalidInputError(f"no finished cell has anything to draw: {what}")
+    return frame
 
 
 def _panels(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
@@ -352,31 +375,26 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
         No annealing run was timed.
     """
     frame = cells_frame(frames.main_finished(records))
-    frame = frame[(frame["opt/seconds"] > 0) & frame["search_space"].notna()]
-    if frame.empty:
-        raise InvalidInputError("a figure of time needs finished cells with an annealing run")
+    timed = (frame["opt/seconds"] > 0) & frame["search_space"].notna()
+    frame = _some(frame[timed], "annealing runs")
     keys, groups = grouped(frame, ["model"])
     figure, axes = style.grid_of(2 * len(keys), width=5.4, height=3.0, columns=2)
     looks = style.looks(frame["method"])
+    titles = {method: frames.method_title(method) for method in looks}
     for left, right, (_, group) in zip(axes[::2], axes[1::2], groups, strict=True):
         tasks = sorted(group["task"].unique(), key=task_rank)
-        sizes = group.groupby("task")["search_space"].max().reindex(tasks)
         behind = left.twinx()
+        sizes = group.groupby("task")["search_space"].max().reindex(tasks)
         behind.bar(range(len(tasks)), sizes, color=style.LIGHT, width=0.6, label="N·D")
         behind.set_ylabel("search space N·D")
         behind.grid(visible=False)
         # The bars stand behind the points of the other axis.
         left.set_zorder(behind.get_zorder() + 1)
         left.patch.set_visible(False)
+        at = group["task"].map(tasks.index)
         for panel, column in ((left, "opt/seconds"), (right, "temperatures")):
-            times = group.groupby(["task", "method"])[column]
-            means, spreads = (t.unstack().reindex(tasks) for t in (times.mean(), times.std()))
-            for at, (method, look) in enumerate(looks.items()):
-                if method in means:
-                    places = np.arange(len(tasks)) + 0.12 * (at - (len(looks) - 1) / 2)
-                    line: dict[str, Any] = {"color": look.color, "elinewidth": 0.8}
-                    line["label"] = frames.method_title(method)
-                    panel.errorbar(places, means[method], spreads[method], fmt=look.marker, **line)
+            means, spreads = _over_seeds(group[column] / 100, at, group["method"])
+            style.series(panel, means, looks, titles, spreads=spreads)
             panel.set_xticks(range(len(tasks)), [task_title(task) for task in tasks])
             panel.set(title=_panel_name(group, with_shots=False), xlim=(-0.6, len(tasks) - 0.4))
             panel.set_ylim(bottom=0)
@@ -400,21 +418,13 @@ def learning_curve_figure(records: Iterable[CellRecord], *, method: str = "dcs")
     frame = frames.learning_curve_frame(records, method=method)
     figure, panels = style.grid_of(2, width=4.2, height=3.0)
     looks = style.looks(frame["rows_used"])
+    titles = {name: name for name in looks}
     for panel, (measure, title) in zip(panels, _NAMES.items(), strict=True):
-        for name, own in frame.groupby("rows_used", sort=False):
-            look = looks[name]
-            panel.plot(
-                own["labelled"],
-                100 * own[measure],
-                look.marker,
-                ls="-",
-                color=look.color,
-                label=name,
-            )
+        means = 100 * frame.pivot(index="labelled", columns="rows_used", values=measure)
+        style.series(panel, means, looks, titles, kind="lines")
         # Uncorrected, whatever is labelled.
-        panel.axhline(
-            100 * frame[f"uncorrected_{measure}"].mean(), color="0.5", ls=":", label="uncorrected"
-        )
+        plain = 100 * frame[f"uncorrected_{measure}"].mean()
+        panel.axhline(plain, color=style.GREY, ls=":", label="uncorrected")
         panel.set(xscale="log", xlabel="labelled rows", ylabel=f"{title}, % of test rows")
     style.legend(figure)
     return figure
@@ -432,15 +442,14 @@ def importance_figure(records: Iterable[CellRecord]) -> Figure:
         No cell has importances.
     """
     frame = frames.importances_frame(frames.main_finished(records))
-    if frame.empty:
-        raise InvalidInputError("no finished cell knows the importance of its hyperparameters")
+    frame = _some(frame, "importances of hyperparameters")
     looks = style.looks(frame["method"])
     means = frame.groupby(["method", "parameter"])["importance"].mean()
     height = 1.0 + 0.3 * frame["parameter"].nunique()
     figure, panels = style.grid_of(len(looks), width=4.2, height=height)
     for panel, (method, look) in zip(panels, looks.items(), strict=True):
         own = 100 * means[method].sort_values()
-        names = [_readable(str(name)) for name in own.index]
+        names = [str(name).replace("_", " ") for name in own.index]
         drawn = panel.barh(names, own, color=look.color, hatch=look.hatch, edgecolor="white")
         panel.bar_label(drawn, fmt="%.0f", padding=3, fontsize=8)
         panel.set(xlabel="importance, %", title=frames.method_title(method))
@@ -536,7 +545,7 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
             panel.set_xticks(range(len(choices)), choices)
             panel.margins(x=0.2)
         panel.scatter(values, gains[values.index], c=ages[values.index], **dots)
-        panel.set_title(_readable(name))
+        panel.set_title(name.replace("_", " "))
     panels[0].set_ylabel("score against the\ncell's mean, points")
     return figure
 
@@ -547,10 +556,241 @@ def _is_wide(values: pd.Series[float]) -> bool:
     return bool(low > 0 and high / low > 30 and values.median() < low + 0.25 * (high - low))
 
 
-def _readable(parameter: str) -> str:
-    return parameter.replace("_", " ")
+def class_histograms(
+    table: ProbabilityTable, scheme: CorrectionScheme
+) -> dict[str, list[list[int]]]:
+    """Count how often the probabilities of each class occur, before its correction.
+
+    Parameters
+    ----------
+    table : ProbabilityTable
+        The rows, of the scheme's classes in any order.
+    scheme : CorrectionScheme
+        Its calibration, where it has one, comes before the corrections and so before the counts.
+
+    Returns
+    -------
+    dict of str to list of list of int
+        ``all`` and ``own``: for each class of the scheme, in its order, rows by probability in
+        `BINS` bins of equal width; of all rows, and of the rows that belong to the class.
+    """
+    scheme_order = [table.classes.index(name) for name in scheme.classes]
+    # The calibration mixes classes, in the order of the scheme.
+    probs = table.probs[:, scheme_order]
+    if scheme.calibration is not None:
+        probs = scheme.calibration.apply(probs)
+    counts: dict[str, list[list[int]]] = {"all": [], "own": []}
+    for column, index in enumerate(scheme_order):
+        values = probs[:, column]
+        for name, chosen in (("all", values), ("own", values[table.labels == index])):
+            counts[name].append(np.histogram(chosen, bins=BINS, range=(0.0, 1.0))[0].tolist())
+    return counts
 
 
+@style.styled
+def confusion_figure(record: CellRecord) -> Figure:
+    """Draw the confusion matrices of the test rows, uncorrected and corrected.
+
+    Raises
+    ------
+    InvalidInputError
+        The record holds no counts.
+    """
+    table = record.class_accuracies
+    if "counts_after" not in table:
+        raise InvalidInputError(f"cell {record.key} has no confusion matrix to draw")
+    names = [str(name) for name in table["class"]]
+    size = 1.6 + 0.34 * len(names)
+    figure, panels = style.grid_of(2, width=size + 0.6, height=size)
+    for panel, when in zip(panels, ("before", "after"), strict=True):
+        counts = np.asarray(table[f"counts_{when}"])
+        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        panel.imshow(shares, cmap=style.SHADES, vmin=0, vmax=100)
+        for (row, column), share in np.ndenumerate(shares):
+            color = _ON_DARK if share > 55 else _ON_LIGHT
+            text = panel.text(column, row, f"{share:.0f}", ha="center", va="center", color=color)
+            text.set_fontsize(8)
+        panel.set_xticks(range(len(names)), names, rotation=90)
+        panel.set_yticks(range(len(names)), names if when == "before" else [""] * len(names))
+        panel.set(title=f"{when} correction", xlabel="predicted")
+        panel.grid(visible=False)
+    panels[0].set_ylabel("true class, % of its rows")
+    return figure
+
+
+@style.styled
+def front_figure(record: CellRecord) -> Figure:
+    """Draw the front that a cell's scheme was picked from; see `dcs.FittedScheme.plot_front`.
+
+    Raises
+    ------
+    InvalidInputError
+        The record holds no front.
+    """
+    if record.front is None:
+        raise InvalidInputError(f"cell {record.key} has no front to draw")
+    figure = FittedScheme.from_dict(record.front, source=f"cell {record.key}").plot_front()
+    figure.axes[0].set_title(frames.name_of(record.who, "method", "task", "shots", "seed"))
+    return figure
+
+
+@style.styled
+def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) -> Figure:
+    """Draw the correction function of each class over the histogram of that class's probabilities.
+
+    Parameters
+    ----------
+    record : CellRecord
+        A cell with a scheme.
+    table : ProbabilityTable, optional
+        The table that the cell was tuned on (or tested on), instead of the histograms that the
+        record keeps. Where there is neither, functions only.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel per class. The dark part of a bar are rows of that class, the light part all
+        others; the dashed line would leave probabilities as they are.
+
+    Raises
+    ------
+    InvalidInputError
+        The cell has no scheme, or the table has other classes.
+    """
+    if not frames.has_chosen(record):
+        raise InvalidInputError(f"cell {record.key} has no scheme to draw")
+    scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
+    counts = record.histograms
+    if table is not None:
+        scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
+        counts = class_histograms(table, scheme)
+    figure, panels = style.grid_of(len(scheme.classes), width=_WIDTH, height=_HEIGHT, columns=5)
+    _fix_margins(figure)
+    for index, (panel, name, correction) in enumerate(
+        zip(panels, scheme.classes, scheme.corrections, strict=True)
+    ):
+        if counts:
+            _draw_histogram(panel, counts["all"][index], counts["own"][index])
+        points = np.linspace(0.0, 1.0, 257)
+        panel.plot([0, 1], [0, 1], color=style.GREY, linewidth=0.9, linestyle=(0, (3, 3)))
+        panel.plot(points, np.minimum(correction(points), 1.04), color=style.ACCENT, linewidth=2.2)
+        panel.set(xlim=(0, 1), ylim=(0, 1.04), title=f"{name}\n{_brief(correction)}")
+        panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        panel.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+        panel.grid(visible=False)
+        style.place_labels(panel, left=0.36, below=0.25)
+    kind = "calibrated probability" if scheme.calibration else "probability"
+    panels[0].set(xlabel=kind, ylabel="corrected")
+    figure.suptitle(
+        frames.name_of(record.who, "method", "task", "shots", "seed"),
+        x=0.01,
+        # The same way below the edge of a figure of one row as of ten.
+        y=1.0 - 0.03 / figure.get_figheight(),
+        ha="left",
+        va="top",
+        fontsize=10,
+        weight="bold",
+    )
+    return figure
+
+
+def _fix_margins(figure: Figure) -> None:
+    """Give a figure that is drawn for every cell margins that need not be found out."""
+    figure.set_layout_engine(None)
+    figure.set_figheight(figure.get_figheight() + _HEAD)
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=_LEFT / width,
+        right=1.0 - _RIGHT / width,
+        bottom=_BOTTOM / height,
+        top=1.0 - (_HEAD + _TOP) / height,
+        wspace=(_LEFT + _RIGHT) / (_WIDTH - _LEFT - _RIGHT),
+        hspace=(_TOP + _BOTTOM) / (_HEIGHT - _TOP - _BOTTOM),
+    )
+
+
+def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
+    rows = np.asarray(total)
+    edges = np.linspace(0.0, 1.0, len(rows) + 1)
+    # Most probabilities lie near 0: on a square-root scale the others are seen too.
+    heights = np.sqrt(rows / max(1, rows.max()))
+    share = np.asarray(own) / np.maximum(rows, 1)
+    axes.stairs(heights, edges, fill=True, color=style.LIGHT, linewidth=0)
+    axes.stairs(heights * share, edges, fill=True, color=style.GREY, linewidth=0)
+
+
+def _brief(correction: Correction) -> str:
+    if isinstance(correction, Weight):
+        return "unchanged" if correction.value == 1.0 else f"weight {correction.value:.2f}"
+    return correction.name
+
+
+@style.styled
+def trace_figure(record: CellRecord) -> Figure:
+    """Draw one annealing run: Z, current and best, above temperature and accepted moves.
+
+    A light line marks where the temperature rises again: a restart.
+
+    Raises
+    ------
+    InvalidInputError
+        The cell has no trace.
+    """
+    if not record.trace:
+        raise InvalidInputError(f"cell {record.key} has no annealing trace to draw")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.6))
+    # Drawn for every cell: margins that are known need not be found out.
+    figure.subplots_adjust(left=0.115, right=0.975, top=0.94, bottom=0.105, hspace=0.14)
+    panels = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
+    upper, middle, lower = panels
+    steps = range(len(record.trace))
+    temperature, current, best, acceptance = np.transpose(record.trace)
+    upper.plot(steps, current, color=style.GREY, linewidth=1, label="current")
+    upper.plot(steps, best, color=style.ACCENT, linewidth=2.2, label="best so far")
+    upper.legend(ncols=2, loc="upper right")
+    name = frames.name_of(record.who, "method", "task", "shots", "seed")
+    upper.set(title=f"{name}: best Z {best[-1]:.4f}", ylabel="objective Z")
+    # Room for the legend, above what the search went through.
+    upper.set_ylim(top=max(current) + 0.22 * (max(current) - min(best) or 1.0))
+    middle.plot(steps, temperature, color=style.BLUE, linewidth=1.4)
+    middle.set(ylabel="temperature", yscale="log")
+    middle.yaxis.set_major_formatter("{x:g}")
+    middle.yaxis.set_minor_formatter("")
+    lower.fill_between(steps, 100 * acceptance, color=style.LIGHT, linewidth=0)
+    lower.plot(steps, 100 * acceptance, color=style.INK, linewidth=1)
+    lower.set(xlabel="temperature step", ylabel="accepted, %", ylim=(0, 104))
+    lower.set_xlim(0, max(1, len(record.trace) - 1))
+    rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _RISE * a]
+    for axes in panels:
+        style.place_labels(axes, left=0.52, below=0.27)
+        # Where there are very many, the lines would be all that is seen.
+        if len(rises) <= _MOST_RESTARTS:
+            # From the bottom of the panel to its top, whatever its scale.
+            whole = axes.get_xaxis_transform()
+            axes.vlines(rises, 0, 1, transform=whole, color=style.LIGHT, linewidth=0.9, zorder=0)
+    return figure
+
+
+_CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
+    "scheme": (
+        "What becomes of a probability, per class. Bars, where drawn: how often each probability "
+        "occurs (square-root scale), the dark part in rows of that class. Dashed: unchanged",
+        scheme_figure,
+    ),
+    "confusion": ("Where the test rows of each class went, in percent of them", confusion_figure),
+    "front": (
+        "The cross-validated front that the scheme was picked from: each point a setting; what "
+        "lies on the line is beaten by none in both figures",
+        front_figure,
+    ),
+    "annealing": (
+        "One annealing run, the one whose scheme was chosen: the objective, the temperature and "
+        "the share of moves accepted. Light lines are restarts",
+        trace_figure,
+    ),
+}
 _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     "class_accuracies": (
         "Class accuracies before and after correction by DCS{mean}: the nearer the filled dots "
@@ -624,19 +864,48 @@ def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figu
         if axis.name != OBJECTIVE
     }
     several = len({cell.identity.get("seed") for cell in cells}) > 1
-    words = _OVER_SEEDS if several else _ONE_SEED
-    figures = {}
-    for name, (caption, draw) in drawn.items():
+    return _drawn(drawn, cells, _OVER_SEEDS if several else _ONE_SEED)
+
+
+def cell_pictures(record: CellRecord, *names: str) -> dict[str, tuple[str, Figure]]:
+    """Return the figures of a cell by name, all or these, each with its caption.
+
+    ``scheme`` where one was chosen, ``confusion`` and ``front`` where the record has them, and
+    ``annealing`` where it has a trace; none of a failed cell.
+    """
+    drawn = {name: _CELL_FIGURES[name] for name in names or _CELL_FIGURES}
+    return _drawn(drawn, record) if record.finished else {}
+
+
+_Drawn = TypeVar("_Drawn")
+
+
+def _drawn(
+    figures: Mapping[str, tuple[str, Callable[[_Drawn], Figure]]],
+    records: _Drawn,
+    words: Mapping[str, str] | None = None,
+) -> dict[str, tuple[str, Figure]]:
+    found = {}
+    for name, (caption, draw) in figures.items():
         try:
-            figures[name] = caption.format_map(words), draw(cells)
+            found[name] = caption.format_map(words or {}), draw(records)
         except InvalidInputError:
-            continue  # Nothing of that kind in this sweep.
-    return figures
+            continue  # Nothing of that kind in these records.
+    return found
 
 
 def sweep_figures(records: Iterable[CellRecord]) -> dict[str, bytes]:
     """Return the figures of a whole sweep as files, by artifact path; see `overview_figures`."""
+    return _files(overview_figures(records))
+
+
+def cell_figures(record: CellRecord) -> dict[str, bytes]:
+    """Return the figures of one cell as files, by artifact path; see `cell_pictures`."""
+    return _files(cell_pictures(record))
+
+
+def _files(figures: Mapping[str, tuple[str, Figure]]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    for name, (_, figure) in overview_figures(records).items():
+    for name, (_, figure) in figures.items():
         files |= style.figure_files(figure, f"{schema.FIGURES_FOLDER}/{name}")
     return files
