@@ -1,4 +1,4 @@
-"""Methods compared over many sources of probabilities: on each, and on the mean of all.
+"""Methods over many sources of probabilities, and schemes on tables of others.
 
 A method is one point of accuracy and COBias; DCS leaves a whole front. What the front has at the
 accuracy of another method is compared too.
@@ -7,26 +7,34 @@ accuracy of another method is compared too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from dcs.data.table import ProbabilityTable
 from dcs.evaluation.formatting import percent
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.io import content_key
+from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.preference import pareto_front
 from tracking.records import CellRecord
 from tracking.results import frames
-from tracking.results.formats import KINDS, ResultTable
+from tracking.results.formats import ResultTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["method_tables"]
+__all__ = ["method_tables", "transfer_tables"]
 
 _SOURCE: Final = ("model", "task", "shots")
-_MEANS: Final = ("accuracy", "cobias", "score", "balanced_accuracy", "weakest_class")
-_HEADS: Final = ("accuracy", "COBias", "accuracy − COBias", "balanced accuracy", "weakest class")
-_OURS: Final = "dcs"
+_MEANS: Final = {
+    "accuracy": "accuracy",
+    "cobias": "COBias",
+    "score": "accuracy − COBias",
+    "balanced_accuracy": "balanced accuracy",
+    "weakest_class": "weakest class",
+}
 _VERDICTS: Final = ("lower", "within one error", "higher", "out of reach")
 #: Two figures that round alike are not told apart: half a tenth of a point.
 _ROUNDING: Final = 0.0005
@@ -35,6 +43,11 @@ _NOTE: Final = (
     "sources on which accuracy is below uncorrected by more than two standard errors of the "
     "difference over seeds (one seed: p < 0.05). Fairest: sources on which the method's COBias is "
     "the lowest of the methods that are not less accurate there."
+)
+_TRANSFER_NOTE: Final = (
+    "A row is the table that a scheme was fitted on, a column the table that it is judged on: "
+    "accuracy / COBias of the same test rows. Uncorrected has no scheme. A dash where the tables "
+    "have other test rows."
 )
 
 
@@ -56,7 +69,7 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     """
     cells = frames.finished_cells(records)
     frame = _named(cells)
-    tidy = _judged(cells, frame)
+    tidy = _judged(frame)
     whole = tidy.groupby("source")["method"].transform("size") == tidy["method"].nunique()
     tidy = tidy[whole]
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
@@ -68,30 +81,26 @@ def _named(cells: list[CellRecord]) -> pd.DataFrame:
     """Return the judged cells with their source and method as tables name them."""
     frame = frames.cells_frame(cells)
     frame = frame[frame["test/accuracy"].notna()]
+    rows = frame.to_dict("records")
     return frame.assign(
-        source=[frames.name_of(row, *_SOURCE) for row in frame.to_dict("records")],
-        method=[
-            ", ".join(filter(None, (frames.method_title(method), setting)))
-            for method, setting in zip(frame["method"], frame["setting"], strict=True)
-        ],
+        source=[frames.name_of(row, *_SOURCE) for row in rows],
+        method=[frames.name_of(row, "method", "setting") for row in rows],
     )
 
 
-def _judged(cells: list[CellRecord], frame: pd.DataFrame) -> pd.DataFrame:
+def _judged(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per source and method: means over seeds, their errors, and the verdicts."""
-    accuracies = frames.classes_frame(cells).groupby("key")["after"]
     frame = frame.assign(
         accuracy=frame["test/accuracy"],
         cobias=frame["test/cobias"],
         score=frame["test/accuracy"] - frame["test/cobias"],
         change=frame["test/accuracy"] - frame["uncorrected/test/accuracy"],
-        balanced_accuracy=frame["key"].map(accuracies.mean()),
-        weakest_class=frame["key"].map(accuracies.min()),
+        balanced_accuracy=frame["test/balanced_accuracy"],
+        weakest_class=frame["test/weakest_class"],
     )
     groups = frame.groupby(["source", "method"], sort=False)
     tidy = groups[[*_MEANS, "change"]].mean()
-    errors = groups[["accuracy", "cobias", "score", "change"]].sem()
-    tidy = tidy.join(errors.add_suffix("_error"))
+    tidy = tidy.join(groups[[*_MEANS, "change"]].sem().add_suffix("_error"))
     single = tidy["change_error"].isna()
     tidy["less_accurate"] = (tidy["change"] + 2.0 * tidy["change_error"] < 0.0) | (
         single & (tidy["change"] < 0.0) & (groups["test/accuracy_p"].first() < 0.05)
@@ -104,48 +113,35 @@ def _judged(cells: list[CellRecord], frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _means_of(tidy: pd.DataFrame) -> ResultTable:
-    import pandas as pd
-
     groups = tidy.groupby("method", sort=False)
-    means = groups[[*_MEANS]].mean()
     # Sources are independent of each other, and their errors add up in squares.
-    errors = groups[[f"{name}_error" for name in _MEANS[:3]]].agg(_error_of_mean)
+    errors = groups[[f"{name}_error" for name in _MEANS]].agg(
+        lambda own: math.sqrt(float((own**2).sum(skipna=False))) / len(own)
+    )
     counts = groups[["less_accurate", "fairest"]].sum()
-    frame = means.join(errors).join(counts).reset_index().assign(sources=groups.size().to_numpy())
-    text = pd.DataFrame({"method": frame["method"]})
-    for name, head in zip(_MEANS, _HEADS, strict=True):
-        deviations = frame.get(f"{name}_error", [math.nan] * len(frame))
-        text[head] = list(map(percent, frame[name], deviations))
-    total = f" of {tidy['source'].nunique()}"
-    text["less accurate"] = [f"{count}{total}" for count in frame["less_accurate"]]
-    text["fairest"] = [f"{count}{total}" for count in frame["fairest"]]
+    frame = groups[[*_MEANS]].mean().join(errors).join(counts).assign(sources=groups.size())
+    frame = frame.reset_index()
+    text = frame[["method"]].copy()
+    for name, head in _MEANS.items():
+        text[head] = list(map(percent, frame[name], frame[f"{name}_error"]))
+    for name in counts:
+        text[str(name).replace("_", " ")] = [
+            f"{count} of {tidy['source'].nunique()}" for count in frame[name]
+        ]
     return ResultTable(
         name="method_means",
         title="Methods on the mean of the sources, % of test rows",
         frame=frame,
         text=text,
         words=("method",),
-        kinds=(KINDS[0],) * len(text),
         about=_NOTE,
     )
 
 
-def _error_of_mean(errors: pd.Series[float]) -> float:
-    return math.sqrt(float((errors**2).sum(skipna=False))) / len(errors)
-
-
 def _by_source(tidy: pd.DataFrame) -> ResultTable:
-    pairs = [
-        f"{100 * accuracy:.1f} / {100 * bias:.1f}" + ("↓" if harmed else "")
-        for accuracy, bias, harmed in zip(
-            tidy["accuracy"], tidy["cobias"], tidy["less_accurate"], strict=True
-        )
-    ]
-    shown = tidy.assign(pair=pairs)
-    methods = list(dict.fromkeys(shown["method"]))
-    text = shown.pivot(index="source", columns="method", values="pair")
-    text = text.loc[list(dict.fromkeys(shown["source"])), methods].reset_index()
-    best = shown.loc[shown.groupby("source")["score"].idxmax()].set_index("source")["method"]
+    marks = tidy["less_accurate"].map({True: "↓", False: ""})
+    text = _pairs(tidy.assign(mark=marks), "source", "method")
+    best = tidy.loc[tidy.groupby("source")["score"].idxmax()].set_index("source")["method"]
     text["highest accuracy − COBias"] = text["source"].map(best)
     return ResultTable(
         name="methods_by_source",
@@ -153,9 +149,21 @@ def _by_source(tidy: pd.DataFrame) -> ResultTable:
         frame=tidy,
         text=text,
         words=("source", "highest accuracy − COBias"),
-        kinds=(KINDS[0],) * len(text),
         about="↓: less accurate than uncorrected, beyond noise.",
     )
+
+
+def _pairs(tidy: pd.DataFrame, index: str, columns: str) -> pd.DataFrame:
+    """Return accuracy / COBias as text, pivoted, rows and columns as they first come."""
+    pairs = [
+        "-"
+        if frames.is_missing(row["accuracy"])
+        else f"{percent(row['accuracy'])} / {percent(row['cobias'])}{row.get('mark', '')}"
+        for row in tidy.to_dict("records")
+    ]
+    text = tidy.assign(pair=pairs).pivot(index=index, columns=columns, values="pair")
+    text = text.loc[tidy[index].unique(), tidy[columns].unique()].fillna("")
+    return text.rename_axis(columns=None).reset_index()
 
 
 class _Point(NamedTuple):
@@ -173,46 +181,39 @@ def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[Resu
             for trial in cell.trials
             if "test/accuracy" in trial.metrics
         ]
-        if points and cell.identity.get("method") == _OURS:
+        if points and cell.identity.get("method") == "dcs":
             # The most accurate first; np.interp wants it last.
             fronts.setdefault(_place(cell), list(pareto_front(points))[::-1])
-    names = {row["key"]: row for row in frame.to_dict("records")}
-    others = [c for c in cells if c.identity.get("method") != _OURS and _place(c) in fronts]
+    names = frame.set_index("key")[["source", "method"]]
     rows = []
-    for cell in others:
-        front, accuracy = fronts[_place(cell)], cell.metrics["test/accuracy"]
+    for cell in cells:
+        front = fronts.get(_place(cell), [])
+        if not front or cell.identity.get("method") == "dcs" or cell.key not in names.index:
+            continue
+        accuracy = cell.metrics["test/accuracy"]
         at = np.interp(accuracy, [p.accuracy for p in front], [p.cobias for p in front])
-        rows.append(
-            {
-                "source": names[cell.key]["source"],
-                "method": names[cell.key]["method"],
-                "gap": float(at) - cell.metrics["test/cobias"],
-                "beyond": max(0.0, accuracy - front[-1].accuracy),
-            }
-        )
+        gap = float(at) - cell.metrics["test/cobias"]
+        rows.append((*names.loc[cell.key], gap, max(0.0, accuracy - front[-1].accuracy)))
     if not rows:
         return []
-    groups = pd.DataFrame(rows).groupby(["source", "method"], sort=False)
-    gap, error = groups["gap"].mean(), groups["gap"].sem().fillna(0.0)
-    beyond, short = groups["beyond"].mean(), groups["beyond"].sem().fillna(0.0)
-    verdicts = pd.Series("within one error", index=gap.index)
-    verdicts[gap <= 0.0] = "lower"
-    verdicts[gap > np.maximum(error, _ROUNDING)] = "higher"
-    verdicts[beyond > np.maximum(short, _ROUNDING)] = "out of reach"
+    tidy = pd.DataFrame(rows, columns=["source", "method", "gap", "beyond"])
+    groups = tidy.groupby(["source", "method"], sort=False)
+    means, errors = groups.mean(), groups.sem().fillna(0.0).clip(lower=_ROUNDING)
+    verdicts = pd.Series("within one error", index=means.index)
+    verdicts[means["gap"] <= 0.0] = "lower"
+    verdicts[means["gap"] > errors["gap"]] = "higher"
+    verdicts[means["beyond"] > errors["beyond"]] = "out of reach"
     counts = verdicts.groupby("method", sort=False).value_counts().unstack(fill_value=0)
-    counts = counts.reindex(columns=[*_VERDICTS], fill_value=0).loc[
-        list(dict.fromkeys(row["method"] for row in rows))
-    ]
+    counts = counts.reindex(tidy["method"].unique(), columns=[*_VERDICTS], fill_value=0)
     counts.loc["all"] = counts.sum()
-    frame = counts.rename_axis(index="method", columns=None).reset_index()
+    counts = counts.rename_axis(index="method", columns=None).reset_index()
     return [
         ResultTable(
             name="front_comparison",
             title="COBias of the front of DCS at the accuracy of other methods, sources",
-            frame=frame,
-            text=frame.astype(str),
+            frame=counts,
+            text=counts.astype(str),
             words=("method",),
-            kinds=(KINDS[0],) * len(frame),
             about=(
                 "Per seed the front is interpolated at the other method's accuracy; errors are "
                 "standard errors over seeds. Out of reach: no point is as accurate."
@@ -224,3 +225,68 @@ def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[Resu
 def _place(cell: CellRecord) -> tuple[object, ...]:
     """Return where a cell stands: its source and seed."""
     return tuple(map(cell.identity.get, (*_SOURCE, "seed")))
+
+
+def transfer_tables(
+    records: Iterable[CellRecord], tests: Mapping[str, ProbabilityTable]
+) -> list[ResultTable]:
+    """Return how the schemes of tables do on each other, a table for each task and method.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells. Those of several tables at once are left out.
+    tests : mapping of str to ProbabilityTable
+        The test rows, by the key of the cell.
+
+    Returns
+    -------
+    list of ResultTable
+        Of those tasks and methods that have two tables or more.
+    """
+    groups: dict[str, list[CellRecord]] = {}
+    for record in frames.finished_cells(records):
+        if frames.has_chosen(record) and record.key in tests:
+            # All but the table: task, method and settings.
+            own = {"model", "shots", "seed", "optimization_digest", "test_digest"}
+            alike = {k: v for k, v in record.identity.items() if k not in own}
+            groups.setdefault(content_key(alike), []).append(record)
+    several = [group for group in groups.values() if len(group) > 1]
+    return [_transfer(group, tests, number) for number, group in enumerate(several, 1)]
+
+
+def _transfer(
+    group: Sequence[CellRecord], tests: Mapping[str, ProbabilityTable], number: int
+) -> ResultTable:
+    import pandas as pd
+
+    names = [frames.name_of(record.identity, "model", "shots", "seed") for record in group]
+    schemes = [CorrectionScheme.from_dict(record.scheme) for record in group]
+    rows: list[dict[str, Any]] = []
+    for other, judged_on in zip(group, names, strict=True):
+        test = tests[other.key].only_labelled()
+        plain = CorrectionScheme.identity(test.classes)
+        rows.append({"fitted on": "uncorrected", "judged on": judged_on, **_metrics(plain, test)})
+        for record, scheme, fitted_on in zip(group, schemes, names, strict=True):
+            own = tests[record.key]
+            # Elsewhere the rows judged may be among those fitted on.
+            alike = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
+            figures = _metrics(scheme.for_classes(test.classes), test) if alike else {}
+            rows.append({"fitted on": fitted_on, "judged on": judged_on, **figures})
+    frame = pd.DataFrame(rows, columns=["fitted on", "judged on", "accuracy", "cobias"])
+    about = frames.name_of(group[0].identity, "task", "method")
+    return ResultTable(
+        name=f"transfer_{number}",
+        title=f"{about}: schemes on tables they were not fitted on, accuracy / COBias in %",
+        frame=frame,
+        text=_pairs(frame, "fitted on", "judged on"),
+        words=("fitted on",),
+        about=_TRANSFER_NOTE,
+    )
+
+
+def _metrics(scheme: CorrectionScheme, test: ProbabilityTable) -> dict[str, float]:
+    found = ClassificationMetrics.from_predictions(
+        test.labels, scheme.predict(test.probs), test.n_classes
+    )
+    return {"accuracy": found.accuracy, "cobias": found.cobias}

@@ -66,7 +66,7 @@ class ResultTable:
     words : tuple of str
         The columns that hold words; the others hold figures.
     kinds : tuple of {"measured", "paper", "difference"}
-        What each row holds.
+        What each row holds; all rows what was measured, if it is not given.
     sections : int
         A change in so many leading columns starts a new part of the table.
     about : str
@@ -78,7 +78,7 @@ class ResultTable:
     frame: pd.DataFrame
     text: pd.DataFrame
     words: tuple[str, ...]
-    kinds: tuple[RowKind, ...]
+    kinds: tuple[RowKind, ...] = ()
     sections: int = 0
     about: str = ""
 
@@ -103,6 +103,8 @@ class ResultTable:
 
     def without_paper(self) -> ResultTable:
         """Return what was measured alone."""
+        if not self.kinds:
+            return self
         ours = [kind == "measured" for kind in self.kinds]
         kinds = tuple(kind for kind in self.kinds if kind == "measured")
         return replace(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,13 +20,16 @@ from tracking.results.settings import (
     objective_terms,
     setting,
 )
-from tracking.schema import IDENTITY_TAGS
+from tracking.schema import IDENTITY_TAGS, OPTIMIZATION_SIZE
 
 if TYPE_CHECKING:
     import pandas as pd
     from pandas.core.groupby import DataFrameGroupBy
 
 __all__ = [
+    "CLASS_COLUMNS",
+    "CORRECTION_COLUMNS",
+    "CORRECTION_NUMBERS",
     "MEASURES",
     "MEASURE_COLUMNS",
     "Estimate",
@@ -49,9 +50,10 @@ __all__ = [
     "notes_of",
     "ordered",
     "shots_rank",
-    "shots_text",
+    "text_of",
     "trial_score",
     "trials_frame",
+    "words_of",
 ]
 
 MEASURES: Final = ("accuracy", "cobias")
@@ -63,8 +65,9 @@ MEASURE_COLUMNS: Final = tuple(f"{m}_{figure}" for m in MEASURES for figure in _
 _NUMBERS: Final = (
     *(f"test/{m}{more}" for m in MEASURES for more in ("", "_low", "_high", "_p")),
     *(f"uncorrected/test/{m}" for m in MEASURES),
+    *("test/balanced_accuracy", "test/weakest_class"),
     *("dev/score", "opt/evaluations", "opt/seconds", "tuning_seconds"),
-    *("classes", "rows", "search_space", "temperatures"),
+    *("classes", "rows", "unlabelled", "search_space", "temperatures"),
 )
 _CELL: Final = ("key", *IDENTITY_TAGS, "setting")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high", "change")
@@ -91,23 +94,27 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         of 95 % intervals and the p-value of the test against uncorrected (NaN for that method
         itself), moves and seconds of the annealing run as ``opt/evaluations`` and
         ``opt/seconds``; ``temperatures``, its outer loops; ``tuning_seconds``, the time of all
-        that was tried; ``classes``, ``rows`` and ``search_space``, the size of the search.
+        that was tried; ``classes``, ``rows`` and ``search_space``, the size of the search, rows
+        being the labelled ones; ``unlabelled``, those without labels.
         Fractions, not percent; NaN where a record does not say.
     """
     cells = finished_cells(records)
     axes = axes_of(cells)
 
     def row(cell: CellRecord) -> dict[str, Any]:
-        chosen = has_chosen(cell)
+        rows = cell.provenance.get("tables", {}).get("optimization", {})
+        labelled = rows.get("labelled", rows.get("rows"))
+        seconds = (cell.finished_ms - cell.started_ms) / 1000
         return {
             **{axis.name: axis.value(cell) for axis in axes},
             "objective": objective_label(cell),
             "terms": objective_terms(cell),
             "as_paper": chosen_as_paper(cell),
             **cell.metrics,
-            "tuning_seconds": (cell.finished_ms - cell.started_ms) / 1000 if chosen else None,
+            "tuning_seconds": seconds if has_chosen(cell) else None,
             "classes": len((cell.scheme or {}).get("corrections", [])),
-            "rows": optimization_rows(cell),
+            "rows": labelled,
+            "unlabelled": None if labelled is None else rows["rows"] - labelled,
             "search_space": search_space(cell),
             "temperatures": len(cell.trace) or None,
         }
@@ -225,8 +232,7 @@ def _tidy(
 #: A change of which chance is less likely than this is marked.
 _SIGNIFICANT: Final = 0.05
 
-P_VALUES: Final = "p: paired test against uncorrected on the same rows."
-STARS: Final = f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT})."
+_STARS: Final = f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +247,7 @@ class Estimate:
         95 % interval of a single seed; NaN for several.
     p : float
         How likely chance makes such a change from uncorrected on the same rows, of a single
-        seed; NaN for several. Not known of what earlier versions recorded, as the interval is not.
+        seed; NaN for several.
     """
 
     mean: float
@@ -333,16 +339,15 @@ def fullest(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[rank == most]
 
 
-def notes_of(shown: Iterable[Estimate], *, tested: str = STARS) -> str:
-    """Return what has to be known to read some estimates; `tested` is about p-values."""
+def notes_of(shown: Iterable[Estimate]) -> str:
+    """Return what has to be known to read some estimates."""
     found = list(shown)
-    several = any(not math.isnan(each.std) for each in found)
-    notes = ["Mean ± standard deviation over seeds."] if several else []
-    if any(each.is_single for each in found):
-        notes.append("One seed: figure [95 % interval].")
-    if any(not math.isnan(each.p) for each in found):
-        notes.append(tested)
-    return " ".join(notes)
+    notes = {
+        "Mean ± standard deviation over seeds.": any(each.std == each.std for each in found),
+        "One seed: figure [95 % interval].": any(each.is_single for each in found),
+        _STARS: any(each.p == each.p for each in found),
+    }
+    return " ".join(note for note, needed in notes.items() if needed)
 
 
 def finished_cells(records: Iterable[CellRecord]) -> list[CellRecord]:
@@ -386,16 +391,25 @@ def shots_rank(shots: object) -> float:
     return math.inf if shots == "N" else -1.0 if is_missing(shots) else _number(shots)
 
 
-def shots_text(shots: object) -> str:
-    """Return how people write a number of shots."""
-    return "" if is_missing(shots) else f"{shots}-shot"
+def text_of(value: object) -> str:
+    """Return a value for people, nothing where there is none."""
+    return "" if is_missing(value) else str(value)
+
+
+def words_of(cell: Mapping[Any, Any], *names: str) -> list[str]:
+    """Return what identity says of a cell, in words, without what it does not say."""
+    forms = {"shots": "{}-shot", "seed": "seed {}"}
+    told = {name: text_of(cell.get(name)) for name in names}
+    return [
+        method_title(text) if name == "method" else forms.get(name, "{}").format(text)
+        for name, text in told.items()
+        if text
+    ]
 
 
 def name_of(cell: Mapping[Any, Any], *names: str) -> str:
     """Return what identity says of a cell, in one line: ``trec, 1-shot, seed 0, DCS``."""
-    words = {"shots": shots_text, "seed": lambda seed: f"seed {seed}", "method": method_title}
-    parts = (words.get(name, str)(cell.get(name)) for name in names)
-    return ", ".join(filter(None, parts))
+    return ", ".join(words_of(cell, *names))
 
 
 def method_title(name: object) -> str:
@@ -459,7 +473,7 @@ def learning_curve_frame(records: Iterable[CellRecord], *, method: str = "dcs") 
     pandas.DataFrame
         Columns ``labelled``, ``rows_used`` (``labelled rows alone`` or ``with unlabelled rows``),
         ``accuracy``, ``cobias``, and these with ``uncorrected_``. All labelled rows are the end
-        of both curves. Of cells that differ in other settings, those of the most usual.
+        of both curves. Of cells that differ in other settings, those of the main results.
 
     Raises
     ------
@@ -468,47 +482,23 @@ def learning_curve_frame(records: Iterable[CellRecord], *, method: str = "dcs") 
     """
     import pandas as pd
 
-    own = [r for r in records if r.identity.get("method") == method and r.metrics]
-    usual = Counter(map(_but_labels, own)).most_common(1)
-    rows = []
-    for record in own:
-        labelled = optimization_rows(record)
-        if labelled is None or _but_labels(record) != usual[0][0]:
-            continue
-        figures = {
-            f"{prefix}{measure}": record.metrics[f"{source}test/{measure}"]
-            for measure in ("accuracy", "cobias")
-            for prefix, source in (("", ""), ("uncorrected_", "uncorrected/"))
-        }
-        kept = (record.identity.get("tuner") or {}).get("keep_unlabelled", False)
-        whole = record.identity.get("optimization_size") is None
-        for used in (False, True) if whole else (kept,):
-            name = "with unlabelled rows" if used else "labelled rows alone"
-            rows.append({"labelled": labelled, "rows_used": name, **figures})
-    frame = pd.DataFrame(rows, columns=["labelled", "rows_used", *_CURVE])
+    varied = (OPTIMIZATION_SIZE, "keep_unlabelled")
+    cells = main_finished(records, method=method, but=varied)
+    frame = cells_frame(cells).rename(columns={"rows": "labelled"})
+    frame = frame.dropna(subset=["labelled", "test/accuracy"])
     if frame["labelled"].nunique() < 2:
         raise InvalidInputError("no cells differ in the number of labelled rows")
+    alone, both = "labelled rows alone", "with unlabelled rows"
+    frame["rows_used"] = frame["unlabelled"].gt(0).map({True: both, False: alone})
+    whole = frame["key"].isin(c.key for c in cells if c.identity.get(OPTIMIZATION_SIZE) is None)
+    ends = [frame[whole].assign(rows_used=used) for used in (alone, both)]
+    frame = pd.concat([frame[~whole], *ends])
     # Where nothing was tried with unlabelled rows, or without, the end alone is no curve.
-    sizes = frame.groupby("rows_used")["labelled"].transform("nunique")
-    frame = frame[sizes > 1]
-    return frame.groupby(["rows_used", "labelled"], as_index=False).mean()
-
-
-def _but_labels(record: CellRecord) -> str:
-    tuner = dict(record.identity.get("tuner") or {}, keep_unlabelled=None)
-    return json.dumps([tuner, record.identity.get("objective")], sort_keys=True)
-
-
-#: Figures of a learning curve.
-_CURVE: Final = ("accuracy", "cobias", "uncorrected_accuracy", "uncorrected_cobias")
-
-
-def optimization_rows(record: CellRecord) -> int | None:
-    """Return the number of labelled rows that the cell was tuned on."""
-    told = record.provenance.get("tables", {}).get("optimization", {})
-    rows = told.get("labelled", told.get("rows"))
-    known = (rows, record.identity.get("optimization_size"))
-    return min((number for number in known if isinstance(number, int)), default=None)
+    frame = frame[frame.groupby("rows_used")["labelled"].transform("nunique") > 1]
+    figures = {f"test/{m}": m for m in MEASURES}
+    figures |= {f"uncorrected/test/{m}": f"uncorrected_{m}" for m in MEASURES}
+    means = frame.groupby(["rows_used", "labelled"], as_index=False)[[*figures]].mean()
+    return means.astype({"labelled": int}).rename(columns=figures)
 
 
 def _number(value: object) -> float:

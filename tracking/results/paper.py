@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,8 @@ __all__ = [
     "paper_beside",
     "paper_frame",
     "paper_model",
-    "paper_rows",
+    "paper_results",
+    "paper_schemes",
     "paper_task",
     "task_rank",
     "task_title",
@@ -93,43 +94,68 @@ def paper_frame(name: str) -> pd.DataFrame:
         return pd.read_csv(file, dtype=str).astype(object)
 
 
-def paper_beside(
-    name: str, ours: pd.DataFrame, *, columns: Sequence[str], figures: Sequence[str]
-) -> pd.DataFrame:
-    """Return `figures` of a data file for each of our rows, in percent; NaN where it has none.
+@cache
+def paper_results() -> pd.DataFrame:
+    """Return the figures of methods and of the terms of the objective, as fractions.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``model``, ``shots``, ``task``, ``method``, ``terms``; accuracy and COBias, their
+        deviations (``_sd``) and their change from uncorrected (``_change``).
+    """
+    import pandas as pd
+
+    ablation = paper_frame("paper_ablation").rename(columns={"objective": "terms"})
+    ablation = ablation[ablation["terms"] != "full"].assign(method="dcs")
+    main = paper_frame("paper_results").assign(terms="full")
+    frame = pd.concat([main, ablation], ignore_index=True)
+    prompt = ["model", "shots", "task"]
+    for measure in ("accuracy", "cobias"):
+        own = [measure, f"{measure}_sd"]
+        frame[own] = frame[own].astype(float) / 100
+        plain = frame[frame["method"] == "icl"].set_index(prompt)[measure]
+        frame[f"{measure}_change"] = (
+            frame[measure] - frame.join(plain.rename("icl"), on=prompt)["icl"]
+        )
+    return frame
+
+
+@cache
+def paper_schemes() -> pd.DataFrame:
+    """Return what the schemes of every seed have: corrections, and what became of a class.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``model``, ``shots``, ``task``, ``seed``; ``weights`` and ``memberships``, numbers of
+        classes; ``weakest_class``, ``weakest_kind``, ``before`` and ``after``, where told.
+    """
+    frame = paper_frame("paper_schemes")
+    counts = frame["memberships_by_seed"].str.split("/")
+    frame = frame.assign(memberships=counts, seed=counts.map(lambda own: [*"012"[: len(own)]]))
+    frame = frame.explode(["memberships", "seed"])
+    frame["memberships"] = frame["memberships"].astype(int)
+    frame["weights"] = frame["classes"].astype(int) - frame["memberships"]
+    weakest = paper_frame("paper_weakest_classes").rename(columns={"class": "weakest_class"})
+    weakest = weakest.assign(weakest_kind="membership").astype({"before": float, "after": float})
+    return frame.merge(weakest, how="left")
+
+
+def paper_beside(theirs: pd.DataFrame, ours: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the paper's figures for each of our rows, as ``paper_...``; NaN where it has none.
 
     Parameters
     ----------
-    name : str
-        The file: ``paper_results``.
+    theirs : pandas.DataFrame
+        Rows of the paper.
     ours : pandas.DataFrame
         Rows with ``model``, ``task`` and `columns`.
     columns : sequence of str
         What else says of which row a figure is, written as the paper does.
-    figures : sequence of str
-        Columns of the file, where it has them.
     """
     keys = ours[list(columns)].astype(object).map(str)
     keys["model"] = ours["model"].map(paper_model)
     keys["task"] = ours["task"].where(ours["task"].isin(AVERAGES), ours["task"].map(paper_task))
-    paper = paper_frame(name).reindex(columns=[*keys, *figures])
-    return keys.merge(paper, how="left")[list(figures)].astype(float).set_axis(ours.index)
-
-
-def paper_rows(
-    name: str, *, model: object, task: object = None, shots: object = None
-) -> list[dict[Hashable, Any]]:
-    """Return the rows of a data file about a model, and about a task and number of shots.
-
-    Parameters
-    ----------
-    name : str
-        The file: ``paper_schemes``.
-    model, task, shots : str or int
-        In any of the usual spellings.
-    """
-    frame = paper_frame(name)
-    chosen = frame["model"] == paper_model(model)
-    if task is not None:
-        chosen &= (frame["task"] == paper_task(task)) & (frame["shots"] == str(shots))
-    return frame[chosen].to_dict("records")
+    found = keys.merge(theirs, how="left").drop(columns=[*keys])
+    return found.add_prefix("paper_").set_axis(ours.index)

@@ -207,7 +207,7 @@ def _line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
     metric = f"test/{name.lower()}"
     before, after = cells[f"uncorrected/{metric}"], cells[metric]
     gap = 100 * (after - before)
-    change = tables.difference(gap.mean(), 0.0)
+    change = tables.difference(gap.mean())
     p = float(cells[f"{metric}_p"].iloc[0])
     if len(cells) > 1:
         change += f" ± {gap.std():.1f}"

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from dcs.evaluation.formatting import chance, percent
+from dcs.evaluation.formatting import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord
@@ -24,11 +24,22 @@ from tracking.results.formats import (
     to_markdown,
     to_mlflow_json,
 )
-from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped, is_missing
+from tracking.results.frames import (
+    MEASURES,
+    Estimate,
+    cells_frame,
+    estimates,
+    grouped,
+    is_missing,
+    text_of,
+)
 from tracking.results.paper import (
     AVERAGES,
     paper_beside,
-    paper_rows,
+    paper_frame,
+    paper_model,
+    paper_results,
+    paper_schemes,
     paper_task,
     task_rank,
     task_title,
@@ -63,9 +74,14 @@ _PROMPT: Final = ("model", "task", "shots")
 LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *frames.MEASURE_COLUMNS)
 
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
+#: How the keys of rows are shown, where they are not text already.
+_TITLES: Final[Mapping[str, Callable[[Any], str]]] = {
+    "task": task_title,
+    "method": frames.method_title,
+}
 _WEAKEST: Final = "weakest class by seed, % before → after"
 _CORRECTIONS: Final = ("weights", "memberships", "unchanged")
-TERMS: Final = (
+_TERMS_NOTE: Final = (
     "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi what "
     "predictions and labels share (pointwise mutual information), negated; full has all three."
 )
@@ -100,31 +116,19 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
         and the chance of no difference to uncorrected on the same rows are of one seed, NaN for
         several.
     """
-    return estimates(_measured(cells_frame(records)), _GROUP)[[*LEADERBOARD_COLUMNS]]
+    return _estimates_of(records, _GROUP)[[*LEADERBOARD_COLUMNS]]
 
 
 def leaderboard_markdown(frame: pd.DataFrame) -> str:
-    """Return a `leaderboard` in percent, as a Markdown table and a line that explains it.
-
-    Several seeds have ``mean ± deviation``, one has ``figure [95 % interval]`` and p-values.
-    """
+    """Return a `leaderboard` in percent, as a Markdown table and a line that explains it."""
     if frame.empty:
         return "No finished cells.\n"
-    text = frame[[*_GROUP]].map(_text)
-    if not frame["setting"].any():
-        text = text.drop(columns="setting")
+    text = filled(frame[[*_GROUP]].map(text_of))
     words = tuple(map(str, text))
-    text["seeds"] = frame["seeds"].map(str)
-    shown = {"accuracy %": _estimates_of(frame, "accuracy")}
-    shown["COBias %"] = _estimates_of(frame, "cobias")
-    for head, own in shown.items():
-        text[head] = [each.percent() for each in own]
-        if frame["accuracy_p"].notna().any():
-            text[f"p {head}"] = [chance(each.p) for each in own]
-    text = text.rename(columns=lambda name: "p" if name.startswith("p ") else name)
-    note = frames.notes_of(chain(*shown.values()), tested=frames.P_VALUES)
-    table = to_markdown(text, words=words)
-    return f"{table}\n{note}\n" if note else table
+    shown = {measure: _shown(frame, measure) for measure in MEASURES}
+    text = text.assign(seeds=frame["seeds"].map(str))
+    text["accuracy %"], text["COBias %"] = ([e.marked() for e in own] for own in shown.values())
+    return f"{to_markdown(text, words=words)}\n{frames.notes_of(chain(*shown.values()))}\n"
 
 
 def leaderboard_metrics(frame: pd.DataFrame) -> dict[str, float]:
@@ -133,18 +137,11 @@ def leaderboard_metrics(frame: pd.DataFrame) -> dict[str, float]:
     What its rows have in common, and what they do not have, is left out of the names.
     """
     several = [name for name in ("model", "setting", "shots") if frame[name].nunique() > 1]
-    forms: dict[str, Callable[[Any], str]] = {
-        **dict.fromkeys((*several, "task"), _text),
-        **({"shots": frames.shots_text} if "shots" in several else {}),
-        "method": frames.method_title,
-    }
+    names = [*several, "task", "method"]
     return {
-        "/".join(
-            [measure, *filter(None, (form(row[name]) for name, form in forms.items()))]
-        ): value
+        "/".join([measure, *frames.words_of(row, *names)]): row[f"{measure}_mean"]
         for measure in MEASURES
-        for row in frame.to_dict("records")
-        if not is_missing(value := row[f"{measure}_mean"])
+        for row in frame.dropna(subset=f"{measure}_mean").to_dict("records")
     }
 
 
@@ -169,10 +166,12 @@ def main_results(records: Iterable[CellRecord]) -> ResultTable:
     tried = ", ".join(axis.words(axis.main) for axis in axes)
     note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
     methods = list(dict.fromkeys(cell.identity.get("method") for cell in cells))
+    # The paper's cells had all terms of the objective.
+    theirs = paper_results().query("terms == 'full'")
     return _task_table(
         cells,
         {"method": (methods, frames.method_title)},
-        published="paper_results",
+        theirs,
         name="main_results",
         title="Main results: accuracy and COBias on the test rows, %",
         note=note if axes else "",
@@ -197,122 +196,120 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     tables = []
     for axis in settings.axes_of(cells):
         own = [cell for cell in settings.main_cells(cells, but=(axis.name,)) if axis.varies(cell)]
-        of_axis: _Rows = {axis.name: (axis.in_order, axis.short)}
-        of_methods: _Rows = {"method": (axis.methods, frames.method_title)}
+        rows: _Rows = {axis.name: (axis.in_order, axis.short)}
         named = f"{axis.name}_ablation"
-        if axis.name == OBJECTIVE:
-            of_dcs = [cell for cell in own if cell.identity.get("method") == "dcs"]
-            if of_dcs:
-                title = "Ablation of the objective: DCS on the test rows, %"
-                tables.append(
-                    _task_table(
-                        of_dcs,
-                        of_axis,
-                        published="paper_ablation",
-                        name=named,
-                        title=title,
-                        note=TERMS,
-                    )
+        if axis.name == OBJECTIVE and "dcs" in axis.methods:
+            tables.append(
+                _task_table(
+                    [cell for cell in own if cell.identity.get("method") == "dcs"],
+                    rows,
+                    paper_results(),
+                    name=named,
+                    title="Ablation of the objective: DCS on the test rows, %",
+                    note=_TERMS_NOTE,
+                    arrows=True,
                 )
-            if axis.methods == ("dcs",):
-                continue
+            )
             named = f"{axis.name}_by_method"
-        title = f"Ablation by {axis.title}: accuracy and COBias on the test rows, %"
-        tables.append(_task_table(own, {**of_methods, **of_axis}, name=named, title=title))
+        if axis.name != OBJECTIVE or axis.methods != ("dcs",):
+            title = f"Ablation by {axis.title}: accuracy and COBias on the test rows, %"
+            rows = {"method": (axis.methods, frames.method_title), **rows}
+            tables.append(_task_table(own, rows, name=named, title=title))
     return tables
 
 
 def _task_table(
     cells: Sequence[CellRecord],
     rows: _Rows,
+    theirs: pd.DataFrame | None = None,
     *,
-    published: Literal["paper_results", "paper_ablation"] | None = None,
     name: str,
     title: str,
     note: str = "",
+    arrows: bool = False,
 ) -> ResultTable:
     """Lay out accuracy and COBias: a row per model, shots and `rows`, a column per task.
 
     `rows` gives the values of each column that rows differ by, in order, and how they are shown;
-    `published` is the paper's data file.
+    `theirs` is what stands below it of `paper_results`. Averages over tasks come first, or, with
+    `arrows`, changes from uncorrected stand beside the figures.
     """
     import pandas as pd
 
-    of_terms = published == "paper_ablation"
     by = ["model", "shots", *rows]
-    tidy = estimates(_measured(cells_frame(cells)), [*by, "terms", "task"]).assign(whole=True)
+    of_row = list(dict.fromkeys([*by, "method", "terms"]))
+    tidy = _estimates_of(cells, [*of_row, "task"]).assign(whole=True)
     tasks = sorted(tidy["task"].unique(), key=task_rank)
-    means = [] if of_terms else _averages_of(tidy, [*by, "terms"])
+    means = [] if arrows else _averages_of(tidy, of_row)
     tidy = pd.concat([tidy, *means], ignore_index=True)
-    columns = [*(own["task"].iloc[0] for own in means if len(own)), *tasks]
     order = {
         "model": list(tidy["model"].unique()),
         "shots": sorted(tidy["shots"].unique(), key=frames.shots_rank),
         **{column: list(values) for column, (values, _) in rows.items()},
-        "task": columns,
+        "task": [*(own["task"].iloc[0] for own in means if len(own)), *tasks],
     }
     tidy = tidy.sort_values(
         list(order),
         key=lambda column: column.map(order[str(column.name)].index),
         ignore_index=True,
     )
-    tidy = _with_paper(tidy, published)
-    seen = Counter(map(task_title, columns))
-    shown = {measure: _estimates_of(tidy, measure) for measure in MEASURES}
+    keys = tidy.assign(
+        task=tidy["task"].where(tidy["whole"], None),
+        method=tidy["method"].replace({"published": "dcs"}),
+    )
+    figures = paper_results().head(0) if theirs is None else theirs
+    tidy = tidy.join(paper_beside(figures, keys, ["shots", "method", "terms"]))
+    seen = Counter(map(task_title, order["task"]))
+    shown = {measure: _shown(tidy, measure) for measure in MEASURES}
     long: list[pd.DataFrame] = []
-    heads: list[str] = []
     for measure, own in shown.items():
-        head = {task: f"{_HEADS[measure]} {_column_title(task, seen)}" for task in columns}
-        heads += head.values()
         ours = [each.marked() for each in own]
-        theirs = list(map(percent, tidy[f"paper_{measure}"], tidy[f"paper_{measure}_sd"]))
-        if of_terms:
+        published = list(map(percent, tidy[f"paper_{measure}"], tidy[f"paper_{measure}_sd"]))
+        if arrows:
             ours = list(map(_arrow, ours, tidy[f"{measure}_change"]))
-            theirs = list(map(_arrow, theirs, tidy[f"paper_{measure}_change"]))
+            published = list(map(_arrow, published, tidy[f"paper_{measure}_change"]))
+        tidy[f"{measure}_difference"] = tidy[f"{measure}_mean"] - tidy[f"paper_{measure}"]
         long.append(
             tidy[[*by, "as_paper"]].assign(
-                column=tidy["task"].map(head),
+                column=[f"{_HEADS[measure]} {_column_title(t, seen)}" for t in tidy["task"]],
                 measured=ours,
-                paper=theirs,
-                difference=_gaps(tidy[f"{measure}_mean"], tidy[f"paper_{measure}"]),
+                paper=published,
+                difference=list(map(_points, tidy[f"{measure}_difference"])),
             )
         )
-    titles = {
-        "model": _text,
-        "shots": _text,
-        **{column: title for column, (_, title) in rows.items()},
-    }
-    text, kinds = _compared(pd.concat(long), titles, heads, marked=by[-1])
-    text = filled(text.rename(columns=lambda name: name.replace("_", " ") if name in by else name))
     numbers = [*by, "task", "seeds", *frames.MEASURE_COLUMNS]
-    if "paper" in kinds:
-        for m in MEASURES:
-            tidy[f"{m}_difference"] = tidy[f"{m}_mean"] - tidy[f"paper_{m}"]
+    if tidy["paper_accuracy"].notna().any():
         numbers += [f"paper_{m}" for m in MEASURES] + [f"{m}_difference" for m in MEASURES]
-    return ResultTable(
+    return _pivot(
+        pd.concat(long),
+        {key: rows[key][1] if key in rows else text_of for key in by},
+        marked=by[-1],
         name=name,
         title=title,
         frame=tidy[numbers],
-        text=text,
-        words=tuple(text.columns.difference(heads, sort=False)),
-        kinds=kinds,
         sections=2,
         about=" ".join(filter(None, (frames.notes_of(chain(*shown.values())), note))),
     )
 
 
-def _compared(
+def _pivot(
     long: pd.DataFrame,
     titles: Mapping[str, Callable[[Any], str]],
-    columns: Sequence[str],
     *,
     marked: str,
-) -> tuple[pd.DataFrame, tuple[RowKind, ...]]:
-    """Return the text of a table: ours, and below it the paper's and the difference.
+    words: Sequence[str] = (),
+    name: str,
+    title: str,
+    frame: pd.DataFrame,
+    about: str,
+    sections: int = 0,
+) -> ResultTable:
+    """Lay out what was measured, below it the paper's figures, and the difference.
 
     `long` has a row per row and column of the table: the keys of `titles`, which give their text,
     ``column``, a text of each kind, and ``as_paper``, whether our figure was chosen as the
-    paper's. The key `marked` says what is not ours.
+    paper's. The key `marked` says what is not ours. Columns stand as they first come, those of
+    `words` to the left; empty ones are left out.
     """
     import pandas as pd
 
@@ -327,11 +324,19 @@ def _compared(
             figures = dict(zip(group["column"], group[kind], strict=True))
             lines.append({**head, marked: names.get(kind, kind), **figures})
             kinds.append(kind)
-    return pd.DataFrame(lines, columns=[*titles, *columns]).fillna(""), tuple(kinds)
-
-
-def _gaps(ours: Iterable[float], theirs: Iterable[float]) -> list[str]:
-    return [difference(100 * a, 100 * b) for a, b in zip(ours, theirs, strict=True)]
+    text = filled(pd.DataFrame(lines, columns=[*titles, *long["column"].unique()]).fillna(""))
+    text = text.rename(columns={key: key.replace("_", " ") for key in titles})
+    heads = [*(key.replace("_", " ") for key in titles), *words]
+    return ResultTable(
+        name=name,
+        title=title,
+        frame=frame,
+        text=text,
+        words=tuple(head for head in heads if head in text),
+        kinds=tuple(kinds),
+        sections=sections,
+        about=about,
+    )
 
 
 def _arrow(text: str, change: float) -> str:
@@ -361,35 +366,6 @@ def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
     return averages
 
 
-def _with_paper(tidy: pd.DataFrame, published: str | None) -> pd.DataFrame:
-    """Add the paper's figures, as fractions, where it has a row's model, prompt and task."""
-    figures = [f"{measure}{more}" for measure in MEASURES for more in ("", "_sd")]
-    if published is None:
-        return tidy.assign(**{f"paper_{figure}": math.nan for figure in figures})
-    keys = tidy.assign(task=tidy["task"].where(tidy["whole"], None))
-    if published == "paper_ablation":
-        column = OBJECTIVE
-        keys[OBJECTIVE] = tidy["terms"]
-    else:
-        column = "method"
-        # Its cells had all terms of the objective.
-        keys["method"] = (
-            tidy["method"].replace({"published": "dcs"}).where(tidy["terms"] == "full")
-        )
-    theirs = paper_beside(published, keys, columns=["shots", column], figures=figures)
-    tidy = tidy.join(theirs.add_prefix("paper_") / 100)
-    if published == "paper_ablation":
-        plain = paper_beside(
-            "paper_results",
-            keys.assign(method="icl"),
-            columns=["shots", "method"],
-            figures=list(MEASURES),
-        )
-        for measure in MEASURES:
-            tidy[f"paper_{measure}_change"] = tidy[f"paper_{measure}"] - plain[measure] / 100
-    return tidy
-
-
 def scheme_summary(records: Iterable[CellRecord], *, method: str = "dcs") -> ResultTable:
     """Return how many classes get weights and how many memberships (paper, scheme table).
 
@@ -410,65 +386,63 @@ def scheme_summary(records: Iterable[CellRecord], *, method: str = "dcs") -> Res
     """
     import pandas as pd
 
-    cells = frames.main_finished(records, method=method)
-    tidy = _schemes_of(cells)
+    tidy = _schemes_of(frames.main_finished(records, method=method))
+    theirs = paper_schemes()
     keys, groups = grouped(tidy, _PROMPT)
-    long = [
-        {**where, "as_paper": group["as_paper"].all(), "column": column}
-        | dict(zip(KINDS, texts, strict=True))
-        for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True)
-        for column, texts in _scheme_texts(where, group).items()
-    ]
-    columns = ["classes", *_CORRECTIONS, "ratio", "memberships by seed", _WEAKEST]
-    text, kinds = _compared(
+    long: list[tuple[Any, ...]] = []
+    for (model, task, shots), (_, group) in zip(
+        keys.itertuples(index=False, name=None), groups, strict=True
+    ):
+        of_prompt = theirs["model"].eq(paper_model(model)) & theirs["task"].eq(paper_task(task))
+        published = theirs[of_prompt & theirs["shots"].eq(str(shots))]
+        ours, paper = _counts_of(group), _counts_of(published)
+        texts = zip(_scheme_texts(group, ours), _scheme_texts(published, paper), strict=True)
+        for column, (own, other) in zip(_SCHEME_COLUMNS, texts, strict=True):
+            digits = 2 if column == "ratio" else 1
+            gap = ours.get(column, math.nan) - paper.get(column, math.nan)
+            where = (model, task, shots, group["as_paper"].all(), column)
+            long.append(
+                (*where, own, other, "" if column == "classes" else difference(gap, digits=digits))
+            )
+    return _pivot(
         pd.DataFrame(long, columns=[*_PROMPT, "as_paper", "column", *KINDS]),
-        {"model": _text, "task": task_title, "shots": _text},
-        columns,
+        {key: _TITLES.get(key, text_of) for key in _PROMPT},
         marked="task",
-    )
-    return ResultTable(
+        words=_SCHEME_COLUMNS[-2:],
         name="schemes",
         title=f"Correction schemes of {frames.method_title(method)}: weights against memberships",
         frame=tidy.drop(columns="as_paper"),
-        text=filled(text),
-        words=(*_PROMPT, "memberships by seed", _WEAKEST),
-        kinds=kinds,
         about=_SCHEMES_NOTE,
     )
 
 
-def _scheme_texts(
-    where: Mapping[Any, Any], group: pd.DataFrame
-) -> dict[str, tuple[str, str, str]]:
-    """Return what the columns say of the schemes of a prompt: ours, the paper's, difference."""
-    means = group[[*_CORRECTIONS]].mean()
+_SCHEME_COLUMNS: Final = ("classes", *_CORRECTIONS, "ratio", "memberships by seed", _WEAKEST)
+
+
+def _counts_of(schemes: pd.DataFrame) -> dict[str, float]:
+    """Return the mean numbers of classes with each correction, and their ratio."""
+    means = schemes.reindex(columns=[*_CORRECTIONS]).astype(float).mean()
     ratio = means["memberships"] / means["weights"] if means["weights"] else math.nan
-    theirs: dict[Any, Any] = next(iter(paper_rows("paper_schemes", **where)), {})
-    texts = {"classes": (f"{means.sum():.0f}", theirs.get("classes", ""), "")}
-    for name, value in means.items():
-        figure = float(theirs.get(name, math.nan))
-        texts[str(name)] = f"{value:.1f}", theirs.get(name, ""), difference(value, figure)
-    by_seed = theirs.get("memberships_by_seed", "")
-    counts = [int(count) for count in by_seed.split("/") if count]
-    weights = int(theirs.get("classes", 0)) * len(counts) - sum(counts)
-    published = sum(counts) / weights if weights else math.nan
-    texts["ratio"] = (
-        "-" if is_missing(ratio) else f"{ratio:.2f}",
-        f"{published:.2f}" if counts else "",
-        difference(ratio, published, digits=2),
-    )
-    texts["memberships by seed"] = "/".join(map(str, group["memberships"])), by_seed, ""
-    known = group.dropna(subset="weakest_class").to_dict("records")
-    weakest = paper_rows("paper_weakest_classes", **where)
-    texts[_WEAKEST] = (
-        "; ".join(map(_weakest_text, known)),
-        "; ".join(
-            _weakest_text({**row, "weakest_class": row["class"], "weakest_kind": "membership"})
-            for row in weakest
-        ),
-        "",
-    )
-    return texts
+    return {"classes": means.sum(), **means, "ratio": ratio}
+
+
+def _scheme_texts(schemes: pd.DataFrame, counts: Mapping[str, float]) -> list[str]:
+    """Return what the columns say of the schemes of all seeds of a prompt."""
+    if schemes.empty:
+        return [""] * len(_SCHEME_COLUMNS)
+    told = ["" if is_missing(counts[name]) else f"{counts[name]:.1f}" for name in _CORRECTIONS]
+    weakest = [
+        f"{row['seed']}: {row['weakest_class']}{' (M)' * (row['weakest_kind'] == 'membership')} "
+        f"{percent(row['before'], digits=0)} → {percent(row['after'], digits=0)}"
+        for row in schemes.dropna(subset="weakest_class").to_dict("records")
+    ]
+    return [
+        f"{counts['classes']:.0f}",
+        *told,
+        "-" if is_missing(counts["ratio"]) else f"{counts['ratio']:.2f}",
+        "/".join(map(str, schemes["memberships"])),
+        "; ".join(weakest),
+    ]
 
 
 def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
@@ -491,12 +465,6 @@ def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
     return tidy.drop(columns="key")
 
 
-def _weakest_text(row: Mapping[Any, Any]) -> str:
-    mark = " (M)" if row["weakest_kind"] == "membership" else ""
-    before, after = (percent(float(row[when]), digits=0) for when in ("before", "after"))
-    return f"{row['seed']}: {row['weakest_class']}{mark} {before} → {after}"
-
-
 def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]:
     """Return the class accuracies of every seed (paper, DDI table), one table per task.
 
@@ -516,58 +484,53 @@ def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]
         if cell.class_accuracies:
             classes = map(str, cell.class_accuracies["class"])
             by_task.setdefault((cell.who["task"], *classes), []).append(cell)
-    return [_class_table(task, classes, cells) for (task, *classes), cells in by_task.items()]
+    return [_class_table(task, cells) for (task, *_), cells in by_task.items()]
 
 
-def _class_table(task: Any, classes: Sequence[str], cells: Sequence[CellRecord]) -> ResultTable:
+def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
     import pandas as pd
 
     by = ["model", "shots", "method", "seed"]
     totals = estimates(cells_frame(cells), by)
     totals.loc[totals["method"] == "icl", [f"{m}_change" for m in MEASURES]] = math.nan
-    shown = {measure: _estimates_of(totals, measure) for measure in MEASURES}
-    changes = {
-        f"Δ {_HEADS[m]}": _gaps(totals[f"{m}_change"], [0.0] * len(totals)) for m in MEASURES
-    }
-    texts = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
-    texts |= {head: own for head, own in changes.items() if any(own)}
+    shown = {measure: _shown(totals, measure) for measure in MEASURES}
+    columns = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
+    columns |= {f"Δ {_HEADS[m]}": list(map(_points, totals[f"{m}_change"])) for m in MEASURES}
+    about = totals[[*by, "as_paper"]]
     long = [
-        totals[[*by, "as_paper"]].assign(column=head, measured=own, paper="", difference="")
-        for head, own in texts.items()
+        about.assign(column=head, measured=own, paper="", difference="")
+        for head, own in columns.items()
     ]
-    tidy = frames.classes_frame(cells).merge(totals[[*by, "as_paper"]], on=by)
-    tidy["paper_accuracy"] = paper_beside(
-        "paper_class_accuracies",
-        tidy.assign(**{"class": tidy["class"].str.capitalize()}),
-        columns=["shots", "seed", "method", "class"],
-        figures=["accuracy"],
-    )["accuracy"].div(100)
-    # A class may be called like another column.
-    heads = {name: f"class {name}" if name in {*by, *texts} else name for name in classes}
+    tidy = frames.classes_frame(cells).merge(about, on=by)
+    theirs = paper_frame("paper_class_accuracies")
+    published = paper_beside(
+        theirs.assign(**{"class": theirs["class"].str.lower()}),
+        tidy.assign(**{"class": tidy["class"].str.lower()}),
+        ["shots", "seed", "method", "class"],
+    )
+    tidy["paper_accuracy"] = published["paper_accuracy"].astype(float) / 100
     after = [Estimate.of_class(row) for row in tidy.to_dict("records")]
+    # A class may be called like another column.
+    taken = {*by, *columns}
     long.append(
         tidy[[*by, "as_paper"]].assign(
-            column=tidy["class"].map(heads),
+            column=[f"class {name}" if name in taken else name for name in tidy["class"]],
             measured=[each.percent(coarse=True) for each in after],
             paper=list(map(percent, tidy["paper_accuracy"])),
-            difference=_gaps(tidy["after"], tidy["paper_accuracy"]),
+            difference=list(map(_points, tidy["after"] - tidy["paper_accuracy"])),
         )
     )
-    titles: dict[str, Callable[[Any], str]] = {"model": _text, "shots": _text}
-    titles |= {"method": frames.method_title, "seed": str}
-    columns = [*texts, *heads.values()]
-    text, kinds = _compared(pd.concat(long), titles, columns, marked="method")
     tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
     numbers = ["model", "task", *by[1:], "class", "accuracy", "low", "high"]
-    numbers += ["paper_accuracy"] if "paper" in kinds else []
+    numbers += ["paper_accuracy"] if tidy["paper_accuracy"].notna().any() else []
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in str(task))
-    return ResultTable(
+    return _pivot(
+        pd.concat(long),
+        {key: _TITLES.get(key, text_of) for key in by},
+        marked="method",
         name=f"class_accuracies_{stem}",
         title=f"Class accuracies of {task_title(task)} by seed, % of test rows",
         frame=tidy[numbers],
-        text=text,
-        words=tuple(by),
-        kinds=kinds,
         sections=2,
         about=frames.notes_of([*chain(*shown.values()), *after]),
     )
@@ -583,53 +546,52 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
     """
     import pandas as pd
 
-    frame = cells_frame(records)
-    frame = frame[frame["tuning_seconds"].notna() & frame["search_space"].notna()]
-    keys, groups = grouped(frame, _GROUP)
-    figures = groups.agg(
-        seeds=("key", "size"),
-        classes=("classes", "first"),
-        rows=("rows", "first"),
-        search_space=("search_space", "mean"),
-        smallest=("search_space", "min"),
-        largest=("search_space", "max"),
-        moves=("opt/evaluations", "mean"),
-        temperatures=("temperatures", "mean"),
-        seconds=("opt/seconds", "mean"),
-        seconds_std=("opt/seconds", "std"),
-        tuning_seconds=("tuning_seconds", "mean"),
-        tuning_seconds_std=("tuning_seconds", "std"),
+    frame = cells_frame(records).rename(
+        columns={"opt/evaluations": "moves", "opt/seconds": "seconds"}
     )
-    tidy = keys.join(figures)
-    lines = [
-        (
-            *(_text(row["model"]), task_title(row["task"]), _text(row["shots"])),
-            ", ".join(filter(None, (frames.method_title(row["method"]), row["setting"]))),
-            f"{row['classes']:.0f}",
-            _count(row["rows"]),
-            "-".join(dict.fromkeys(f"{row[end]:.0f}" for end in ("smallest", "largest"))),
-            *(_count(row[name]) for name in ("moves", "temperatures")),
-            *(_seconds(row[name], row[f"{name}_std"]) for name in ("seconds", "tuning_seconds")),
-        )
-        for row in tidy.to_dict("records")
+    frame = frame[frame["tuning_seconds"].notna() & frame["search_space"].notna()]
+    tidy, groups = grouped(frame, _GROUP)
+    tidy["seeds"] = groups.size()
+    tidy = tidy.join(groups[["classes", "rows"]].first().astype({"classes": int, "rows": "Int64"}))
+    times = ["seconds", "tuning_seconds"]
+    tidy = tidy.join(groups[["search_space", "moves", "temperatures", *times]].mean())
+    tidy = tidy.join(groups[times].std().add_suffix("_std"))
+    rows = tidy.to_dict("records")
+    ours = {
+        "model": tidy["model"].map(text_of),
+        "task": tidy["task"].map(task_title),
+        "shots": tidy["shots"].map(text_of),
+        "method": [frames.name_of(row, "method", "setting") for row in rows],
+        "classes N": tidy["classes"].map(str),
+        "rows M": tidy["rows"].map(_count),
+        "search space N·D": tidy["search_space"].map(_count),
+        "moves": tidy["moves"].map(_count),
+        "outer loops": tidy["temperatures"].map(_count),
+        "seconds": [_seconds(row["seconds"], row["seconds_std"]) for row in rows],
+        "seconds to tune": [_seconds(row[times[1]], row["tuning_seconds_std"]) for row in rows],
+    }
+    published = paper_frame("paper_annealing_time")
+    theirs = [
+        {
+            "model": text_of(model),
+            "task": "all seven",
+            "method": "DCS, paper",
+            "search space N·D": f"{own['corrections']}·N",
+            "outer loops": f"≤ {own['outer_loops_max']}",
+            "seconds": f"{own['seconds_mean']} ({own['seconds_min']} to {own['seconds_max']})",
+        }
+        for model in tidy.loc[tidy["method"] == "dcs", "model"].unique()
+        for own in published[published["model"] == paper_model(model)].to_dict("records")
     ]
-    kinds: list[RowKind] = ["measured"] * len(lines)
-    for model in tidy.loc[tidy["method"] == "dcs", "model"].unique():
-        for own in paper_rows("paper_annealing_time", model=model):
-            seconds = f"{own['seconds_mean']} ({own['seconds_min']} to {own['seconds_max']})"
-            head = (_text(model), "all seven", "", "DCS, paper")
-            loops = f"≤ {own['outer_loops_max']}"
-            lines.append((*head, "", "", f"{own['corrections']}·N", "", loops, seconds, ""))
-            kinds.append("paper")
-    words = ("model", "task", "shots", "method")
-    heads = ("classes N", "rows M", "search space N·D", "moves", "outer loops", "seconds")
+    text = pd.concat([pd.DataFrame(ours), pd.DataFrame(theirs)], ignore_index=True)
+    kinds: tuple[RowKind, ...] = ("measured",) * len(tidy) + ("paper",) * len(theirs)
     return ResultTable(
         name="annealing_time",
         title="Annealing time against the size of the search",
-        frame=tidy.drop(columns=["smallest", "largest"]).astype({"classes": int, "rows": "Int64"}),
-        text=filled(pd.DataFrame(lines, columns=[*words, *heads, "seconds to tune"])),
-        words=words,
-        kinds=tuple(kinds),
+        frame=tidy,
+        text=filled(text.fillna("")),
+        words=("model", "task", "shots", "method"),
+        kinds=kinds,
         sections=1,
         about=_TIMES_NOTE,
     )
@@ -686,14 +648,8 @@ def compare_records(first: CellRecord, second: CellRecord) -> dict[str, list[Com
         By title: settings that differ, results, class accuracies, other figures, schemes in
         words; without the parts that have nothing to show.
     """
-    parts: dict[str, Callable[[CellRecord], Mapping[str, str | Estimate]]] = {
-        _DIFFERENT: _settings_of,
-        "Results, %": _results_of,
-        "Class accuracies, % of test rows": _classes_of,
-        "Other figures": _others_of,
-        "Schemes": _words_of,
-    }
-    compared = {title: _side_by_side(of(first), of(second)) for title, of in parts.items()}
+    ours, theirs = _told(first), _told(second)
+    compared = {title: _side_by_side(ours[title], theirs[title]) for title in ours}
     compared[_DIFFERENT] = [row for row in compared[_DIFFERENT] if row.first != row.second]
     return {title: rows for title, rows in compared.items() if rows}
 
@@ -702,42 +658,37 @@ _DIFFERENT: Final = "Settings that differ"
 _INTERVALS: Final = ("_low", "_high")
 
 
-def _settings_of(cell: CellRecord) -> dict[str, str]:
+def _told(cell: CellRecord) -> dict[str, Mapping[str, str | Estimate]]:
+    """Return what there is to compare of a cell, by title and name."""
     flat = schema.flatten({**cell.identity, **cell.params})
     texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
-    # Digests are told apart by how they begin.
+    own, known = cell.metrics, (*MEASURES, *_INTERVALS)
+    words: dict[str, str] = {}
+    if cell.scheme is not None:
+        scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
+        words = {"calibration": scheme.calibration.name} if scheme.calibration else {}
+        effects = [correction.effect for correction in scheme.corrections]
+        words |= dict(zip(scheme.classes, effects, strict=True))
     return {
-        name: text[:12] if name.endswith("digest") else schema.shorten(text, 40)
-        for name, text in texts.items()
+        # Digests are told apart by how they begin.
+        _DIFFERENT: {
+            name: text[:12] if name.endswith("digest") else schema.shorten(text, 40)
+            for name, text in texts.items()
+        },
+        "Results, %": {
+            name: Estimate(
+                own[name], math.nan, *(own.get(name + end, math.nan) for end in _INTERVALS)
+            )
+            for name in own
+            if name.endswith(MEASURES)
+        },
+        "Class accuracies, % of test rows": {
+            str(row["class"]): Estimate.of_class(row)
+            for row in frames.classes_frame([cell]).to_dict("records")
+        },
+        "Other figures": {n: f"{v:,.6g}" for n, v in own.items() if not n.endswith(known)},
+        "Schemes": words,
     }
-
-
-def _results_of(cell: CellRecord) -> dict[str, Estimate]:
-    own = cell.metrics
-    return {
-        name: Estimate(own[name], math.nan, *(own.get(name + end, math.nan) for end in _INTERVALS))
-        for name in own
-        if name.endswith(MEASURES)
-    }
-
-
-def _classes_of(cell: CellRecord) -> dict[str, Estimate]:
-    rows = frames.classes_frame([cell]).to_dict("records")
-    return {str(row["class"]): Estimate.of_class(row) for row in rows}
-
-
-def _others_of(cell: CellRecord) -> dict[str, str]:
-    known = (*MEASURES, *_INTERVALS)
-    return {name: f"{v:,.6g}" for name, v in cell.metrics.items() if not name.endswith(known)}
-
-
-def _words_of(cell: CellRecord) -> dict[str, str]:
-    if cell.scheme is None:
-        return {}
-    scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
-    calibration = {"calibration": scheme.calibration.name} if scheme.calibration else {}
-    effects = [correction.effect for correction in scheme.corrections]
-    return calibration | dict(zip(scheme.classes, effects, strict=True))
 
 
 def _side_by_side(
@@ -749,23 +700,28 @@ def _side_by_side(
         first, second = (
             each if isinstance(each, str) else each.percent(padded=True) for each in both
         )
-        figures = [100 * each.mean for each in both if isinstance(each, Estimate)]
-        gap = difference(figures[1], figures[0]) if len(figures) == 2 else ""
+        figures = [each.mean for each in both if isinstance(each, Estimate)]
+        gap = _points(figures[1] - figures[0]) if len(figures) == 2 else ""
         rows.append(ComparedRow(name, first, second, gap))
     return rows
 
 
-def difference(ours: float, theirs: float, *, digits: int = 1) -> str:
-    """Return ours minus theirs with its sign, a true minus; nothing where one is not known."""
-    gap = ours - theirs
+def difference(gap: float, *, digits: int = 1) -> str:
+    """Return a change with its sign, a true minus; nothing where it is not known."""
     return "" if is_missing(gap) else f"{gap:+.{digits}f}".replace("-", "−")
 
 
-def _measured(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[frame["test/accuracy"].notna()]
+def _points(gap: float) -> str:
+    """Return a difference of fractions in points."""
+    return difference(100 * gap)
 
 
-def _estimates_of(frame: pd.DataFrame, measure: str) -> list[Estimate]:
+def _estimates_of(records: Iterable[CellRecord], by: Sequence[str]) -> pd.DataFrame:
+    frame = cells_frame(records)
+    return estimates(frame[frame["test/accuracy"].notna()], by)
+
+
+def _shown(frame: pd.DataFrame, measure: str) -> list[Estimate]:
     return [Estimate.of(row, measure) for row in frame.to_dict("records")]
 
 
@@ -773,10 +729,6 @@ def _column_title(task: Any, seen: Mapping[str, int]) -> str:
     if task in AVERAGES:
         return str(task).removeprefix("average_")
     return task_title(task) if seen[task_title(task)] == 1 else str(task)
-
-
-def _text(value: object) -> str:
-    return "" if is_missing(value) else str(value)
 
 
 def _count(value: float) -> str:

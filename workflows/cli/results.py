@@ -119,8 +119,8 @@ def table(
 
     Example: `dcs table quickstart ablation --format latex`
     """
+    from tracking.results.comparison import transfer_tables
     from tracking.results.tables import TABLES
-    from tracking.results.transfer import transfer_tables
 
     _, cells = _recorded(experiment, runs, tracking_uri)
     records = [cell.record for cell in cells]

@@ -111,7 +111,7 @@ def test_ablation_bars_need_two_objectives() -> None:
 
 def test_learning_curves_end_where_all_rows_have_labels() -> None:
     def cells(kept: bool, size: int | None, **settings: object) -> list[CellRecord]:
-        tuner = {"keep_unlabelled": kept, **settings} if kept else settings
+        tuner = {"memberships": None, "keep_unlabelled": kept, **settings}
         return paper_cells(tasks=("trec",), optimization_size=size, tuner=tuner)
 
     with pytest.raises(InvalidInputError):

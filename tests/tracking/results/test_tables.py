@@ -162,7 +162,7 @@ def test_schemes_are_counted_and_the_weakest_class_is_followed() -> None:
     assert table.kinds == ("measured", "paper", "difference")
     assert ours[3:9] == ("2", "1.0", "1.0", "0.0", "1.00", "1/1/1")
     assert ours[9].startswith("0: World (M) 30 → 60; 1: World (M) 30 → 70")
-    assert theirs[3:] == ("6", "5", "1", "", "0.20", "0/2/1", "2: Entity (M) 4 → 76")
+    assert theirs[3:] == ("6", "5.0", "1.0", "", "0.20", "0/2/1", "2: Entity (M) 4 → 76")
     assert gaps[4:8] == ("−4.0", "+0.0", "", "+0.80")
     assert table.frame["before"].tolist() == pytest.approx([0.3] * 3)
 

@@ -10,7 +10,7 @@ from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import make_cell
 from tracking.records import CellRecord
-from tracking.results.transfer import transfer_tables
+from tracking.results.comparison import transfer_tables
 
 CLASSES = ("Sports", "World")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracking.results.paper import paper_frame, paper_model, paper_rows
+from tracking.results.paper import paper_frame, paper_model
 from workflows.config.sweep import SweepConfig, TunerSettings, load_config, value_label
 from workflows.config.sweep import packaged_config as packaged
 from workflows.plan import plan_sweep, variants_of
@@ -34,7 +34,8 @@ def test_each_runs_on_the_small_model(name):
 def test_the_main_tables_have_the_cells_of_the_paper(name):
     config = _load(name)
     (model,) = config.models
-    rows = paper_rows("paper_results", model=model)
+    frame = paper_frame("paper_results")
+    rows = frame[frame["model"] == paper_model(model)].to_dict("records")
     assert {row["method"] for row in rows} == set(config.methods)
     assert {row["shots"] for row in rows} == {str(shots) for shots in config.shots}
     tasks = {row["task"] for row in rows if not row["task"].startswith("average")}
