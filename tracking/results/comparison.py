@@ -115,19 +115,17 @@ def _judged(frame: pd.DataFrame) -> pd.DataFrame:
 def _means_of(tidy: pd.DataFrame) -> ResultTable:
     groups = tidy.groupby("method", sort=False)
     # Sources are independent of each other, and their errors add up in squares.
-    errors = groups[[f"{name}_error" for name in _MEANS]].agg(
-        lambda own: math.sqrt(float((own**2).sum(skipna=False))) / len(own)
-    )
-    counts = groups[["less_accurate", "fairest"]].sum()
+    errors = groups[[f"{name}_error" for name in _MEANS]].agg(_error_of_mean)
+    verdicts = ("less_accurate", "fairest")
+    counts = groups[[*verdicts]].sum()
     frame = groups[[*_MEANS]].mean().join(errors).join(counts).assign(sources=groups.size())
     frame = frame.reset_index()
     text = frame[["method"]].copy()
     for name, head in _MEANS.items():
         text[head] = list(map(percent, frame[name], frame[f"{name}_error"]))
-    for name in counts:
-        text[str(name).replace("_", " ")] = [
-            f"{count} of {tidy['source'].nunique()}" for count in frame[name]
-        ]
+    of = f" of {tidy['source'].nunique()}"
+    for name in verdicts:
+        text[name.replace("_", " ")] = [f"{count}{of}" for count in frame[name]]
     return ResultTable(
         name="method_means",
         title="Methods on the mean of the sources, % of test rows",
@@ -136,6 +134,10 @@ def _means_of(tidy: pd.DataFrame) -> ResultTable:
         words=("method",),
         about=_NOTE,
     )
+
+
+def _error_of_mean(errors: pd.Series[float]) -> float:
+    return math.sqrt(float((errors**2).sum(skipna=False))) / len(errors)
 
 
 def _by_source(tidy: pd.DataFrame) -> ResultTable:

@@ -393,8 +393,8 @@ def scheme_summary(records: Iterable[CellRecord], *, method: str = "dcs") -> Res
     for (model, task, shots), (_, group) in zip(
         keys.itertuples(index=False, name=None), groups, strict=True
     ):
-        of_prompt = theirs["model"].eq(paper_model(model)) & theirs["task"].eq(paper_task(task))
-        published = theirs[of_prompt & theirs["shots"].eq(str(shots))]
+        of_prompt = (theirs["model"] == paper_model(model)) & (theirs["task"] == paper_task(task))
+        published = theirs[of_prompt & (theirs["shots"] == str(shots))]
         ours, paper = _counts_of(group), _counts_of(published)
         texts = zip(_scheme_texts(group, ours), _scheme_texts(published, paper), strict=True)
         for column, (own, other) in zip(_SCHEME_COLUMNS, texts, strict=True):
@@ -584,14 +584,15 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
         for own in published[published["model"] == paper_model(model)].to_dict("records")
     ]
     text = pd.concat([pd.DataFrame(ours), pd.DataFrame(theirs)], ignore_index=True)
-    kinds: tuple[RowKind, ...] = ("measured",) * len(tidy) + ("paper",) * len(theirs)
+    kinds: list[RowKind] = ["measured"] * len(tidy)
+    kinds += ["paper"] * len(theirs)
     return ResultTable(
         name="annealing_time",
         title="Annealing time against the size of the search",
         frame=tidy,
         text=filled(text.fillna("")),
         words=("model", "task", "shots", "method"),
-        kinds=kinds,
+        kinds=tuple(kinds),
         sections=1,
         about=_TIMES_NOTE,
     )
