@@ -22,7 +22,7 @@ from dcs.prompting import get_task
 from tests.servers import free_port
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from tracking import Archive, ui_arguments
-from workflows.cli.failures import explained
+from workflows.cli.console import explained
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell
 from workflows.tuning.cell import failed_record

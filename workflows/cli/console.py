@@ -1,44 +1,31 @@
-"""What people see while a command works and when it is done."""
+"""What people see while a command works, when it is done, and when it fails or is stopped."""
 
 from __future__ import annotations
 
+import os
 import re
-import time
+import signal
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from traceback import format_exception
+from types import FrameType
+from typing import Any, cast
 
+import typer
 from rich import box, progress
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from dcs.errors import ConfigError
-from dcs.messages import escaped, show
-
-if TYPE_CHECKING:
-    from tracking import CellRecord
-    from workflows.tables import Scoring
-
-__all__ = [
-    "SweepView",
-    "column_tables",
-    "console",
-    "count_bar",
-    "duration",
-    "new_table",
-    "parse_duration",
-    "share_bar",
-    "sweep_view",
-    "width_of",
-]
+from dcs.errors import ConfigError, DCSError
+from dcs.messages import escaped, redact, show
 
 #: A file or a pipe has no width of its own: wide enough for a table of ten classes.
 _PIPE_WIDTH = 130
-
-#: How often a sweep tells how far it is in a file, which nobody watches.
-_LINE_SECONDS = 30.0
 
 
 class _Console(Console):
@@ -48,9 +35,14 @@ class _Console(Console):
         visible = "\n".join(escaped(line) for line in text.split("\n"))
         return super().render_str(visible, **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        # Lines are left whole, for people to copy; tables are laid out in the width there is.
+        super().print(
+            *objects, soft_wrap=not any(isinstance(each, Table) for each in objects), **options
+        )
 
-#: Lines are left whole, for people to copy; tables are printed with ``soft_wrap=False``.
-console = _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+console = _Console(highlight=False, markup=False, emoji=False)
 if not console.is_terminal:
     console.width = _PIPE_WIDTH
 
@@ -114,130 +106,90 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _progress(*columns: progress.ProgressColumn) -> progress.Progress:
+def bars(*columns: progress.ProgressColumn) -> progress.Progress:
+    """Return a display of bars, each with what it is of and these columns."""
     what = progress.TextColumn("{task.description}", markup=False)
     bar = progress.BarColumn(bar_width=28)
     return progress.Progress(progress.SpinnerColumn(), what, bar, *columns, console=console)
 
 
 @contextmanager
-def share_bar(description: str) -> Iterator[Callable[[float], None]]:
-    """Show one bar of work of unknown units; call what is given with the share done, 0..1."""
-    with _progress(progress.TimeElapsedColumn(), progress.TimeRemainingColumn()) as shown:
-        bar = shown.add_task(description, total=1.0)
-        yield lambda share: shown.update(bar, completed=share)
-        shown.update(bar, completed=1.0)
+def progress_bar(description: str, total: float = 1.0) -> Iterator[Callable[..., None]]:
+    """Show one bar; what is given takes the amount `completed`, or to `advance` by."""
+    counts = [progress.MofNCompleteColumn()] if total > 1.0 else []
+    with bars(*counts, progress.TimeElapsedColumn(), progress.TimeRemainingColumn()) as shown:
+        task = shown.add_task(description, total=total)
+        yield partial(shown.update, task)
+        shown.update(task, completed=total)
 
 
-@contextmanager
-def count_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show one bar of `total` pieces of work; call what is given with the number just done."""
-    times = progress.TimeElapsedColumn(), progress.TimeRemainingColumn()
-    with _progress(progress.MofNCompleteColumn(), *times) as shown:
-        bar = shown.add_task(description, total=total)
-        yield lambda number: shown.advance(bar, number)
+#: User-correctable errors: bad input, a full or read-only disk, too little memory. The rest is
+#: a bug and shows its traceback.
+USER_ERRORS = (DCSError, OSError, MemoryError)
+
+#: A mistyped command or option. Typer has it of its own or of Click, by its version.
+USAGE_ERROR = cast(type[Exception], typer.BadParameter.__base__)
 
 
-class SweepView:
-    """Keeps count of a sweep, which tells it how far it is, and has it shown.
+class Stop:
+    """Takes SIGINT and SIGTERM: a command ends in order, its runs marked as killed.
 
-    Parameters
+    Ray passes an interrupt of its waits on as a bare KeyboardInterrupt, so the signal has to be
+    kept beside it for the exit code.
+
+    Attributes
     ----------
-    show : callable
-        Called with this view after every change.
-    clock : callable
-        Seconds that only go up.
+    number : int or None
+        The signal, once it has come.
     """
 
-    def __init__(
-        self, show: Callable[[SweepView], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.tables_done = self.tables_total = 0
-        self.cells_done = self.cells_total = self.cells_failed = 0
-        self._computed = self._running = self._trials = self._moves = self._prompts = 0
-        self._machines = ""
-        self._show, self._clock, self._started = show, clock, clock()
+    def __init__(self) -> None:
+        self.number: int | None = None
 
-    def tables(self, done: int, total: int) -> None:
-        """Show that `done` of `total` tables are there."""
-        self.tables_done, self.tables_total = done, total
-        self._show(self)
+    def listen(self) -> None:
+        """Take the signals; to be called again after Ray has taken them."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
 
-    def cells(self, done: int, total: int, failed: int) -> None:
-        """Show that `done` of `total` cells have ended."""
-        self.cells_done, self.cells_total, self.cells_failed = done, total, failed
-        self._show(self)
-
-    def computed(self, record: CellRecord) -> None:
-        """Count what went into a cell."""
-        self._computed += 1
-        self._trials += len(record.trials)
-        self._moves += record.moves
-
-    def scored(self, scoring: Scoring) -> None:
-        """Count the prompts of a pair of tables."""
-        self._prompts += scoring.rows
-
-    def machines(
-        self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
-    ) -> None:
-        """Show how many cells are handed out and how much of the cluster is at work."""
-        self._running = running
-        self._machines = f"CPUs {cpus_used:.0f}/{cpus:.0f}"
-        if gpus:
-            self._machines += f" · GPUs {gpus_used:.0f}/{gpus:.0f}"
-        self._show(self)
-
-    @property
-    def rates(self) -> str:
-        """Work per second, time left if the rest is like what was done, and machines."""
-        seconds = max(1e-9, self._clock() - self._started)
-        parts = [f"{self._running} running"]
-        if self._prompts:
-            parts.append(f"{self._prompts / seconds:,.1f} prompts/s")
-        if self._trials:
-            parts.append(f"{self._trials / seconds:.1f} trials/s")
-        if self._moves:
-            parts.append(f"{self._moves / seconds:,.0f} moves/s")
-        if self._computed:
-            rest = self.cells_total - self.cells_done
-            parts.append(f"{duration(seconds / self._computed * rest)} left")
-        return " · ".join([*parts, *filter(None, [self._machines])])
-
-    @property
-    def line(self) -> str:
-        """All of it on one line."""
-        failed = f", {self.cells_failed} failed" if self.cells_failed else ""
-        return (
-            f"tables {self.tables_done}/{self.tables_total}, "
-            f"cells {self.cells_done}/{self.cells_total}{failed}: {self.rates}"
-        )
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        raise KeyboardInterrupt
 
 
-@contextmanager
-def sweep_view() -> Iterator[SweepView]:
-    """Show a sweep while the block runs: bars on a terminal, a line now and then in a file."""
-    if not console.is_terminal:
-        due = time.monotonic() + _LINE_SECONDS
+#: Signals belong to the process, and so does what is remembered of them.
+STOP = Stop()
 
-        def show_line(view: SweepView) -> None:
-            nonlocal due
-            if time.monotonic() >= due:
-                due = time.monotonic() + _LINE_SECONDS
-                console.print(view.line)
 
-        yield SweepView(show_line)
-        return
-    note = progress.TextColumn("{task.fields[note]}")
-    counts = progress.MofNCompleteColumn(), progress.TimeElapsedColumn()
-    with _progress(*counts, note) as shown:
-        tables = shown.add_task("scoring prompts", total=None, note="")
-        cells = shown.add_task("tuning cells", total=None, note="")
+def explained(error: BaseException) -> str:
+    """Return the one line for an error: printable, without secrets, and not endless."""
+    if isinstance(error, MemoryError):
+        return "out of memory; use fewer rows, or a machine with more memory"
+    if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
+        # A temporary sibling stands for the file that was to be written.
+        return _one_line(f"{os.fsdecode(error.filename2 or error.filename)}: {error.strerror}")
+    return _one_line(str(error) or type(error).__name__)
 
-        def show_bars(view: SweepView) -> None:
-            shown.update(tables, completed=view.tables_done, total=view.tables_total)
-            failed = f"{view.cells_failed} failed · " if view.cells_failed else ""
-            note = failed + (view.rates if view.cells_done < view.cells_total else "")
-            shown.update(cells, completed=view.cells_done, total=view.cells_total, note=note)
 
-        yield SweepView(show_bars)
+def usage_line(error: Exception) -> str | None:
+    """Return what was mistyped and which help to read; None if that has been printed."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return None
+    # Not annotated as what it is: see USAGE_ERROR.
+    context, said = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
+    command = context.command_path if context is not None else "dcs"
+    return f"{_one_line(said).rstrip('.')}; see {command} --help"
+
+
+def _one_line(text: str) -> str:
+    line = redact(escaped(" ".join(text.split())))
+    return line if len(line) <= 2000 else f"{line[:2000]}..."
+
+
+def prepare_output() -> None:
+    """Have warnings and tracebacks shown without secrets, and names of any bytes escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if callable(reconfigure):
+            reconfigure(errors="backslashreplace")
+    sys.excepthook = lambda *error: sys.stderr.write(redact("".join(format_exception(*error))))
+    warnings.formatwarning = lambda message, *about: f"dcs: warning: {redact(escaped(message))}\n"

@@ -17,33 +17,15 @@ from dcs.evaluation.metrics import FIGURES, confusion_matrix
 from dcs.evaluation.uncertainty import Interval, bootstrap_intervals, compare_predictions
 from dcs.io import atomic_write_bytes
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.ensemble import TableEnsemble, inputs_of
+from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint
 from dcs.selection.preference import Prefer, Preference
 from tracking.records import CellRecord
 from workflows.cli.console import column_tables, console, new_table
+from workflows.tables import Rows
 
-__all__ = [
-    "FIGURE_TITLES",
-    "UNCORRECTED",
-    "cost_of",
-    "judged_tables",
-    "show_front",
-    "show_learning_curve",
-    "warn_of_fitted_rows",
-]
-
-#: What the probabilities as they came are called.
-UNCORRECTED: Final = "uncorrected"
-
-FIGURE_TITLES: Final = dict(
-    zip(
-        FIGURES,
-        ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑"),
-        strict=True,
-    )
-)
-#: The same where there is little room.
+#: Heads of the figures of schemes, and the same where there is little room.
+_TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
 _SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
 
 #: Lines of a front, if no more points have an option by name.
@@ -59,11 +41,34 @@ _SIGNIFICANT: Final = 0.05
 _TESTED: Final = ("accuracy", "cobias")
 
 
+def show_tuned(
+    name: str, rows: Mapping[str, Rows], schemes: Mapping[str, CorrectionScheme]
+) -> None:
+    """Print how schemes do on the held-out rows of a table, or why that cannot be told."""
+    fitted, held_out = rows["optimization"], rows["test"]
+    labelled = int(fitted.labelled.sum())
+    if labelled < fitted.n_rows:
+        console.print(f"{name}: of {fitted.n_rows} rows to fit on {labelled} have labels")
+    if held_out.labelled.any():
+        judged = held_out.only_labelled()
+        show_judgement(f"{name}: % of {judged.n_rows} held-out rows", judged, schemes)
+    else:
+        console.print(
+            "No row has a label: this is batch calibration, which makes the mean probabilities of "
+            "all classes alike. What it does to accuracy and COBias nobody can tell without "
+            "labels; label some hundred rows and tune again.",
+            style="yellow",
+        )
+
+
+def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> None:
+    """Print how schemes do on labelled rows, beside each other."""
+    console.print(f"{title} [95 % interval]", style="bold")
+    console.print(*judged_tables(rows, schemes, width=console.width))
+
+
 def judged_tables(
-    rows: ProbabilityTable | TableEnsemble,
-    schemes: Mapping[str, CorrectionScheme],
-    *,
-    width: int,
+    rows: Rows, schemes: Mapping[str, CorrectionScheme], *, width: int
 ) -> Iterator[Table]:
     """Judge schemes on labelled rows: a column for each, figures and class accuracies as rows.
 
@@ -79,8 +84,7 @@ def judged_tables(
     width : int
         Characters there are. Columns that do not fit come on a table of their own.
     """
-    first, *others = schemes
-    against = [first, *others[:1]] if len(others) > 1 else [first] if others else []
+    against = [*schemes][: min(2, len(schemes) - 1)]
     labels, n_classes = rows.labels, rows.n_classes
     predictions = {
         name: scheme.predict(inputs_of(scheme, rows)) for name, scheme in schemes.items()
@@ -93,7 +97,7 @@ def judged_tables(
             for reference in against
         }
         heads, texts = [], []
-        for figure, title in FIGURE_TITLES.items():
+        for figure, title in zip(FIGURES, _TITLES, strict=True):
             heads.append(title)
             texts.append(_figure(getattr(found, figure)))
             for reference, pair in pairs.items() if figure in _TESTED else ():
@@ -139,7 +143,9 @@ def show_front(fitted: FittedScheme) -> None:
     for column in table.columns[1:]:
         column.no_wrap = True
     for point in sorted((*named, *kept), key=lambda p: (-p.accuracy, p.cobias)):
-        names = picked.get(id(point)) or [UNCORRECTED if point is plain else _limit(fitted, point)]
+        names = picked.get(id(point)) or [
+            "uncorrected" if point is plain else _limit(fitted, point)
+        ]
         found = bootstrap_intervals(np.array(point.confusion), resamples=500)
         reach = (_REACH * getattr(found, name).standard_error for name in FIGURES)
         # Limits are held against the COBias that is not due to the folds being small.
@@ -151,7 +157,7 @@ def show_front(fitted: FittedScheme) -> None:
     some = "" if len(kept) == len(others) else f"; {len(kept)} of {len(others)} in between"
     rows = plain.estimate.n_rows
     console.print(f"front: % of {rows} rows, cross-validated, ± 95 %{some}", style="bold")
-    console.print(table, soft_wrap=False)
+    console.print(table)
     if said := _advice(fitted):
         console.print(said, style="yellow")
 
@@ -208,7 +214,7 @@ def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) 
     for row in frame.sort_values(["labelled", "rows_used"]).to_dict("records"):
         figures = (percent(row[measure]) for measure in _TESTED)
         shown.add_row(f"{row['labelled']:,}", row["rows_used"], *figures)
-    console.print(shown, soft_wrap=False)
+    console.print(shown)
     figure = learning_curve_figure(records, method=method)
     atomic_write_bytes(path, figure_bytes(figure, "svg"))
     console.print(f"learning curve written to {path}")

@@ -1,45 +1,35 @@
-"""Options that several commands share, worded once, and the stores that they name."""
+"""Options that several commands share, worded once, and the results that they name."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dcs.errors import DCSError, TrackingError
 from workflows.cli.console import console
 
 if TYPE_CHECKING:
-    from tracking import Recorder
+    from tracking import CellRecord, Recorder
+    from tracking.records import StoredCell
     from workflows.config.sweep import TrackingSettings
 
-Config = Annotated[
-    Path,
-    typer.Argument(metavar="CONFIG.yaml", help="The sweep, or one that comes along: quickstart"),
-]
 Models = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="MODEL", help="Folder, hub id or served name; repeatable."),
-]
-Tables = Annotated[
-    list[str] | None,
-    typer.Option("--tables", metavar="PATH", help="Tables in place of prompts; repeatable."),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of the YAML: tuner.trials=10"),
 ]
 Engine = Annotated[
-    str | None,
-    typer.Option("--engine", metavar="NAME", help="What scores prompts: vllm, openai, ..."),
+    str | None, typer.Option(metavar="NAME", help="What scores prompts: vllm, openai, ...")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before requests that cost money.")]
 Limit = Annotated[
-    int | None, typer.Option("--limit", metavar="ROWS", min=1, help="Most texts of each split.")
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option("--only", metavar="AXIS=VALUE,...", help="Only such cells: tasks=trec,rte"),
+    int | None, typer.Option(metavar="ROWS", min=1, help="Most texts of each split.")
 ]
 Output = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")
@@ -50,22 +40,19 @@ Runs = Annotated[
     typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="The --output of the runs."),
 ]
 TrackingUri = Annotated[
-    str | None,
-    typer.Option("--tracking-uri", metavar="URI", help="MLflow; by default FOLDER/mlflow.db."),
-]
-Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=0, help="Root seed of all that is random.")
+    str | None, typer.Option(metavar="URI", help="MLflow; by default FOLDER/mlflow.db.")
 ]
 Data = Annotated[
-    Path | None, typer.Option("--data", metavar="FOLDER", help="Texts of tasks: FOLDER/TASK/...")
+    Path | None, typer.Option(metavar="FOLDER", help="Texts of tasks: FOLDER/TASK/...")
 ]
-
-
-def sweep_file(config: Path) -> Path:
-    """Return the file of a sweep: a bare word that is no file names one in the package."""
-    from workflows.config.sweep import packaged_config
-
-    return config if config.suffix or config.exists() else packaged_config(str(config))
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A cell key or run id, or how it begins; the name of a run; or the best one, e.g. "
+        "best:test/cobias<5. `dcs runs` lists them.",
+    ),
+]
 
 
 def recording(
@@ -84,25 +71,66 @@ def recording(
     )
 
 
-def recorded_store(runs: Path, tracking_uri: str | None) -> str:
-    """Return the address of a store that is only read.
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Finished work: a folder of records, and the store that they are recorded in."""
 
-    MLflow would make a database that is not there, and then find nothing in it.
+    folder: Path
+    tracking_uri: str | None
 
-    Raises
-    ------
-    dcs.errors.TrackingError
-        It is an SQLite file that does not exist.
-    """
-    from dcs.errors import TrackingError
-    from tracking import resolve_tracking_uri
+    @property
+    def store(self) -> str:
+        """The address of the store, which is only read.
 
-    uri = resolve_tracking_uri(tracking_uri, runs)
-    _, is_sqlite, name = uri.partition("sqlite:///")
-    file = Path(name.partition("?")[0]) if tracking_uri else runs / "mlflow.db"
-    if is_sqlite and not file.is_file():
-        raise TrackingError(
-            f"{file}: no such file; nothing is recorded there yet: run dcs quickstart, dcs tune "
-            "or dcs sweep first, or say where the results are with --runs or --tracking-uri"
-        )
-    return uri
+        Raises
+        ------
+        dcs.errors.TrackingError
+            It is an SQLite file that does not exist: MLflow would make one and find nothing.
+        """
+        from tracking import resolve_tracking_uri
+
+        uri = resolve_tracking_uri(self.tracking_uri, self.folder)
+        _, is_sqlite, name = uri.partition("sqlite:///")
+        file = Path(name.partition("?")[0]) if self.tracking_uri else self.folder / "mlflow.db"
+        if is_sqlite and not file.is_file():
+            raise TrackingError(
+                f"{file}: no such file; nothing is recorded there yet: run dcs quickstart, dcs "
+                "tune or dcs sweep first, or say where the results are with --runs or "
+                "--tracking-uri"
+            )
+        return uri
+
+    def cells(self, experiment: str) -> list[StoredCell]:
+        """Return the cells of an experiment, in the order of tables."""
+        from tracking import Archive
+        from tracking.store.queries import stored_cells
+
+        with console.status("reading the runs"):
+            return stored_cells(self.store, experiment, archive=Archive(self.folder))
+
+    def cell(self, name: str) -> StoredCell:
+        """Return the cell of a `RunName` and its run in the store."""
+        from tracking import Archive
+        from tracking.store.queries import find_cell
+
+        with console.status("reading the runs"):
+            return find_cell(self.store, name, archive=Archive(self.folder))
+
+    def record(self, name: str) -> CellRecord:
+        """Return the cell of a `RunName`, from the disk alone where its key is of a file there."""
+        from tracking import Archive
+
+        archive = Archive(self.folder)
+        paths = archive.cells.glob("[!.]*.json")
+        if len(keys := [path.stem for path in paths if path.stem.startswith(name)]) == 1:
+            return archive.read(keys[0])
+        return self.cell(name).record
+
+    def link(self, key: str) -> str:
+        """Return a cell's key and link for people, without the link while it is in no store."""
+        from tracking.store.queries import run_link
+
+        try:
+            return f"cell {key[:8]}: {run_link(self.store, self.cell(key))}"
+        except DCSError:
+            return f"cell {key[:8]}"

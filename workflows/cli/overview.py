@@ -1,15 +1,18 @@
-"""What people see of a sweep: before it, what there is to do; after it, what came of it."""
+"""What people see of a sweep: what there is to do, how far it is, and what came of it."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
+from rich import progress
 from rich.table import Table
 
 from dcs.evaluation.formatting import chance, percent
@@ -28,12 +31,13 @@ from tracking.results.frames import (
 )
 from tracking.results.settings import axes_of
 from tracking.store.runs import cell_name
-from workflows.cli.console import column_tables, console, duration, new_table, width_of
+from workflows.cli.console import bars, column_tables, console, duration, new_table, width_of
 from workflows.cli.scoring import announce
 from workflows.plan import SweepPlan
-from workflows.tables import ProbabilityStore
+from workflows.tables import ProbabilityStore, Scoring
 
-__all__ = ["Work", "headline", "rest_of", "results_tables", "show_plan", "show_results"]
+#: How often a sweep tells how far it is in a file, which nobody watches.
+_LINE_SECONDS = 30.0
 
 #: Columns of cells by how far they are.
 _STATES = ("cells", "finished", "failed", "to do")
@@ -104,25 +108,23 @@ def headline(plan: SweepPlan) -> str:
 def show_plan(plan: SweepPlan) -> None:
     """Print the cells of a sweep: what is finished, what is missing, how long that may take."""
     variants = plan.variants
-    tables: dict[tuple[str, str], Counter[str]] = {}
-    for key, requests in plan.sources.items():
-        for request in requests:
-            count = tables.setdefault((request.model, request.task), Counter())
-            count["tables"] += request is requests[0]
-            count["scored"] += request is requests[0] and key in plan.cells
-            count["cells"] += len(variants)
+    keys: dict[tuple[str, str], list[str]] = {}
+    for key, (source, *_) in plan.sources.items():
+        keys.setdefault((source.model, source.task), []).append(key)
     ended = Counter((*_group(record), record.finished) for record in plan.ended.values())
     shown = new_table("model ", "task ", "tables", "scored", *_STATES)
-    for names, count in tables.items():
-        states = _states(count["cells"], ended[*names, True], ended[*names, False])
-        shown.add_row(*names, f"{count['tables']:,}", f"{count['scored']:,}", *states)
-    console.print(shown, soft_wrap=False)
+    for names, own in keys.items():
+        cells = sum(len(plan.sources[key]) for key in own) * len(variants)
+        scored = sum(key in plan.cells for key in own)
+        states = _states(cells, ended[*names, True], ended[*names, False])
+        shown.add_row(*names, f"{len(own):,}", f"{scored:,}", *states)
+    console.print(shown)
     of_method = Counter((r.identity["method"], r.finished) for r in plan.ended.values())
     shown = new_table("method ", *_STATES)
     for method, number in Counter(variant.method for variant in variants).items():
         cells = number * plan.n_cells // len(variants)
         shown.add_row(method, *_states(cells, of_method[method, True], of_method[method, False]))
-    console.print(shown, soft_wrap=False)
+    console.print(shown)
     console.print(headline(plan))
     missing = plan.missing_tables.values()
     announce((each for each in missing if each.task not in plan.without_texts), yes=True)
@@ -162,8 +164,7 @@ def show_results(records: Sequence[CellRecord], picture: Path) -> None:
         console.print()
         task = cells[0].who["task"]
         console.print(f"{task} ({model}): % of test rows, {figures}", style="bold")
-        for table in results_tables(cells, width=console.width):
-            console.print(table, soft_wrap=False)
+        console.print(*results_tables(cells, width=console.width))
     for record in records:
         if not record.finished:
             reason = last_line(record.error or "")
@@ -211,26 +212,131 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
         *(["shots"] if with_shots else []),
         *("method ", *(axis.title for axis in axes), "accuracy ↑", *p, "COBias ↓", *p),
     ]
-    narrow, wide = new_table(*head), new_table(*head, *classes)
+    table = new_table(*head, *classes)
     previous: object = None
     columns: dict[str, list[str]] = {}
     for row, (_, group) in zip(rows.to_dict("records"), grouped(frame, by)[1], strict=True):
         method = get_method(row["method"])
-        cells = [str(row["shots"])] if with_shots else []
-        cells += [method.title, *(row[axis.name] for axis in axes)]
+        names = [method.title, *(row[axis.name] for axis in axes)]
         own = accuracies[accuracies["key"].isin(group["key"])]
         # A class without rows has no accuracy.
         shares = own.groupby("class", sort=False)["after"].mean().reindex(classes)
         texts = [percent(each, digits=0) or "-" for each in shares]
-        shots = [f"{row['shots']}-shot"] if with_shots else []
-        columns["\n".join([*shots, *cells[len(shots) :]])] = texts
+        shots = [str(row["shots"])] if with_shots else []
+        columns["\n".join([*(f"{each}-shot" for each in shots), *names])] = texts
+        figures = []
         for each in (Estimate.of(row, measure) for measure in MEASURES):
-            cells += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
-        for table, more in ((narrow, []), (wide, texts)):
-            if row["shots"] != previous and table.row_count:
-                table.add_section()
-            table.add_row(*cells, *more, style="bold" if method.searches else "")
+            figures += [each.percent(padded=True), *([chance(each.p)] if tested else [])]
+        if row["shots"] != previous and table.row_count:
+            table.add_section()
+        style = "bold" if method.searches else ""
+        table.add_row(*shots, *names, *figures, *texts, style=style)
         previous = row["shots"]
-    if width_of(wide) <= width:
-        return [wide]
-    return [narrow, *column_tables("class ", classes, columns, width=width)]
+    if width_of(table) <= width:
+        return [table]
+    del table.columns[len(head) :]
+    return [table, *column_tables("class ", classes, columns, width=width)]
+
+
+class SweepView:
+    """Keeps count of a sweep, which tells it how far it is, and has it shown.
+
+    Parameters
+    ----------
+    show : callable
+        Called with this view after every change.
+    clock : callable
+        Seconds that only go up.
+    """
+
+    def __init__(
+        self, show: Callable[[SweepView], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.tables_done = self.tables_total = 0
+        self.cells_done = self.cells_total = self.cells_failed = 0
+        self._computed = self._running = self._trials = self._moves = self._prompts = 0
+        self._machines = ""
+        self._show, self._clock, self._started = show, clock, clock()
+
+    def tables(self, done: int, total: int) -> None:
+        """Show that `done` of `total` tables are there."""
+        self.tables_done, self.tables_total = done, total
+        self._show(self)
+
+    def cells(self, done: int, total: int, failed: int) -> None:
+        """Show that `done` of `total` cells have ended."""
+        self.cells_done, self.cells_total, self.cells_failed = done, total, failed
+        self._show(self)
+
+    def computed(self, record: CellRecord) -> None:
+        """Count what went into a cell."""
+        self._computed += 1
+        self._trials += len(record.trials)
+        self._moves += record.moves
+
+    def scored(self, scoring: Scoring) -> None:
+        """Count the prompts of a pair of tables."""
+        self._prompts += scoring.rows
+
+    def machines(
+        self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
+    ) -> None:
+        """Show how many cells are handed out and how much of the cluster is at work."""
+        self._running = running
+        self._machines = f"CPUs {cpus_used:.0f}/{cpus:.0f}"
+        if gpus:
+            self._machines += f" · GPUs {gpus_used:.0f}/{gpus:.0f}"
+        self._show(self)
+
+    @property
+    def rates(self) -> str:
+        """Work per second, time left if the rest is like what was done, and machines."""
+        seconds = max(1e-9, self._clock() - self._started)
+        parts = [f"{self._running} running"]
+        if self._prompts:
+            parts.append(f"{self._prompts / seconds:,.1f} prompts/s")
+        if self._trials:
+            parts.append(f"{self._trials / seconds:.1f} trials/s")
+        if self._moves:
+            parts.append(f"{self._moves / seconds:,.0f} moves/s")
+        if self._computed:
+            rest = self.cells_total - self.cells_done
+            parts.append(f"{duration(seconds / self._computed * rest)} left")
+        return " · ".join([*parts, *filter(None, [self._machines])])
+
+    @property
+    def line(self) -> str:
+        """All of it on one line."""
+        failed = f", {self.cells_failed} failed" if self.cells_failed else ""
+        return (
+            f"tables {self.tables_done}/{self.tables_total}, "
+            f"cells {self.cells_done}/{self.cells_total}{failed}: {self.rates}"
+        )
+
+
+@contextmanager
+def sweep_view() -> Iterator[SweepView]:
+    """Show a sweep while the block runs: bars on a terminal, a line now and then in a file."""
+    if not console.is_terminal:
+        due = time.monotonic() + _LINE_SECONDS
+
+        def show_line(view: SweepView) -> None:
+            nonlocal due
+            if time.monotonic() >= due:
+                due = time.monotonic() + _LINE_SECONDS
+                console.print(view.line)
+
+        yield SweepView(show_line)
+        return
+    note = progress.TextColumn("{task.fields[note]}")
+    with bars(progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), note) as shown:
+        tables = shown.add_task("scoring prompts", total=None, note="")
+        cells = shown.add_task("tuning cells", total=None, note="")
+
+        def show_bars(view: SweepView) -> None:
+            shown.update(tables, completed=view.tables_done, total=view.tables_total)
+            failed = f"{view.cells_failed} failed · " if view.cells_failed else ""
+            note = failed + (view.rates if view.cells_done < view.cells_total else "")
+            shown.update(cells, completed=view.cells_done, total=view.cells_total, note=note)
+
+        yield SweepView(show_bars)

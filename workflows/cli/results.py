@@ -1,13 +1,13 @@
-"""What came of it: ``dcs report``, ``table``, ``compare``, ``register`` and ``ui``."""
+"""``dcs report``, ``table`` and ``ui``: what came of whole sweeps."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import quote
 
 import typer
 
@@ -15,25 +15,18 @@ from dcs.errors import TrackingError
 from dcs.io import atomic_write_bytes, atomic_write_text
 from dcs.messages import escaped
 from workflows.cli import options
-from workflows.cli.console import console, new_table
-from workflows.cli.runs import RunName, find_cell, find_record, link_to
+from workflows.cli.console import console
+from workflows.cli.options import Results
 
 if TYPE_CHECKING:
     from dcs.data.table import ProbabilityTable
-    from tracking.records import CellRecord, StoredCell
-
-__all__ = ["compare", "register_model", "report", "table", "ui"]
-
-Experiments = Annotated[
-    list[str], typer.Argument(metavar="EXPERIMENT...", help="Names of sweeps, put together.")
-]
-Experiment = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
-]
+    from tracking.records import CellRecord
 
 
 def report(
-    experiments: Experiments,
+    experiments: Annotated[
+        list[str], typer.Argument(metavar="EXPERIMENT...", help="Names of sweeps, put together.")
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
     ] = Path("report.html"),
@@ -42,11 +35,11 @@ def report(
     ] = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
     ui: Annotated[
-        str | None, typer.Option("--ui", metavar="URL", help="Where the links find MLflow.")
+        str | None, typer.Option(metavar="URL", help="Where the links find MLflow.")
     ] = None,
     files: Annotated[
         Path | None,
-        typer.Option("--files", metavar="FOLDER", help="Write all tables and figures here too."),
+        typer.Option(metavar="FOLDER", help="Write all tables and figures here too."),
     ] = None,
     log: Annotated[
         bool, typer.Option("--log/--no-log", help="Keep the report in MLflow, on the sweep's run.")
@@ -65,20 +58,15 @@ def report(
     from tracking.store.client import redact
     from tracking.store.queries import log_report, run_link
 
-    found: dict[str, StoredCell] = {}
-    for experiment in experiments:
-        uri, own = _recorded(experiment, runs, tracking_uri)
-        # A cell that several sweeps have is one.
-        found = {cell.record.key: cell for cell in own} | found
+    results = Results(runs, tracking_uri)
+    uri = results.store
+    # A cell that several sweeps have is one.
+    found = {cell.record.key: cell for each in experiments[::-1] for cell in results.cells(each)}
     cells, title = list(found.values()), " and ".join(experiments)
     records = [cell.record for cell in cells if cell.record.finished]
     with console.status("writing the report"):
-        page = render_report(
-            cells,
-            title=title,
-            link=lambda cell: run_link(uri, cell, ui=ui),
-            store=redact(uri),
-        )
+        link = functools.partial(run_link, uri, ui=ui)
+        page = render_report(cells, title=title, link=link, store=redact(uri))
         atomic_write_text(output, page)
         logged = {each: log_report(uri, each, page) for each in experiments if log}
         if files is not None:
@@ -88,7 +76,7 @@ def report(
                 atomic_write_bytes(files / Path(name).name, content)
     for experiment, run in logged.items():
         if run is not None:
-            console.print(f"sweep {experiment}: {run_link(uri, run.info, ui=ui)}")
+            console.print(f"sweep {experiment}: {link(run.info)}")
     also = "" if files is None else f", tables and figures in {files}"
     console.print(f"{len(records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}")
     console.print(
@@ -97,7 +85,9 @@ def report(
 
 
 def table(
-    experiment: Experiment,
+    experiment: Annotated[
+        str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
+    ],
     which: Annotated[
         Literal["main", "ablation", "schemes", "classes", "timing", "methods", "transfer"],
         typer.Argument(help="Which table."),
@@ -122,8 +112,7 @@ def table(
     from tracking.results.comparison import transfer_tables
     from tracking.results.tables import TABLES
 
-    _, cells = _recorded(experiment, runs, tracking_uri)
-    records = [cell.record for cell in cells]
+    records = [cell.record for cell in Results(runs, tracking_uri).cells(experiment)]
     if which == "transfer":
         made = transfer_tables(records, _test_rows(records, runs))
     else:
@@ -153,96 +142,6 @@ def _test_rows(records: Sequence[CellRecord], runs: Path) -> dict[str, Probabili
     return {key: test for key, test in found.items() if isinstance(test, ProbabilityTable)}
 
 
-def _recorded(
-    experiment: str, runs: Path, tracking_uri: str | None
-) -> tuple[str, list[StoredCell]]:
-    """Return a store's address and the cells of an experiment there."""
-    from tracking import Archive
-    from tracking.store.queries import stored_cells
-
-    uri = options.recorded_store(runs, tracking_uri)
-    with console.status("reading the runs"):
-        return uri, stored_cells(uri, experiment, archive=Archive(runs))
-
-
-def compare(
-    first: RunName,
-    second: RunName,
-    runs: options.Runs = Path("dcs-runs"),
-    tracking_uri: options.TrackingUri = None,
-) -> None:
-    """Compare two runs: what differs in them, what they reached, and their schemes in words.
-
-    Example: `dcs compare 1f0c 'best:test/cobias<5'`
-    """
-    from tracking.results.tables import compare_records
-    from tracking.store.runs import cell_name
-
-    cells = [find_record(name, runs, tracking_uri) for name in (first, second)]
-    if cells[0].key == cells[1].key:
-        console.print("both names are of the same cell", style="yellow")
-    heads = _told_apart([cell_name(cell) for cell in cells])
-    for title, rows in compare_records(*cells).items():
-        shown = new_table(" ", *(f"{head} " for head in heads), "difference")
-        for row in rows:
-            shown.add_row(row.name, row.first, row.second, row.difference)
-        console.print(title, style="bold")
-        console.print(shown, soft_wrap=False)
-    for cell in cells:
-        console.print(f"{cell_name(cell)}, {link_to(cell.key, runs, tracking_uri)}")
-
-
-def _told_apart(names: list[str]) -> list[str]:
-    """Return what each of two names has and the other has not, or both whole."""
-    first, second = (name.split() for name in names)
-    own = [word for word in first if word not in second], [w for w in second if w not in first]
-    return [" ".join(words) or name for words, name in zip(own, names, strict=True)]
-
-
-def register_model(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="As of `dcs compare`, or the scheme.json of a fit of your own."
-        ),
-    ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model, or a new one.")],
-    alias: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What this version is called: champion")
-    ] = None,
-    runs: options.Runs = Path("dcs-runs"),
-    tracking_uri: options.TrackingUri = None,
-) -> None:
-    """Register the scheme of a run as an MLflow model, and say how to serve it.
-
-    Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
-    """
-    import dcs
-    from tracking import resolve_tracking_uri
-    from tracking.store.client import pages, redact
-    from tracking.store.serving import log_scheme, register_scheme
-
-    if run.endswith(".json"):
-        scheme = dcs.CorrectionScheme.load(run)
-        uri = resolve_tracking_uri(tracking_uri, runs)
-        run_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
-    else:
-        uri, run_id = (
-            options.recorded_store(runs, tracking_uri),
-            find_cell(run, runs, tracking_uri).run_id,
-        )
-    with console.status("registering"):
-        version = register_scheme(uri, run_id, name, alias=alias)
-    served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
-    console.print(f"version {version} of model {name!r} is run {run_id}")
-    console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
-    console.print("next:")
-    console.print(
-        f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m {served} "
-        "--env-manager local --port 5001"
-    )
-
-
 def ui(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
@@ -256,7 +155,7 @@ def ui(
     from tracking.store.client import redact
     from tracking.store.queries import newest_link
 
-    uri = options.recorded_store(runs, tracking_uri)
+    uri = Results(runs, tracking_uri).store
     arguments = ui_arguments(uri, port=port)
     with console.status("reading the runs"):
         link = newest_link(uri, f"http://127.0.0.1:{port}")

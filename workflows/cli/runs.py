@@ -1,36 +1,30 @@
-"""``dcs runs``: what was run, and the cell that a person names."""
+"""``dcs runs``, ``compare``, ``reproduce`` and ``register``: recorded cells, by any name."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 from rich.style import Style
 from rich.text import Text
 
-from dcs.errors import DCSError
+from dcs.errors import ConfigError
 from dcs.evaluation.formatting import percent
+from dcs.io import atomic_write_text
 from workflows.cli import options
-from workflows.cli.console import console, new_table, width_of
+from workflows.cli.console import console, new_table, progress_bar, width_of
+from workflows.cli.options import Results
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracking import CellRecord
-    from tracking.records import StoredCell
-
-__all__ = ["RunName", "find_cell", "find_record", "link_to", "runs"]
-
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A cell key or run id, or how it begins; the name of a run; or the best one, e.g. "
-        "best:test/cobias<5. `dcs runs` lists them.",
-    ),
-]
+    from workflows.reproduce import Compared, Tables
 
 _HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
 
@@ -63,7 +57,7 @@ def runs(
     """
     from tracking.store import queries
 
-    uri = options.recorded_store(output, tracking_uri)
+    uri = Results(output, tracking_uri).store
     with console.status("reading the runs"):
         found = queries.matching(queries.cells(uri, sweep), where or ())
     if sort is not None:
@@ -77,59 +71,205 @@ def runs(
     metrics = dict.fromkeys([*_HEADS, *([sort] if sort else [])])
     names = ["name"] if sweep else ["sweep", "name"]
     if len(found):
-        _show(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
+        _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
     number = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
     console.print(f"{number}; dcs ui --output {output} makes the links work")
 
 
-def _show(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
+def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
     """Print a line for each cell, with its link where that fits or nobody reads along."""
     from tracking.store.queries import is_share
 
-    head = ["key ", *(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics)]
-    narrow, wide = new_table(*head), new_table(*head, "link ")
+    heads = (*(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics))
+    shown = new_table("key ", *heads, "link ")
     for row in found.to_dict("records"):
         failed = row["status"] != "FINISHED"
         row["name"] += f" ({row['status'].lower()})" if failed else ""
         figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
         figures |= {m: percent(row[m]) for m in metrics if is_share(m)}
-        cells = [Text(row["cell_key"][:8], Style(link=row["link"])), *(row[n] for n in names)]
-        for table, more in ((narrow, []), (wide, [row["link"]])):
-            table.add_row(*cells, *figures.values(), *more, style="red" if failed else "")
-    width, own = console.width, width_of(wide)
+        key = Text(row["cell_key"][:8], Style(link=row["link"]))
+        cells = (*(row[name] for name in names), *figures.values(), row["link"])
+        shown.add_row(key, *cells, style="red" if failed else "")
+    width = console.width
     if not console.is_terminal:
-        console.width = own
-    console.print(wide if own <= console.width else narrow, soft_wrap=False)
+        console.width = max(width, width_of(shown))
+    elif width_of(shown) > width:
+        del shown.columns[-1]
+    console.print(shown)
     console.width = width
 
 
-def find_cell(name: str, folder: Path, tracking_uri: str | None) -> StoredCell:
-    """Return the cell of a `RunName` and its run in the store; raises as `queries.find_cell`."""
-    from tracking import Archive
-    from tracking.store.queries import find_cell as find
+def compare(
+    first: options.RunName,
+    second: options.RunName,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Compare two runs: what differs in them, what they reached, and their schemes in words.
 
-    uri = options.recorded_store(folder, tracking_uri)
-    with console.status("reading the runs"):
-        return find(uri, name, archive=Archive(folder))
+    Example: `dcs compare 1f0c 'best:test/cobias<5'`
+    """
+    from tracking.results.tables import compare_records
+    from tracking.store.runs import cell_name
+
+    results = Results(runs, tracking_uri)
+    cells = results.record(first), results.record(second)
+    names = [cell_name(cell) for cell in cells]
+    if cells[0].key == cells[1].key:
+        console.print("both names are of the same cell", style="yellow")
+    for title, rows in compare_records(*cells).items():
+        shown = new_table(" ", *(f"{head} " for head in _told_apart(names)), "difference")
+        for row in rows:
+            shown.add_row(row.name, row.first, row.second, row.difference)
+        console.print(title, style="bold")
+        console.print(shown)
+    for cell, name in zip(cells, names, strict=True):
+        console.print(f"{name}, {results.link(cell.key)}")
 
 
-def find_record(name: str, folder: Path, tracking_uri: str | None) -> CellRecord:
-    """Return the cell of a `RunName`, from the disk alone where its key is of a file there."""
-    from tracking import Archive
-
-    archive = Archive(folder)
-    paths = archive.cells.glob("[!.]*.json")
-    if len(keys := [path.stem for path in paths if path.stem.startswith(name)]) == 1:
-        return archive.read(keys[0])
-    return find_cell(name, folder, tracking_uri).record
+def _told_apart(names: list[str]) -> list[str]:
+    """Return what each of two names has and the other has not, or both whole."""
+    first, second = (name.split() for name in names)
+    own = [word for word in first if word not in second], [w for w in second if w not in first]
+    return [" ".join(words) or name for words, name in zip(own, names, strict=True)]
 
 
-def link_to(key: str, folder: Path, tracking_uri: str | None) -> str:
-    """Return a cell's key and link for people, without the link while it is in no store."""
-    from tracking.store.queries import run_link
+def register(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="As of `dcs compare`, or the scheme.json of a fit of your own."
+        ),
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The model, or a new one.")],
+    alias: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What this version is called: champion")
+    ] = None,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Register the scheme of a run as an MLflow model, and say how to serve it.
 
-    try:
-        cell = find_cell(key, folder, tracking_uri)
-        return f"cell {key[:8]}: {run_link(options.recorded_store(folder, tracking_uri), cell)}"
-    except DCSError:
-        return f"cell {key[:8]}"
+    Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
+    """
+    import dcs
+    from tracking import resolve_tracking_uri
+    from tracking.store.client import pages, redact
+    from tracking.store.serving import log_scheme, register_scheme
+
+    if run.endswith(".json"):
+        scheme = dcs.CorrectionScheme.load(run)
+        uri = resolve_tracking_uri(tracking_uri, runs)
+        run_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
+    else:
+        results = Results(runs, tracking_uri)
+        uri, run_id = results.store, results.cell(run).run_id
+    with console.status("registering"):
+        version = register_scheme(uri, run_id, name, alias=alias)
+    served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
+    console.print(f"version {version} of model {name!r} is run {run_id}")
+    console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
+    console.print("next:")
+    console.print(
+        f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m {served} "
+        "--env-manager local --port 5001"
+    )
+
+
+def reproduce(
+    run: options.RunName,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="TABLE", help="What dcs tune was given.")
+    ] = None,
+    test: Annotated[Path | None, typer.Option(metavar="TABLE", help="And that as --test.")] = None,
+    data: options.Data = None,
+    rescore: Annotated[
+        bool, typer.Option("--rescore", help="Score all prompts again, also if that is kept.")
+    ] = False,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only write the packages of the run, for pip."),
+    ] = None,
+) -> None:
+    """Compute a recorded cell again and compare scheme, metrics and trials to the last bit.
+
+    Says which software differs from that of the record. Exit code 0 if all is identical, 1 if
+    something differs, 2 if it cannot be tried.
+
+    Example: `dcs reproduce best:method=dcs --table my.parquet`
+    """
+    from tracking import collect_provenance
+    from tracking.store.runs import cell_name
+    from workflows import reproduce as again
+    from workflows.tables import split_rows
+    from workflows.tune import HELD_OUT
+
+    results = Results(runs, tracking_uri)
+    record = results.record(run)
+    console.print(f"{cell_name(record)}, {results.link(record.key)}")
+    if requirements is not None:
+        atomic_write_text(requirements, again.requirements_of(record))
+        console.print(f"next: pip install --requirement {requirements}", style="bold")
+        return
+    software = again.compare_software(record.provenance, collect_provenance())
+    _show_compared("software", [row for row in software if not row.same])
+    if test is not None if table is None else rescore:
+        raise ConfigError("--test needs --table, and --rescore excludes it; see --help")
+    if table is None:
+        tables = _scored(record, runs, data=data, rescore=rescore)
+    else:
+        members = {table.name: [table] if test is None else [table, test]}
+        tables = split_rows(members, seed=record.identity["seed"], held_out=HELD_OUT)
+    with progress_bar("computing the cell again") as progress:
+        now = again.recompute(record, tables, progress=lambda share: progress(completed=share))
+    rows = [
+        again.Compared(f"{split} rows", record.identity[f"{split}_digest"], part.digest)
+        for split, part in tables.items()
+    ]
+    rows += again.compare_results(record, now)
+    _show_compared("results", [r for r in rows if not r.same or r.name.startswith("test/")])
+    if different := [row.name for row in rows if not row.same]:
+        console.print(f"not the same: {', '.join(different)}", style="red")
+        raise typer.Exit(1)
+    end = "identical" if record.finished else "failed as recorded"
+    console.print(f"{end}: {len(rows)} values, {len(record.trials)} trials", style="green")
+
+
+def _scored(record: CellRecord, runs: Path, *, data: Path | None, rescore: bool) -> Tables:
+    """Return the tables of a cell as they are stored, or scored again."""
+    from workflows.cli.scoring import score
+    from workflows.reproduce import request_of, stored_tables
+    from workflows.tables import ProbabilityStore
+
+    stored = stored_tables(record, runs)
+    if stored is not None and not rescore:
+        console.print("tables: stored, unchanged since they were scored")
+        return stored
+    request = request_of(record, runs)
+    shards = None if rescore else request.scoring.store or str(runs / "shards")
+    scoring = request.scoring.model_copy(update={"store": shards})
+    texts = request.data if data is None else str(data.absolute())
+    with TemporaryDirectory(prefix="dcs-") as folder:
+        # Kept by the name of its request it would be taken for what the sweep has scored.
+        store = ProbabilityStore(Path(folder) / "probabilities")
+        score(request.model, {"again": replace(request, scoring=scoring, data=texts)}, store)
+        found = store.read("again")
+    console.print("tables: scored again")
+    if stored is not None:
+        gap = max(abs(found[name].probs - stored[name].probs).max() for name in found)
+        console.print(f"largest difference from a stored probability: {gap:.1g}")
+    return found
+
+
+def _show_compared(title: str, rows: list[Compared]) -> None:
+    from tracking.schema import shorten
+
+    shown = new_table(f"{title} ", "recorded ", "now ")
+    for row in rows:
+        pair = (f"{v:.6g}" if isinstance(v, float) else str(v) for v in (row.recorded, row.now))
+        style = "" if row.same else "yellow"
+        shown.add_row(row.name, *(shorten(text, 40) for text in pair), style=style)
+    if rows:
+        console.print(shown)

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from workflows.cli import options
-from workflows.cli.console import console, count_bar, new_table
+from workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
     from dcs.scoring import LabelRule
     from workflows.tables import ProbabilityStore, TableRequest
-
-__all__ = ["announce", "generate", "score", "table_name", "tasks"]
 
 tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
 
@@ -108,9 +106,11 @@ def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore)
         actor = ScoringActor(model, store.root, 0, requests[0].scoring)
     remarks: list[str] = []
     try:
-        with count_bar("scoring prompts", total) as progress:
+        with progress_bar("scoring prompts", total) as progress:
             for key, request in missing.items():
-                _, scoring = actor.generate(request, key, progress=progress)
+                _, scoring = actor.generate(
+                    request, key, progress=lambda done: progress(advance=done)
+                )
                 remarks = scoring.remarks
         scored = actor.scored
     finally:
@@ -174,7 +174,7 @@ def list_tasks(context: typer.Context) -> None:
             sizes = {str(split): len(task.examples(split)) for split in SPLITS}
         counts = (str(sizes.get(split, "?")) for split in SPLITS)
         table.add_row(name, ", ".join(task.classes), *counts, task.title)
-    console.print(table, soft_wrap=False)
+    console.print(table)
     console.print(
         f"{', '.join(described_task_names())} come without texts: give their folder with "
         "--data DIR, and have a second prompt, as the published code renders it, by the name "

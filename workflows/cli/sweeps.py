@@ -13,8 +13,7 @@ import typer
 from dcs.errors import ConfigError
 from dcs.messages import redact
 from workflows.cli import options
-from workflows.cli.console import console, parse_duration, sweep_view
-from workflows.cli.failures import STOP
+from workflows.cli.console import STOP, console, parse_duration
 
 if TYPE_CHECKING:
     from workflows.config.sweep import SweepConfig
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 #: Exit code of a sweep whose time budget is used up, with more to do.
 _OUT_OF_TIME = 3
-
-__all__ = ["quickstart", "submit", "sweep", "sync"]
 
 
 def quickstart(
@@ -46,11 +43,22 @@ def quickstart(
 
 
 def sweep(
-    config: options.Config,
-    tables: options.Tables = None,
+    config: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG.yaml", help="The sweep, or one that comes along: quickstart"
+        ),
+    ],
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Tables in place of prompts; repeatable."),
+    ] = None,
     model: options.Models = None,
     data: options.Data = None,
-    only: options.Only = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=VALUE,...", help="Only such cells: tasks=trec,rte"),
+    ] = None,
     limit: options.Limit = None,
     engine: options.Engine = None,
     settings: options.Settings = None,
@@ -62,12 +70,11 @@ def sweep(
     ] = False,
     address: Annotated[
         str | None,
-        typer.Option("--address", metavar="ADDRESS", help="Ray cluster: auto, 10.0.0.5:6379"),
+        typer.Option(metavar="ADDRESS", help="Ray cluster: auto, 10.0.0.5:6379"),
     ] = None,
     time_budget: Annotated[
         str | None,
         typer.Option(
-            "--time-budget",
             metavar="TIME",
             help="Stop after so long, e.g. 90m or 2h; the same command goes on. Exit code 3 says "
             "that there is more to do.",
@@ -85,23 +92,23 @@ def sweep(
     Example: `dcs sweep paper_main --model tiny_lm --only tasks=rte --set tuner.trials=5 --dry-run`
     """
     from workflows.cli.overview import show_plan
-    from workflows.config.sweep import load_config, narrowed
     from workflows.plan import plan_sweep
 
     until = None if time_budget is None else time.monotonic() + parse_duration(time_budget)
-    whole = load_config(
-        options.sweep_file(config),
-        sets=settings or (),
+    whole, part = _configured(
+        _sweep_file(config),
+        settings=settings,
         tables=tables,
-        models=model,
+        model=model,
+        only=only,
         limit=limit,
         data=None if data is None else str(data.absolute()),
-        scoring__engine=engine,
+        engine=engine,
     )
     said = "looking at what is there already"
     with console.status(said) as status:
         plan = plan_sweep(
-            narrowed(whole, only or []),
+            part,
             output,
             retry_failed=retry_failed,
             strict=not dry_run,
@@ -114,6 +121,29 @@ def sweep(
         _run(plan, whole, tracking_uri, address, yes=yes, until=until)
 
 
+def _sweep_file(config: Path) -> Path:
+    """Return the file of a sweep: a bare word that is no file names one in the package."""
+    from workflows.config.sweep import packaged_config
+
+    return config if config.suffix or config.exists() else packaged_config(str(config))
+
+
+def _configured(
+    file: Path,
+    *,
+    settings: list[str] | None,
+    model: list[str] | None,
+    only: list[str] | None,
+    engine: str | None,
+    **named: Any,
+) -> tuple[SweepConfig, SweepConfig]:
+    """Return a sweep as the command line changes it, whole and as far as it is asked for."""
+    from workflows.config.sweep import load_config, narrowed
+
+    whole = load_config(file, sets=settings or (), models=model, scoring__engine=engine, **named)
+    return whole, narrowed(whole, only or ())
+
+
 def _run(
     plan: SweepPlan,
     whole: SweepConfig,
@@ -124,7 +154,7 @@ def _run(
     until: float | None,
 ) -> None:
     """Do what a plan, of a part of `whole`, lacks; print its tables and what to type next."""
-    from workflows.cli.overview import headline, show_results
+    from workflows.cli.overview import headline, show_results, sweep_view
     from workflows.cli.scoring import announce
     from workflows.cluster.connect import OutOfTimeError, connected
     from workflows.cluster.sweep import run_sweep
@@ -185,11 +215,11 @@ def submit(
     context: typer.Context,
     address: Annotated[
         str,
-        typer.Option("--address", metavar="URL", help="The dashboard, mostly through a tunnel."),
+        typer.Option(metavar="URL", help="The dashboard, mostly through a tunnel."),
     ] = "http://127.0.0.1:8265",
     working_dir: Annotated[
         Path | None,
-        typer.Option("--working-dir", metavar="FOLDER", help="Files to upload too, <= 100 MiB."),
+        typer.Option(metavar="FOLDER", help="Files to upload too, <= 100 MiB."),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's id and leave, without waiting.")
@@ -204,9 +234,9 @@ def submit(
     Example: `dcs submit paper_main --output /mnt/dcs/runs --only tasks=rte --detach`
     """
     from workflows.cluster.connect import follow_job, open_jobs, start_job
-    from workflows.config.sweep import load_config, narrowed
 
-    for text in context.args:
+    arguments = list(context.args)
+    for text in arguments:
         if redact(text) != text:
             raise ConfigError(
                 f"{redact(text)}: the password would be shown with the job; set "
@@ -214,28 +244,15 @@ def submit(
                 "PGPASSWORD on the cluster instead"
             )
     group: Any = context.find_root().command
-    parsed = group.commands["sweep"].make_context("dcs submit", list(context.args))
-    given = {"output": "/mnt/dcs/runs"} | {
-        name: value
-        for name, value in parsed.params.items()
-        if parsed.get_parameter_source(name).name != "DEFAULT"
-    }
+    parsed = group.commands["sweep"].make_context("dcs submit", list(arguments))
+    given = parsed.params
     # Errors in the configuration show here and not on the cluster, which has the texts.
-    file = options.sweep_file(Path(given.pop("config")))
-    whole = load_config(
-        file,
-        sets=given.get("settings", ()),
-        tables=given.get("tables"),
-        models=given.get("model"),
-        limit=given.get("limit"),
-        scoring__engine=given.get("engine"),
-    )
-    narrowed(whole, given.get("only", ()))
-    arguments = []
-    for option in parsed.command.params:
-        value = given.get(option.name, [])
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            arguments += [option.opts[0], *([] if option.is_flag else [str(one)])]
+    file = _sweep_file(Path(given["config"]))
+    names = ("settings", "model", "only", "engine", "tables", "limit")
+    _configured(file, **{name: given[name] or None for name in names})
+    arguments.remove(next(text for text in arguments if Path(text) == Path(given["config"])))
+    if parsed.get_parameter_source("output").name == "DEFAULT":
+        arguments += ["--output", "/mnt/dcs/runs"]
     client = open_jobs(address)
     job = start_job(client, file, arguments, working_dir=working_dir)
     typer.echo(

@@ -1,74 +1,50 @@
-"""``dcs import``, ``tune``, ``pick``, ``apply``, ``evaluate``: probability tables of one's own."""
+"""``dcs import``, ``tune``, ``pick``, ``evaluate``, ``apply``, ``check``: tables of one's own."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import dcs
-from dcs.errors import ConfigError, TableError
+from dcs.errors import SchemeError, TableError
 from dcs.io import atomic_write_bytes, atomic_write_text, read_text
 from dcs.messages import listing, reason
-from workflows.cli.console import console, share_bar
-from workflows.cli.options import Output, Seed, Settings, TrackingUri, recording
-from workflows.cli.runs import link_to
+from workflows.cli import options
+from workflows.cli.console import console, new_table, progress_bar
+from workflows.cli.options import Results
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
-    from dcs import CorrectionScheme, FittedScheme, ProbabilityTable
+    from dcs import CorrectionScheme
+    from dcs.evaluation.drift import Drift
     from dcs.selection.ensemble import TableEnsemble
-    from workflows.config.sweep import TunerSettings
 
-__all__ = ["apply", "evaluate", "import_", "pick", "tune"]
+#: Beside a scheme: the front it is picked from, and the same setting fitted on all labelled rows.
+FRONT, REFITTED = "front.json", "refitted.json"
 
-#: Share of the rows that is held out for the final figures when no test table is given.
-HELD_OUT = 0.3
-#: The file that holds the front which a scheme is picked from, beside that of the scheme.
-FRONT = "front.json"
-#: The file of the same setting fitted on all labelled rows.
-REFITTED = "refitted.json"
-#: Labelled rows of a learning curve.
-_CURVE_SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
-#: Most classes that an exhaustive search can cope with.
-MOST_CERTIFIED = 4
-
-Table = Annotated[Path, typer.Argument(metavar="TABLE", help="Probability table; see dcs import.")]
-Sources = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="TABLE...",
-        help="Probability table (see dcs import), .npz archive, or folder of dcs generate. "
-        "Several of the same rows, matched by id, get one scheme.",
-    ),
-]
+Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
 Normalise = Annotated[
     bool, typer.Option("--normalise", help="Divide each row by its sum instead of refusing.")
 ]
 Prefer = Annotated[
-    Literal[
-        "no-harm",
-        "balance",
-        "knee",
-        "accuracy",
-        "balanced-accuracy",
-        "macro-f1",
-        "weakest-class",
-    ]
-    | None,
+    str | None,
     typer.Option(
+        metavar="NAME",
         help="Point of the front: no-harm is the fairest that costs no accuracy beyond noise, "
         "balance has the best accuracy minus COBias, knee lies where the price of fairness "
-        "starts to rise, the others have the best figure of that name.",
+        "starts to rise; accuracy, balanced-accuracy, macro-f1 and weakest-class have the best "
+        "figure of that name.",
         show_default="no-harm",
     ),
 ]
@@ -170,19 +146,24 @@ def import_(
 
 
 def tune(
-    tables: Sources,
+    tables: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TABLE...",
+            help="Probability table (see dcs import), .npz archive, or folder of dcs generate. "
+            "Several of the same rows, matched by id, get one scheme.",
+        ),
+    ],
     test: Annotated[
         list[Path] | None,
         typer.Option(
-            "--test",
             metavar="TABLE",
-            help=f"Table for the final figures; by default {HELD_OUT:.0%} of TABLE is held out.",
+            help="Table for the final figures; by default 30 % of TABLE are held out.",
         ),
     ] = None,
     unlabelled: Annotated[
         list[Path] | None,
         typer.Option(
-            "--unlabelled",
             metavar="TABLE",
             help="Rows without labels that the fit uses too; for each table, in their order.",
         ),
@@ -236,13 +217,15 @@ def tune(
         typer.Option(
             "--certify",
             help="With tuner.protocol=study: prove by exhaustive search how near the optimum is, "
-            f"up to {MOST_CERTIFIED} classes.",
+            "up to 4 classes.",
         ),
     ] = False,
-    settings: Settings = None,
-    seed: Seed = 0,
-    output: Output = Path("dcs-runs"),
-    tracking_uri: TrackingUri = None,
+    settings: options.Settings = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Root seed of all that is random.")
+    ] = 0,
+    output: options.Output = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Find the correction scheme of probability tables, judge it on held-out rows, keep it.
 
@@ -253,19 +236,12 @@ def tune(
 
     Example: `dcs tune rows.parquet --prefer knee --output runs`
     """
-    from dcs.data.table import ProbabilityTable
     from dcs.io import content_key
-    from dcs.selection.ensemble import TableEnsemble, inputs_of
-    from workflows.cli.judgement import (
-        UNCORRECTED,
-        cost_of,
-        show_front,
-        show_learning_curve,
-    )
+    from dcs.selection.ensemble import inputs_of
+    from workflows.cli import judgement
     from workflows.cluster.sweep import run_here
-    from workflows.config.sweep import SweepConfig, TuneConfig, configured
-    from workflows.plan import plan_sweep
-    from workflows.tables import join_unlabelled
+    from workflows.config.sweep import TuneConfig, configured
+    from workflows.tune import called, plan_tuning
     from workflows.tuning.cell import refitted
     from workflows.tuning.study import certify as prove
 
@@ -280,98 +256,71 @@ def tune(
         tuner__max_accuracy_loss=max_accuracy_loss,
         tuner__max_cobias=max_cobias,
     )
-    tuner = config.tuner
-    members = named_paths(tables)
+    members = called(tables)
     name = "+".join(members)
-    choices = dict(zip(members, _with_tests(tables, test or []), strict=True))
-    if unlabelled:
-        _fitting("--unlabelled", unlabelled, tables)
-        for (own, choice), more in zip(choices.items(), unlabelled, strict=True):
-            joined = output / "joined" / f"{Path(own).stem}.parquet"
-            choices[own] = join_unlabelled(choice, more, joined)
-    methods = tuple(dict.fromkeys((method, *(compare or ()))))
-    for each in methods:
-        _check(each, tuner, certify=certify and each == method)
-    sweep = SweepConfig(
-        name="tune",
-        tables=(choices if len(choices) > 1 else choices[name],),
-        held_out=HELD_OUT,
-        methods=("icl", *methods),
-        seeds=(seed,),
-        tuner=tuner,
-        tracking=config.tracking,
+    plan, rows = plan_tuning(
+        members,
+        output,
+        config=config,
+        methods=[method, *(compare or ())],
+        seed=seed,
+        test=test or (),
+        unlabelled=unlabelled or (),
+        refit=refit,
+        learning_curve=learning_curve,
+        certify=certify,
     )
-    plan = plan_sweep(sweep, output, retry_failed=True)
-    ((key, cells),) = plan.cells.items()
-    rows, held_out = plan.read(key).values()
-    if learning_curve:
-        sweep = sweep.model_copy(update=_curve(int(rows.labelled.sum())))
-        plan = plan_sweep(sweep, output, retry_failed=True)
-        cells = plan.cells[key]
-    if certify:
-        _check_certifiable(rows, name)
-    if refit and (tuner.protocol == "study" or isinstance(rows, TableEnsemble)):
-        raise ConfigError(
-            "--refit fits again what cross-validation chose of one table; leave it out, or "
-            "tuner.protocol=study, or give one table"
-        )
-    with recording(
+    with options.recording(
         tracking_uri,
         output=output,
         tracking=config.tracking,
         experiment="tune",
-        sweep_key=content_key({"cells": [cell.key for cell in cells]}),
-        sweep_params={"table": name, "method": method, "seed": seed, **tuner.model_dump()},
+        sweep_key=content_key({"cells": [c.key for cells in plan.cells.values() for c in cells]}),
+        sweep_params={"table": name, "method": method, "seed": seed, **dict(config.tuner)},
         run_name=name,
     ) as recorder:
-        with share_bar(f"tuning {method}") as progress:
-            records = run_here(plan, recorder, progress)
+        with progress_bar(f"tuning {method}") as progress:
+            records = run_here(plan, recorder, lambda share: progress(completed=share))
         with console.status("recording in MLflow"):
             report = recorder.finish()
 
-    found = {
-        record.identity["method"]: record
-        for record in records
-        if record.identity["optimization_size"] is None
-    }
-    schemes = {
-        UNCORRECTED if name == "icl" else name: dcs.CorrectionScheme.from_dict(record.scheme)
-        for name, record in found.items()
-    }
-    scheme = schemes[method]
-    record = found[method]
+    whole = [record for record in records if record.identity["optimization_size"] is None]
+    found = {record.identity["method"]: record for record in whole}
+    schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
+    record, scheme = found[method], schemes[method]
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
     path = output / f"{name}-{method}" / "scheme.json"
-    replaced = _keep(scheme, front, path)
-    sentences = scheme.explain(inputs_of(scheme, held_out))
-    if certify and isinstance(rows, ProbabilityTable):
+    replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
+    scheme.save(path)
+    path.with_name(FRONT).unlink(missing_ok=True)
+    if front is not None:
+        front.save(path.with_name(FRONT))
+    single = [each for each in rows.values() if isinstance(each, dcs.ProbabilityTable)]
+    sentences = scheme.explain(inputs_of(scheme, rows["test"]))
+    if certify:
         with console.status("searching exhaustively"):
-            gap = prove(rows, dcs.get_method(method), record, settings=tuner)
+            gap = prove(single[0], dcs.get_method(method), record, settings=config.tuner)
         reached = record.metrics["opt/z"]
         sentences.append(f"Z {reached:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
-    _show_judgement(name, rows, held_out, schemes)
+    judgement.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
     if learning_curve:
-        show_learning_curve(records, method, path.with_name("learning_curve.svg"))
+        judgement.show_learning_curve(records, method, path.with_name("learning_curve.svg"))
     if front is not None:
-        show_front(front)
-    elif held_out.labelled.any() and (price := cost_of(record)):
+        judgement.show_front(front)
+    elif rows["test"].labelled.any() and (price := judgement.cost_of(record)):
         console.print(price, style="yellow")
-    console.print()
-    for sentence in sentences:
-        console.print(f"  {sentence}")
-    console.print()
+    _print_paragraph(sentences)
     console.print(report.message)
-    console.print(link_to(record.key, output, tracking_uri))
+    console.print(Results(output, tracking_uri).link(record.key))
     console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
-    if refit and isinstance(rows, ProbabilityTable) and isinstance(held_out, ProbabilityTable):
+    if refit:
         path = path.with_name(REFITTED)
         with console.status("fitting on all rows"):
-            refitted(record, [rows, held_out]).save(path)
+            refitted(record, single).save(path)
         console.print(f"the same setting fitted on all labelled rows written to {path}")
-    used = (
-        [(test or tables)[list(members).index(each)] for each in scheme.inputs] or test or tables
-    )
+    given = dict(zip(members, test or tables, strict=True))
+    used = [given[each] for each in scheme.inputs or members]
     rest = "ROWS" if used[0].is_dir() else " ".join(map(str, used))
     console.print(
         f"next: dcs apply {path} {rest} -o corrected.parquet, or dcs ui --output {output}",
@@ -379,53 +328,8 @@ def tune(
     )
 
 
-def _check_certifiable(rows: ProbabilityTable | TableEnsemble, name: str) -> None:
-    """Refuse what exhaustive search cannot prove, or not in a lifetime."""
-    if rows.n_classes > MOST_CERTIFIED:
-        raise ConfigError(
-            f"--certify: {name} has {rows.n_classes} classes, and exhaustive search takes "
-            f"minutes up to {MOST_CERTIFIED}, years beyond; leave --certify out"
-        )
-    from dcs.selection.ensemble import TableEnsemble
-
-    if isinstance(rows, TableEnsemble):
-        raise ConfigError("--certify is of one table; leave it out, or give one table")
-
-
-def _keep(scheme: CorrectionScheme, front: FittedScheme | None, path: Path) -> bool:
-    """Write the scheme and the front it is from; tells whether another scheme was there."""
-    replaced = path.exists() and dcs.CorrectionScheme.load(path) != scheme
-    scheme.save(path)
-    if front is not None:
-        front.save(path.with_name(FRONT))
-    else:
-        path.with_name(FRONT).unlink(missing_ok=True)
-    return replaced
-
-
-def _show_judgement(
-    name: str,
-    rows: ProbabilityTable | TableEnsemble,
-    held_out: ProbabilityTable | TableEnsemble,
-    schemes: Mapping[str, CorrectionScheme],
-) -> None:
-    """Print how schemes do on the held-out rows, or why that cannot be told."""
-    from workflows.cli.judgement import judged_tables
-
-    if gaps := int((~rows.labelled).sum()):
-        console.print(f"{name}: of {rows.n_rows} rows to fit on {rows.n_rows - gaps} have labels")
-    if not held_out.labelled.any():
-        console.print(
-            "No row has a label: this is batch calibration, which makes the mean probabilities of "
-            "all classes alike. What it does to accuracy and COBias nobody can tell without "
-            "labels; label some hundred rows and tune again.",
-            style="yellow",
-        )
-        return
-    judged = held_out.only_labelled()
-    console.print(f"{name}: % of {judged.n_rows} held-out rows [95 % interval]", style="bold")
-    for shown in judged_tables(judged, schemes, width=console.width):
-        console.print(shown, soft_wrap=False)
+def _print_paragraph(sentences: Sequence[str]) -> None:
+    console.print("", *(f"  {sentence}" for sentence in sentences), "", sep="\n")
 
 
 def pick(
@@ -448,22 +352,16 @@ def pick(
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     before = dcs.FittedScheme.load(path.with_name(FRONT))
-    picked = before.pick(
-        dcs.Preference(prefer or "no-harm", exchange_rate, max_accuracy_loss, max_cobias)
-    )
+    wanted: Any = prefer or "no-harm"
+    picked = before.pick(dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias))
     old, new = dcs.CorrectionScheme.load(path), picked.scheme
     # What rows and tables it is of stays.
     provenance = {**old.provenance, **new.provenance}
-    new = replace(
-        old, corrections=new.corrections, calibration=new.calibration, provenance=provenance
-    )
+    new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     new.save(path)
     picked.save(path.with_name(FRONT))
     show_front(picked)
-    console.print()
-    for sentence in new.explain():
-        console.print(f"  {sentence}")
-    console.print()
+    _print_paragraph(new.explain())
     if picked.chosen == before.chosen:
         console.print(f"{path}: the same point as before")
     else:
@@ -475,67 +373,36 @@ def pick(
         console.print(f"{path} is another point now: {', '.join(changes)}")
 
 
-def named_paths(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return paths by what they are called: the name of the file, all of it where two are alike.
+def evaluate(
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="Probability table; see dcs import.")
+    ],
+    scheme: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--scheme", "-s", metavar="SCHEME", help="Judge this scheme too; repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Judge a table as it is and corrected by schemes: figures, intervals, paired tests.
 
-    Raises
-    ------
-    ConfigError
-        A path is given twice.
+    Example: dcs evaluate new.parquet -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json
     """
-    names = [path.name if path.is_dir() else path.stem for path in paths]
-    if len({*names}) < len(names):
-        names = [str(path) for path in paths]
-    for path in paths:
-        if paths.count(path) > 1:
-            raise ConfigError(f"{path}: given twice; each table once")
-    return dict(zip(names, paths, strict=True))
+    from workflows.cli.judgement import show_judgement, warn_of_fitted_rows
 
-
-def _curve(labelled: int) -> dict[str, Any]:
-    """Return what a sweep over numbers of labelled rows has besides."""
-    sizes = [size for size in _CURVE_SIZES if size < labelled]
-    if not sizes:
-        raise ConfigError(
-            f"--learning-curve: {labelled} labelled rows to fit on; more than {_CURVE_SIZES[0]} "
-            "are needed"
-        )
-    return {"optimization_sizes": (*sizes, "full"), "axes": {"keep_unlabelled": (False, True)}}
-
-
-def _fitting(option: str, given: Sequence[Path], tables: Sequence[Path]) -> None:
-    """Refuse an option that is not there for each of the tables."""
-    if len(given) != len(tables):
-        raise ConfigError(
-            f"{option}: {len(given)} given for {len(tables)} tables; give one for each, in the "
-            "same order, or none"
-        )
-
-
-def _with_tests(tables: Sequence[Path], tests: Sequence[Path]) -> list[str | tuple[str, str]]:
-    """Return tables as a configuration has them, each with its test table if there are any."""
-    if not tests:
-        return [str(table) for table in tables]
-    _fitting("--test", tests, tables)
-    return [(str(table), str(test)) for table, test in zip(tables, tests, strict=True)]
-
-
-def _check(method: str, tuner: TunerSettings, *, certify: bool) -> None:
-    """Refuse before any work what cannot be done."""
-    searches = dcs.get_method(method).searches
-    if method in ("icl", "contextual"):
-        raise ConfigError(
-            f"--method {method}: finds nothing in a table; choose dcs, dnip, furud or a baseline"
-        )
-    if certify and (tuner.protocol != "study" or not searches):
-        raise ConfigError(
-            "--certify proves the one search of a study with dcs, dnip or furud; "
-            "add --set tuner.protocol=study, or leave --certify out"
-        )
+    rows = dcs.ProbabilityTable.read(table).only_labelled(source=str(table))
+    schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes)}
+    for path in scheme or ():
+        # Schemes of dcs tune are told apart by their folders.
+        name = path.resolve().parent.name if path.stem == "scheme" else path.stem
+        found = dcs.CorrectionScheme.load(path).for_classes(rows.classes, source=str(path))
+        schemes[str(path) if name in schemes else name] = found
+    show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
+    warn_of_fitted_rows(rows, schemes)
 
 
 def apply(
-    scheme: Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")],
+    scheme: Scheme,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -563,51 +430,47 @@ def apply(
 
     Example: `dcs apply dcs-runs/rows-dcs/scheme.json new.csv -o corrected.csv`
     """
+    import pandas as pd
+
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     table = None
     if len(correction.inputs) > 1 or len(files) > 1:
-        ensemble = inputs_from(correction, files)
+        ensemble = _inputs_of(correction, files)
         correction = correction.for_classes(ensemble.classes, source=str(scheme))
         table = ensemble.combined(correction)
         # What is left to do is to correct one table.
         correction = replace(correction, combination=None, inputs=())
     elif output.suffix == ".parquet" == rows.suffix and _is_table(rows):
         table = dcs.ProbabilityTable.read(rows)
-    if table is not None:
+    if table is None:
+        frame = _read_rows(rows)
+        columns = _class_columns(frame, correction.classes, rows)
+        probs = _probabilities(frame[columns], correction.classes, rows, normalise=normalise)
+    else:
         correction = correction.for_classes(table.classes, source=str(scheme))
-        probs = table.probs
+        frame, probs = pd.DataFrame({"id": table.ids}), table.probs
+        columns = [f"p:{name}" for name in table.classes]
+    predicted = correction.predict(probs)
     if table is not None and output.suffix == ".parquet":
         table.with_probs(correction.apply(probs)).write(output)
     else:
-        frame = _read_rows(rows) if table is None else _frame(table)
-        columns = _class_columns(frame, correction.classes, rows)
-        if table is None:
-            probs = _probabilities(frame[columns], correction.classes, rows, normalise=normalise)
         frame[columns] = correction.apply(probs)
-        frame["predicted"] = [correction.classes[k] for k in correction.predict(probs)]
+        frame["predicted"] = [correction.classes[k] for k in predicted]
         _write_rows(frame, output)
     if str(output) != "-":
-        changed = int((correction.predict(probs) != probs.argmax(axis=1)).sum())
+        changed = int((predicted != probs.argmax(axis=1)).sum())
         console.print(f"{output}: {len(probs)} rows, {changed} predictions changed")
     if table is not None and output.suffix == ".parquet":
         console.print(f"next: dcs evaluate {output}", style="bold")
 
 
-def inputs_from(scheme: CorrectionScheme, files: Sequence[Path]) -> TableEnsemble:
+def _inputs_of(scheme: CorrectionScheme, files: Sequence[Path]) -> TableEnsemble:
     """Return the tables that a scheme takes, checked to be those it is for."""
     from dcs.data.importers import read_tables, the_table
     from dcs.selection.ensemble import TableEnsemble
 
     tables = [(str(file), the_table(read_tables(file), None, file)) for file in files]
     return TableEnsemble.of(scheme, tables)
-
-
-def _frame(table: ProbabilityTable) -> pd.DataFrame:
-    import pandas as pd
-
-    frame = pd.DataFrame(table.probs, columns=[f"p:{name}" for name in table.classes])
-    frame.insert(0, "id", table.ids)
-    return frame
 
 
 def _is_table(path: Path) -> bool:
@@ -634,18 +497,17 @@ def _read_rows(path: Path) -> pd.DataFrame:
         raise TableError(f"{path}: cannot be read as rows: {reason(error)}") from None
 
 
-def _class_columns(frame: pd.DataFrame, classes: Iterable[str], path: Path) -> list[str]:
+def _class_columns(frame: pd.DataFrame, classes: tuple[str, ...], path: Path) -> list[str]:
     # One form for all: a class may be called p:odd.
-    forms = [[f"p:{name}" for name in classes], list(classes)]
-    lacking = [[column for column in form if column not in frame] for form in forms]
-    best = min((0, 1), key=lambda form: len(lacking[form]))
-    if lacking[best]:
+    forms = [f"p:{name}" for name in classes], list(classes)
+    best = min(forms, key=lambda form: len({*form} - {*frame}))
+    if lacking := [column for column in best if column not in frame]:
         raise TableError(
-            f"{path}: no column {lacking[best][0]!r}; the scheme needs one for each class, all "
+            f"{path}: no column {lacking[0]!r}; the scheme needs one for each class, all "
             "named as the class or all p:<class>; its columns are "
             f"{listing(list(map(str, frame.columns)))}"
         )
-    return forms[best]
+    return best
 
 
 def _probabilities(
@@ -671,29 +533,89 @@ def _write_rows(frame: pd.DataFrame, path: Path) -> None:
         atomic_write_text(path, frame.to_csv(index=False))
 
 
-def evaluate(
-    table: Table,
-    scheme: Annotated[
-        list[Path] | None,
+def check(
+    scheme: Scheme,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TABLE...",
+            help="Probability table of new rows, labelled or not; for a scheme of several tables "
+            "as many, in the order it was tuned with.",
+        ),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all comparisons as JSON instead.")
+    ] = False,
+    run: Annotated[
+        str | None,
         typer.Option(
-            "--scheme", "-s", metavar="SCHEME", help="Judge this scheme too; repeatable."
+            metavar="RUN",
+            help="Also keep them as metrics drift/... of this run, such as that of a served "
+            "model; named as `dcs register` takes it.",
         ),
     ] = None,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Judge a table as it is and corrected by schemes: figures, intervals, paired tests.
+    """Say whether new rows have drifted from those that a scheme was fitted on.
 
-    Example: dcs evaluate new.parquet -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json
+    Compared are the shares of true and of predicted classes, the confidence, and the mean
+    probability of every class. The exit code is 1 if something has drifted, and 0 if nothing has.
+
+    Example: dcs check dcs-runs/my-dcs/scheme.json new.parquet
     """
-    from workflows.cli.judgement import UNCORRECTED, judged_tables, warn_of_fitted_rows
+    from dcs.evaluation.drift import compare_rows
+    from dcs.evaluation.formatting import chance
+    from tracking.store.serving import log_drift
 
-    rows = dcs.ProbabilityTable.read(table).only_labelled(source=str(table))
-    schemes = {UNCORRECTED: dcs.CorrectionScheme.identity(rows.classes)}
-    for path in scheme or ():
-        # Schemes of dcs tune are told apart by their folders.
-        name = path.resolve().parent.name if path.stem == "scheme" else path.stem
-        found = dcs.CorrectionScheme.load(path).for_classes(rows.classes, source=str(path))
-        schemes[str(path) if name in schemes else name] = found
-    console.print(f"{table.name}: % of {rows.n_rows} rows [95 % interval]", style="bold")
-    for shown in judged_tables(rows, schemes, width=console.width):
-        console.print(shown, soft_wrap=False)
-    warn_of_fitted_rows(rows, schemes)
+    fitted = dcs.CorrectionScheme.load(scheme)
+    references = fitted.provenance.get("reference")
+    if not isinstance(references, dict) or not references:
+        raise SchemeError(
+            f"{scheme}: says nothing of the rows it was fitted on; tune it again with this version"
+        )
+    rows = _inputs_of(fitted, files)
+    found: dict[str, list[Drift]] = {}
+    for name, table in zip(rows.names, rows.tables, strict=True):
+        reference = references.get(name if fitted.inputs else "", {})
+        found[name] = compare_rows(reference, table.with_classes(fitted.classes))
+    if run is not None:
+        distances = {
+            f"{name}/{each.subject}".lstrip("/"): each.distance
+            for name, some in found.items()
+            for each in some
+        }
+        results = Results(runs, tracking_uri)
+        log_drift(results.store, results.cell(run).run_id, distances)
+    drifted = [each for some in found.values() for each in some if each.drifted]
+    if as_json:
+        plain = {
+            name: [asdict(each) | {"drifted": each.drifted} for each in some]
+            for name, some in found.items()
+        }
+        typer.echo(json.dumps({"drifted": bool(drifted), "tables": plain}, indent=1))
+    else:
+        for name, some in found.items():
+            shown = new_table(f"{name} ", "moved, points", "p", " ")
+            for each in some:
+                verdict = _largest(each, fitted.classes) if each.drifted else ""
+                shown.add_row(each.subject, f"{100 * each.distance:.1f}", chance(each.p), verdict)
+            console.print(shown)
+        if drifted:
+            subjects = ", ".join(dict.fromkeys(each.subject for each in drifted))
+            console.print(
+                f"drifted: {subjects}; the scheme may no longer fit, tune again with such rows",
+                style="yellow",
+            )
+        else:
+            console.print("nothing has drifted from the rows it was fitted on", style="green")
+    if drifted:
+        raise typer.Exit(1)
+
+
+def _largest(drift: Drift, classes: Sequence[str]) -> str:
+    """Say what moved most, in percent of the rows."""
+    k = max(range(len(drift.now)), key=lambda k: abs(drift.now[k] - drift.before[k]))
+    names = {"confidence": [f"tenth {k + 1}" for k in range(len(drift.now))]}
+    name = names.get(drift.subject, classes)[k] if len(drift.now) > 1 else ""
+    return f"{name} {100 * drift.before[k]:.1f} -> {100 * drift.now[k]:.1f} %".strip()

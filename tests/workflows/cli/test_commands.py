@@ -76,7 +76,7 @@ def test_help_of_every_command_teaches(name, dcs):
         (["tune"], "TABLE"),
         (["tune", "x", "--trials", "many"], "--trials"),
         (["tune", "x", "--trails", "1"], "--trials"),
-        (["tune", "x", "--prefer", "knees"], "--prefer"),
+        (["tune", "x", "--prefer", "knees"], "tuner.prefer"),
         (["table", "x", "mian"], "main"),
     ],
 )
@@ -394,8 +394,7 @@ def test_missing_files_and_unknown_names(dcs, table, tmp_path):
         (["import", "npz", gone, "-o", tmp_path / "x.parquet"], [str(gone)]),
         (["import", "nqz", gone, "-o", tmp_path / "x.parquet"], ["nqz", "npz"]),
         (["tune", table, "--method", "dsc", "-o", output], ["dsc", "dcs"]),
-        (["tune", table, "--method", "icl", "-o", output], ["icl", "dcs"]),
-        (["tune", table, "--compare", "icl", "-o", output], ["icl", "dcs"]),
+        (["tune", table, "--compare", "contextual", "-o", output], ["contextual"]),
         (["tasks", "show", "revews"], ["revews", "reviews"]),
         (["submit", "nosuch"], ["quickstart"]),
         (["sweep", gone, "-o", output], [str(gone)]),

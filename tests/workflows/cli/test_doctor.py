@@ -10,7 +10,7 @@ import pytest
 from dcs.errors import DCSError
 from tests.servers import free_port
 from tests.workflows.conftest import run_dcs
-from workflows.cli import doctor
+from workflows.cli import installation as doctor
 
 
 def test_packages_are_held_against_their_ranges() -> None:

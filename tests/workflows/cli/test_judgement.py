@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
@@ -16,7 +16,7 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Preference
 from dcs.selection.settings import Hyperparameters
 from tests.workflows.conftest import biased_table
-from workflows.cli.judgement import FIGURE_TITLES, judged_tables, show_front
+from workflows.cli.judgement import judged_tables, show_front
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -36,7 +36,7 @@ def test_schemes_are_judged_side_by_side_whatever_the_width(width):
     for scheme in schemes.values():
         predicted = scheme.predict(table.probs)
         metrics = ClassificationMetrics.from_predictions(table.labels, predicted, 3)
-        figures = [getattr(metrics, name) for name in FIGURE_TITLES] + [*metrics.class_accuracies]
+        figures = [getattr(metrics, name) for name in FIGURES] + [*metrics.class_accuracies]
         assert {f"{100 * each:.1f}" for each in figures} <= words
     changed = np.mean(schemes["dcs"].predict(table.probs) == table.labels) - np.mean(
         table.probs.argmax(axis=1) == table.labels

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from dcs.errors import ConfigError
 from tests.tracking.paper_cells import paper_cells
-from workflows.cli.console import SweepView, parse_duration
-from workflows.cli.overview import results_tables
+from workflows.cli.console import parse_duration
+from workflows.cli.overview import SweepView, results_tables
 
 
 def _record(trials: int, moves: float) -> SimpleNamespace:
