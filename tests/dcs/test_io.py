@@ -9,6 +9,7 @@ import pytest
 
 from dcs.errors import ConfigError
 from dcs.io import atomic_path, atomic_write_bytes, atomic_write_text, read_json, read_yaml
+from tests.dcs.refusals import refuses
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -40,10 +41,7 @@ def test_no_file_takes_the_place_of_a_device() -> None:
 def test_files_that_are_refused_by_name(read, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
-        read(path, error=ConfigError)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert "\n" not in str(caught.value)
+    refuses(ConfigError, read, path, error=ConfigError, names=[f"{path}: "])
 
 
 @pytest.mark.parametrize(

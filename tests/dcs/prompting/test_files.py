@@ -6,7 +6,6 @@ import json
 import pickle
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +34,7 @@ from dcs.prompting.files import (
     read_examples,
     read_task_file,
 )
+from tests.dcs.refusals import refuses
 
 
 @dataclass(frozen=True)
@@ -177,15 +177,12 @@ class TestPaperTasks:
     def test_files_may_lie_in_the_folder_itself(self, name: str, data: Path) -> None:
         inside = get_task(name, data / name).examples("test")
         assert inside == get_task(name, data).examples("test")
-        refuses(lambda: get_task(name, data / "none").examples("test"), str(data / "none" / name))
+        refused(name, data / "none", data / "none" / name)
 
 
-def refuses(ask: Callable[[], object], *parts: str) -> None:
-    """Assert that it fails with a user-correctable error of one line that names all parts."""
-    with pytest.raises(ConfigError) as caught:
-        ask()
-    assert len(str(caught.value).splitlines()) == 1
-    assert [part for part in parts if part not in str(caught.value)] == []
+def refused(name: str, data: Path | None = None, *parts: object) -> None:
+    """Assert that neither a task nor its texts are there, naming all parts."""
+    refuses(ConfigError, lambda: get_task(name, data).examples("test"), names=parts)
 
 
 def test_letters_of_latin_1(data: Path) -> None:
@@ -240,7 +237,7 @@ class TestOwnTask:
         texts.unlink()
         texts.symlink_to("../secret")
         for data in (None, tmp_path / "link"):
-            refuses(lambda data=data: get_task(name, data).examples("test"), texts.name)
+            refused(name, data, texts.name)
 
     def test_changed_texts_are_read_again(self, tmp_path: Path) -> None:
         task = get_task(write_own(tmp_path))
@@ -284,7 +281,7 @@ class TestOwnTask:
         assert render_prefix(terse, BARE) + render_query(terse, "x") == "x\n->"
         assert render_prefix(loud, BARE) == "Tell the mood.\n\n"
         assert [e.id for e in terse.examples("test")] == [e.id for e in loud.examples("test")]
-        refuses(lambda: get_task(f"{path}@quiet"), "quiet", "loud, terse")
+        refused(f"{path}@quiet", None, "quiet", "loud, terse")
 
     @pytest.mark.parametrize(
         ("changes", "key"),
@@ -316,7 +313,7 @@ class TestOwnTask:
         self, tmp_path: Path, changes: dict[str, Any], key: str
     ) -> None:
         path = write_own(tmp_path, **changes)
-        refuses(lambda: get_task(path), path, key)
+        refuses(ConfigError, get_task, path, names=[path, key])
 
     @pytest.mark.parametrize(
         ("row", "said"),
@@ -331,14 +328,14 @@ class TestOwnTask:
     def test_bad_rows(self, tmp_path: Path, row: Any, said: str) -> None:
         task = get_task(write_own(tmp_path))
         lines(tmp_path / "b.jsonl", [{"text": "fine", "mood": 0}, row])
-        refuses(lambda: task.examples("test"), str(tmp_path / "b.jsonl"), "row 1", said)
+        refuses(ConfigError, task.examples, "test", names=[tmp_path / "b.jsonl", "row 1", said])
         (tmp_path / "b.jsonl").write_text('{"text": "a", "mood": 1}\n\n{"text": \n')
-        refuses(lambda: task.examples("test"), "b.jsonl", "line 3")
+        refuses(ConfigError, task.examples, "test", names=["b.jsonl", "line 3"])
 
     def test_repeated_ids(self, tmp_path: Path) -> None:
         task = get_task(write_own(tmp_path, files=OWN["files"] | {"id": "text"}))
         lines(tmp_path / "b.jsonl", [{"text": "a", "mood": 1}] * 2)
-        refuses(lambda: task.examples("test"), "b.jsonl", "moods-test-a")
+        refuses(ConfigError, task.examples, "test", names=["b.jsonl", "moods-test-a"])
 
     def test_class_names_go_before_numbers(self, tmp_path: Path) -> None:
         task = get_task(write_own(tmp_path, classes=["1", "0"]))
@@ -347,7 +344,7 @@ class TestOwnTask:
 
 
 def test_missing_file() -> None:
-    refuses(lambda: get_task("nowhere.yaml"), "nowhere.yaml")
+    refused("nowhere.yaml", None, "nowhere.yaml")
 
 
 # What the hub's datasets call the columns, and a label of each class in the task's order.
@@ -406,14 +403,12 @@ class TestHub:
 
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
-        refuses(
-            lambda: get_task("trec").examples("test"), "trec", "--data", "pip install datasets"
-        )
-        refuses(lambda: get_task("ddi").examples("test"), "ddi", "--data")
+        refused("trec", None, "trec", "--data", "pip install datasets")
+        refused("ddi", None, "ddi", "--data")
 
     def test_out_of_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def load_dataset(*args: Any, **kwargs: Any) -> None:
             raise ConnectionError("Couldn't reach it\n(OfflineModeIsEnabled)")
 
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-        refuses(lambda: get_task("agnews").examples("test"), "agnews", "--data")
+        refused("agnews", None, "agnews", "--data")

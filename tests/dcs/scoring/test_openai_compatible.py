@@ -315,10 +315,3 @@ class TestMissing:
 def test_options(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         OpenAIScorer("x", **options)
-
-
-def test_closed(url: str) -> None:
-    scorer = make(url)
-    scorer.close()
-    with pytest.raises(ScoringError, match="closed"):
-        scorer.score("", QUERIES, TASK.label_words)

@@ -21,6 +21,7 @@ from dcs.data.importers import (
 )
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
+from tests.dcs.refusals import refuses
 
 PROBS = [[0.75, 0.25], [0.5, 0.5], [0.125, 0.875]]
 LABELS = [0, 1, 1]
@@ -80,9 +81,7 @@ class TestEveryFormat:
             (tmp_path / "empty", None),
             (tmp_path, None),
         ]:
-            with pytest.raises(TableError) as caught:
-                import_file(name, path, classes=classes)
-            assert str(caught.value).startswith(f"{path}: ")
+            refuses(TableError, import_file, name, path, classes=classes, names=[f"{path}: "])
 
     def test_options_of_other_formats_are_refused(self, name: str, tmp_path: Path) -> None:
         heeded = {item.name: item.options for item in IMPORTERS}[name]
@@ -124,9 +123,8 @@ def test_odd_class_names(name: str, classes: tuple[str, ...], tmp_path: Path) ->
     ],
 )
 def test_names_that_are_refused(format: str, options: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        import_file(format, written("npz", tmp_path), **options)
-    assert repr(next(iter(options.values()), format)) in str(caught.value)
+    named = repr(next(iter(options.values()), format))
+    refuses(ConfigError, import_file, format, written("npz", tmp_path), **options, names=[named])
 
 
 class TestSources:
