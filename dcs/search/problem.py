@@ -132,6 +132,17 @@ class Problem:
         """The number of classes N."""
         return len(self.classes)
 
+    def checked(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Return one correction index per class as an array."""
+        choice, last = np.array(indices), len(self.corrections) - 1
+        whole = choice.shape == (self.n_classes,) and choice.dtype.kind in "iu"
+        if not whole or choice.min() < 0 or choice.max() > last:
+            raise InvalidInputError(
+                f"indices {choice.tolist()}: {self.n_classes} whole numbers, one for each class, "
+                f"of 0..{last} are needed"
+            )
+        return choice.astype(np.int64)
+
     def scheme(self, choice: NDArray[np.int64]) -> CorrectionScheme:
         """Return the scheme of one correction index per class."""
         return CorrectionScheme(self.classes, tuple(self.corrections[int(k)] for k in choice))
@@ -212,16 +223,10 @@ class SchemeEvaluator:
         InvalidInputError
             When there are not N indices or one is out of range.
         """
-        n_classes, n_functions = self._problem.n_classes, len(self._problem.corrections)
-        choice = np.array(indices)
-        whole = choice.shape == (n_classes,) and choice.dtype.kind in "iu"
-        if not whole or choice.min() < 0 or choice.max() >= n_functions:
-            raise InvalidInputError(
-                f"indices {choice.tolist()}: {n_classes} whole numbers, one for each class, of "
-                f"0..{n_functions - 1} are needed"
-            )
+        n_classes = self._problem.n_classes
         matrix = np.zeros((n_classes, n_classes), np.int64)
-        count_confusion(self._problem.table, self._room, choice.astype(np.int64), matrix)
+        choice = self._problem.checked(indices)
+        count_confusion(self._problem.table, self._room, choice, matrix)
         return matrix
 
     def value(self, indices: ArrayLike, objective: Objective = DEFAULT_OBJECTIVE) -> float:

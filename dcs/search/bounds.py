@@ -1,0 +1,218 @@
+"""A lower bound of Z over all schemes, where there are too many classes to try every one.
+
+Three relaxations, none of which can exceed Z, turn the search into one over pairs of classes:
+
+- COBias is a maximum of linear functions of the class accuracies, one for each way to weigh the
+  pairs; any of them bounds it from below, and so do tangents of the PMI term. What is left is the
+  number of rows lost of each class, at a cost for each class.
+- A row is lost to the rival that takes it. Its cost is divided among its rivals, and each part
+  is due when *that* rival takes it: no row costs more than it did, and each part depends on the
+  corrections of two classes alone.
+- The least sum over pairs is bounded by its dual (max-sum diffusion: Werner 2007, "A linear
+  programming approach to max-sum problem").
+
+How pairs are weighed and rows divided is improved by subgradient steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcs.data.checks import whole_number
+from dcs.errors import InvalidInputError
+from dcs.evaluation.objective import Objective
+from dcs.schemes.corrections import CorrectionSet
+from dcs.search.kernels.pairs import count_lost, share_by_rivals, tighten
+from dcs.search.kernels.table import Table
+from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
+
+__all__ = ["LowerBound", "lower_bound"]
+
+#: Numbers of lost rows that are held at a time, one for each pair of corrections of two classes.
+_MOST_PAIRS: Final = 50_000_000
+#: How far one step goes: weights of pairs of classes lie in -1..1, those of rivals are multiplied.
+_PAIR_STEP: Final = 0.2
+_RIVAL_STEP: Final = 1.0
+#: Steps shrink with the square root of their number, beginning after so many.
+_PATIENCE: Final = 5
+_SWEEPS: Final = 8
+#: How much more a rival that takes the row now is blamed at first.
+_BLAME: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """What no scheme can be better than.
+
+    Attributes
+    ----------
+    z : float
+        Z of the scheme that was given.
+    bound : float
+        No scheme has a lower Z.
+    gap : float
+        How far the scheme may at most be above the optimum: ``z - bound``.
+    steps : int
+        Subgradient steps made.
+    seconds : float
+        Wall-clock time.
+    """
+
+    z: float
+    bound: float
+    gap: float
+    steps: int
+    seconds: float
+
+
+def lower_bound(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    indices: ArrayLike,
+    *,
+    corrections: CorrectionSet = DEFAULT_CORRECTIONS,
+    objective: Objective = DEFAULT_OBJECTIVE,
+    classes: Sequence[str] | None = None,
+    steps: int = 100,
+) -> LowerBound:
+    """Bound Z from below over all schemes, and with it the gap of a scheme to the optimum.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    labels : array of int, shape [M]
+        True class indices, ``0 .. N - 1``.
+    indices : array of int, shape [N]
+        A good scheme, as ``AnnealingResult.indices``: the bound is made around it, and is true
+        whatever it is.
+    corrections : CorrectionSet, optional
+        What to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
+    objective : Objective, optional
+        What is minimised, by default ``Objective(beta=1.0, tau=0.2)``.
+    classes : sequence of str, optional
+        Class names, for messages.
+    steps : int, optional
+        Subgradient steps. One takes time in proportion to M N D^2 and N^2 D^2.
+
+    Returns
+    -------
+    LowerBound
+        The best bound of all steps.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed, or pairs of classes and corrections are too many.
+
+    Warns
+    -----
+    UserWarning
+        When a class has no rows: it is left out of COBias and PMI.
+    """
+    started = time.perf_counter()
+    whole_number(steps, "steps", least=1)
+    problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
+    n_classes, n_functions = problem.n_classes, len(corrections)
+    if (n_classes * n_functions) ** 2 > _MOST_PAIRS:
+        raise InvalidInputError(
+            f"{n_classes} classes and {n_functions} corrections: a bound holds at most "
+            f"{_MOST_PAIRS} pairs, {int(_MOST_PAIRS**0.5)} classes times corrections"
+        )
+    choice = problem.checked(indices)
+    predictions = problem.scheme(choice).predict(problem.probs)
+    hits = np.bincount(problem.labels[predictions == problem.labels], minlength=n_classes)
+    table = problem.table
+    constant, costs = _linear(table, objective, hits)
+    weights = np.ones((table.labels.size, n_classes))
+    weights[np.arange(weights.shape[0]), problem.labels] = 0.0
+    share_by_rivals(table, choice, _BLAME, weights)
+    pairs = _PairWeights(table, objective, costs)
+    lost = np.zeros((n_classes, n_classes, n_functions, n_functions))
+    z = problem.z_of(problem.scheme(choice))
+    best = -np.inf
+    made = 0
+    while made < steps and best < z - 1e-12:
+        count_lost(table, weights, lost)
+        due = pairs.costs()[:, None, None, None] * lost
+        due += due.transpose(1, 0, 3, 2)
+        dual = np.zeros((n_classes, n_classes, n_functions))
+        best = max(best, constant + tighten(due, dual, _SWEEPS))
+        cheapest = _cheapest(due, dual)
+        shrink = 1.0 / np.sqrt(1.0 + made / _PATIENCE)
+        share_by_rivals(table, cheapest, _RIVAL_STEP * shrink, weights)
+        of_class, of_rival = np.indices((n_classes, n_classes))
+        rows = lost[of_class, of_rival, cheapest[of_class], cheapest[of_rival]].sum(axis=1)
+        pairs.step(rows, _PAIR_STEP * shrink)
+        made += 1
+    best = min(best, z)
+    return LowerBound(z, best, z - best, made, time.perf_counter() - started)
+
+
+def _linear(
+    table: Table, objective: Objective, hits: NDArray[np.int64]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return a, c [N]: error and PMI are at least a + sum of c_j times the rows lost of j."""
+    n_rows, k, tau = table.labels.size, objective.pseudo_count, objective.tau
+    costs = np.full(table.class_rows.size, objective.error_weight / n_rows)
+    if objective.pmi == "normalised":
+        return -tau, costs  # Its mean over classes is at most 1.
+    rows, correct = table.class_rows[table.present], hits[table.present]
+    costs[table.present] += tau / (correct + k)
+    # The factor holds all that does not depend on predictions. Of the sum of log(q_j + k), which
+    # is concave, the least is where one class has all predictions.
+    predicted = rows.size * np.log(k)
+    if rows.size == table.class_rows.size:
+        predicted += np.log((n_rows + k) / k)
+    tangent = np.log(correct + k) + (rows - correct) / (correct + k)
+    constant = table.factors[3] - objective.error_weight
+    return float(constant + tau * (predicted - tangent.sum())), costs
+
+
+class _PairWeights:
+    """How much the difference of every two class accuracies counts, and which way: in -1..1."""
+
+    def __init__(self, table: Table, objective: Objective, base: NDArray[np.float64]) -> None:
+        self._base = base
+        self._rows = np.maximum(table.class_rows, 1.0)
+        self._i, self._j = (
+            table.present[each] for each in np.triu_indices(table.present.size, k=1)
+        )
+        self._scale = objective.beta / max(1, self._i.size)
+        self._weights = np.zeros(self._i.size)
+
+    def costs(self) -> NDArray[np.float64]:
+        """Return the cost of a row lost, by class: none is negative."""
+        relief = np.zeros(self._base.size)
+        np.add.at(relief, self._i, self._weights)
+        np.add.at(relief, self._j, -self._weights)
+        relief *= self._scale / self._rows
+        paid = relief > 0.0
+        share = min(1.0, float((self._base[paid] / relief[paid]).min(initial=1.0)))
+        self._weights *= share
+        return np.maximum(self._base - share * relief, 0.0)
+
+    def step(self, lost: NDArray[np.float64], size: float) -> None:
+        """Weigh against the solution that has been found cheapest."""
+        rates = lost / self._rows
+        slope = rates[self._j] - rates[self._i]
+        steepest = np.abs(slope).max(initial=0.0)
+        if steepest > 0.0:
+            self._weights = np.clip(self._weights + size / steepest * slope, -1.0, 1.0)
+
+
+def _cheapest(due: NDArray[np.float64], dual: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return a choice of low cost: what the dual favours, improved class by class."""
+    choice: NDArray[np.int64] = dual.sum(axis=1).argmin(axis=1)
+    others = np.arange(choice.size)
+    for _ in range(3):
+        for i in range(choice.size):
+            total = due[i, others, :, choice].sum(axis=0) - due[i, i, :, choice[i]]
+            choice[i] = total.argmin()
+    return choice
