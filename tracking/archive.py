@@ -36,8 +36,6 @@ from tracking.records import (
     text_digest,
 )
 
-__all__ = ["Archive", "ArchiveContents", "Sweep", "SweepStatus", "parse_trials"]
-
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 #: Bytes of a record: 100,000 trials take a tenth of it.
@@ -254,7 +252,17 @@ class Archive:
         dcs.errors.TrackingError
             A description is damaged; names the file.
         """
-        return [_read_sweep(path) for path in sorted(self._sweeps.glob("[!.]*.json"))]
+        found = []
+        for path in sorted(self._sweeps.glob("[!.]*.json")):
+            text = read_text(path, error=TrackingError)
+            try:
+                found.append(Sweep.model_validate_json(text))
+            except ValidationError as error:
+                raise TrackingError(
+                    f"{path}: not a whole description of a sweep ({first_fault(error)}); delete "
+                    "it and run the sweep again to record it"
+                ) from error
+        return found
 
     def save_sweep(self, sweep: Sweep) -> None:
         """Write the description of a sweep, replacing an earlier one."""
@@ -304,17 +312,6 @@ class Archive:
 
     def _members(self, sweep_key: str) -> Path:
         return self._sweeps / f"{sweep_key}.cells"
-
-
-def _read_sweep(path: Path) -> Sweep:
-    text = read_text(path, error=TrackingError)
-    try:
-        return Sweep.model_validate_json(text)
-    except ValidationError as error:
-        raise TrackingError(
-            f"{path}: not a whole description of a sweep ({first_fault(error)}); delete it and "
-            "run the sweep again to record it"
-        ) from error
 
 
 @contextmanager

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -55,15 +54,15 @@ _REQUEST_SETTINGS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 
-# Loggers that tell of first use of a database and of retries; failures are reported by us.
-_NOISY = (
-    "alembic.runtime.migration",
-    "mlflow.pyfunc",
-    "mlflow.store.db.utils",
-    "mlflow.utils.rest_utils",
-    "mlflow.tracking.client",
-    "urllib3.connectionpool",
-)
+# What tells of first use of a database and of retries; failures are reported by us.
+_LEVELS = {
+    "alembic.runtime.migration": logging.WARNING,
+    "mlflow.pyfunc": logging.WARNING,
+    "mlflow.store.db.utils": logging.WARNING,
+    "mlflow.tracking.client": logging.ERROR,
+    "mlflow.utils.rest_utils": logging.ERROR,
+    "urllib3.connectionpool": logging.ERROR,
+}
 
 
 class StoreUnavailable(TrackingError):
@@ -229,17 +228,16 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
     """
     client_class = load_client_class()
     check_reachable(uri)
-    with quietly():
-        try:
-            if file := _sqlite_path(uri):
-                if create:
-                    _make_sqlite(file, client_class)
-                elif not file.is_file():
-                    raise FileNotFoundError(f"{file}: no such database")
-            client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
-            client.search_experiments(max_results=1)
-        except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
-            raise StoreUnavailable(f"{one_line(error)}{_remedy(error)}") from error
+    try:
+        if file := _sqlite_path(uri):
+            if create:
+                _make_sqlite(file, client_class)
+            elif not file.is_file():
+                raise FileNotFoundError(f"{file}: no such database")
+        client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
+        raise StoreUnavailable(f"{one_line(error)}{_remedy(error)}") from error
     return client
 
 
@@ -259,25 +257,22 @@ def _make_sqlite(path: Path, client_class: type[MlflowClient]) -> None:
     MLflow makes its tables in dozens of steps, which takes seconds; were it killed among them, no
     version of it could open the file again.
     """
-    if path.exists():
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-        made = Path(folder) / path.name
-        client_class(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
-        with FileLock(path.with_name(f".{path.name}.lock")):
-            if path.exists():
-                return  # Another sweep in this folder was faster, and has its file open.
+    # Another sweep in this folder may be making it.
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        if not path.exists():
             with atomic_path(path) as whole:
-                shutil.copyfile(made, whole)
+                client_class(tracking_uri=f"sqlite:///{whole}").search_experiments(max_results=1)
 
 
 def load_client_class() -> type[MlflowClient]:
-    """Import MLflow (about a second), with its usage reports off unless asked for."""
+    """Import MLflow (about a second): without usage reports unless asked for, and quiet."""
     if "mlflow" not in sys.modules:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     for name, value in _REQUEST_SETTINGS.items():
         os.environ.setdefault(name, value)
+    for name, level in _LEVELS.items():
+        logging.getLogger(name).setLevel(level)
     # The models of schemes need pyfunc, and a thread that imports it races with other imports.
     from mlflow import MlflowClient, pyfunc  # noqa: F401
 
@@ -312,18 +307,6 @@ def check_reachable(uri: str) -> None:
         raise StoreUnavailable(one_line(error)) from error
 
 
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Use MLflow without its chatter."""
-    # Lets pass what a logger of this name says, which is none of them.
-    mute = logging.Filter("dcs")
-    with ExitStack() as stack:
-        for logger in map(logging.getLogger, _NOISY):
-            logger.addFilter(mute)
-            stack.callback(logger.removeFilter, mute)
-        yield
-
-
 def open_store(tracking_uri: str) -> MlflowClient:
     """Open a store to read from it, or say which one cannot be opened."""
     uri = resolve_tracking_uri(tracking_uri, ".")
@@ -336,14 +319,12 @@ def open_store(tracking_uri: str) -> MlflowClient:
 def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
     """Open a store, and return it with the id of one of its experiments."""
     client = open_store(tracking_uri)
-    with quietly():
-        found = client.get_experiment_by_name(name)
-        if found is None:
-            known = [item.name for item in client.search_experiments()]
-            raise TrackingError(
-                f"there is no experiment {name!r}{suggest(name, known)}; there are: "
-                f"{', '.join(known)}"
-            )
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        known = [item.name for item in client.search_experiments()]
+        raise TrackingError(
+            f"there is no experiment {name!r}{suggest(name, known)}; there are: {', '.join(known)}"
+        )
     check_active(found)
     return client, str(found.experiment_id)
 
@@ -364,40 +345,13 @@ def search_runs(
     """Yield the runs of an experiment that fulfil a condition, oldest first."""
     from mlflow.entities import ViewType
 
+    view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+    oldest_first = ["attributes.start_time ASC"]
     token: str | None = None
-    while True:
-        with quietly():
-            page = client.search_runs(
-                [experiment_id],
-                where,
-                run_view_type=ViewType.ALL if deleted else ViewType.ACTIVE_ONLY,
-                order_by=["attributes.start_time ASC"],
-                max_results=1000,
-                page_token=token,
-            )
+    while token != "":
+        page = client.search_runs([experiment_id], where, view, 1000, oldest_first, token)
         yield from page
-        token = page.token
-        if not token:
-            return
-
-
-def artifact_text(client: MlflowClient, run: Run, name: str) -> str:
-    """Return a text that was kept with a run, or say of which run it cannot be read."""
-    from mlflow.artifacts import download_artifacts
-
-    try:
-        with quietly(), tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-            # Without the store's address MLflow would ask the one of the environment.
-            path = download_artifacts(
-                artifact_uri=f"{run.info.artifact_uri}/{name}",
-                dst_path=folder,
-                tracking_uri=client.tracking_uri,
-            )
-            return Path(path).read_text(encoding="utf-8")
-    except Exception as error:
-        raise TrackingError(
-            f"{name} of run {run.info.run_id} cannot be read ({one_line(error)})"
-        ) from error
+        token = page.token or ""
 
 
 def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:

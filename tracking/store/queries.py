@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import operator
 import re
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import ConfigError, TrackingError
-from dcs.messages import unknown
+from dcs.messages import one_line, unknown
 from tracking import schema
 from tracking.archive import Archive
 from tracking.records import CellRecord, StoredCell
 from tracking.results.frames import CORRECTION_COLUMNS, CORRECTION_NUMBERS, ordered
 from tracking.store.client import (
-    artifact_text,
     cells_link,
     open_experiment,
     open_store,
-    quietly,
     run_link,
     search_runs,
 )
@@ -109,8 +109,7 @@ def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
 
 
 def _search_all(client: MlflowClient, where: str) -> list[Run]:
-    with quietly():
-        ids = [str(item.experiment_id) for item in client.search_experiments()]
+    ids = [str(item.experiment_id) for item in client.search_experiments()]
     runs = [run for each in ids for run in _each_once(search_runs(client, each, where))]
     return sorted(runs, key=lambda run: run.info.start_time)
 
@@ -362,8 +361,7 @@ def _best(tracking_uri: str, client: MlflowClient, text: str) -> list[Run]:
     conditions = [part for part in parts if _CONDITION.fullmatch(part)]
     measure = next((part for part in parts if part not in conditions), "test/accuracy")
     frame = matching(cells(tracking_uri), ["status=FINISHED", *conditions])
-    with quietly():
-        return [client.get_run(str(i)) for i in best_first(frame, measure)["run_id"].iloc[:1]]
+    return [client.get_run(str(i)) for i in best_first(frame, measure)["run_id"].iloc[:1]]
 
 
 def _named(client: MlflowClient, name: str) -> list[Run]:
@@ -393,16 +391,14 @@ def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
     run = sweep_run(tracking_uri, experiment)
     if run is not None:
         client = open_store(tracking_uri)
-        with quietly():
-            client.log_text(run.info.run_id, page, schema.REPORT_FILE)
+        client.log_text(run.info.run_id, page, schema.REPORT_FILE)
     return run
 
 
 def newest_link(tracking_uri: str, ui: str) -> str:
     """Return the page at `ui` with the cells of the newest sweep of a store, or `ui` itself."""
     client = open_store(tracking_uri)
-    with quietly():
-        newest_first = client.search_experiments(order_by=["creation_time DESC"])
+    newest_first = client.search_experiments(order_by=["creation_time DESC"])
     ours = (each for each in newest_first if each.tags.keys() >= schema.EXPERIMENT_TAGS.keys())
     found = next(ours, None)
     return ui if found is None else cells_link(tracking_uri, found.experiment_id, ui=ui)
@@ -420,11 +416,13 @@ def _record(client: MlflowClient, run: Run, archive: Archive | None) -> CellReco
         local = archive.load([key]).records.get(key)
         if local is not None and local.digest == tags.get(schema.RECORD_DIGEST):
             return local
+    source = f"{schema.CELL_FILE} of run {run.info.run_id}"
     try:
-        text = artifact_text(client, run, schema.CELL_FILE)
-        return CellRecord.from_json(text, source=f"{schema.CELL_FILE} of run {run.info.run_id}")
-    except TrackingError as error:
+        with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
+            path = client.download_artifacts(run.info.run_id, schema.CELL_FILE, folder)
+            return CellRecord.from_json(Path(path).read_text(encoding="utf-8"), source=source)
+    except Exception as error:  # MLflow, requests, the disk, the record: all mean the same to us.
         raise TrackingError(
-            f"{error}; give --runs with the folder of the sweep's results, or delete the run in "
-            "MLflow"
+            f"{source} cannot be read ({one_line(error)}); give --runs with the folder of the "
+            "sweep's results, or delete the run in MLflow"
         ) from error

@@ -29,7 +29,6 @@ from tracking.store.client import (
     default_tracking_uri,
     load_client_class,
     open_client,
-    quietly,
     redact,
     resolve_tracking_uri,
     run_link,
@@ -319,10 +318,7 @@ class Recorder:
             place = artifact_location(
                 self.tracking_uri, self.archive.output, self._sweep.experiment
             )
-            with quietly():
-                self._runs = SweepRuns(
-                    client, self._sweep, location=place, owner=self.archive.owner
-                )
+            self._runs = SweepRuns(client, self._sweep, location=place, owner=self.archive.owner)
             self._trouble = None
         return self._runs
 
@@ -344,22 +340,20 @@ class Recorder:
             threading.Thread(target=write, daemon=True)
             for _ in range(min(self._writers, len(left)) - 1)
         ]
-        with quietly():
-            for helper in helpers:
-                with suppress(RuntimeError):  # Python starts no threads once it ends.
-                    helper.start()
-            write()
-            for helper in helpers:
-                if helper.is_alive():
-                    helper.join()
+        for helper in helpers:
+            with suppress(RuntimeError):  # Python starts no threads once it ends.
+                helper.start()
+        write()
+        for helper in helpers:
+            if helper.is_alive():
+                helper.join()
         for key, error in failed.items():
             _log.debug("cell %s was not taken", key, exc_info=error)
             # Opening it again tells whether the store is away or the record at fault.
             self._runs = None
             runs = self._open()
             if key in self._problems:  # The second attempt: the others go on without it.
-                with quietly():
-                    runs.forget_cell(key)
+                runs.forget_cell(key)
                 self._done(key)
             self._problems[key] = named(error)
 
@@ -392,29 +386,25 @@ class Recorder:
             return
         keys = self.archive.keys(self._sweep.sweep_key)
         records = list(self.archive.load(keys).records.values())
-        with quietly():
-            try:
-                runs.write_scorings(self._sweep.scorings)
-                runs.write_summary(records)
-            except Exception as error:
-                # A run that seems to run for ever is worse; that it ends otherwise than it is
-                # known to makes the next `sync` write the tables.
-                _log.debug("the tables of the sweep were not taken", exc_info=True)
-                self._trouble = one_line(error)
-                runs.end("KILLED")
-                return
-            runs.end(status)
-            self._ended = True
-            # Last, and not for who is in a hurry: `dcs report` can draw them again.
-            if deadline is None and self._sweep.figures == "all":
-                self._draw(runs, records)
-
-    def _draw(self, runs: SweepRuns, records: list[CellRecord]) -> None:
         try:
-            runs.write_figures(sweep_figures(records))
+            runs.write_scorings(self._sweep.scorings)
+            runs.write_summary(records)
         except Exception as error:
-            # Without its figures the sweep is recorded all the same.
-            _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
+            # A run that seems to run for ever is worse; that it ends otherwise than it is
+            # known to makes the next `sync` write the tables.
+            _log.debug("the tables of the sweep were not taken", exc_info=True)
+            self._trouble = one_line(error)
+            runs.end("KILLED")
+            return
+        runs.end(status)
+        self._ended = True
+        # Last, and not for who is in a hurry: `dcs report` can draw them again.
+        if deadline is None and self._sweep.figures == "all":
+            try:
+                runs.write_figures(sweep_figures(records))
+            except Exception as error:
+                # Without its figures the sweep is recorded all the same.
+                _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
 
     def _remember_end(self, status: SweepStatus) -> None:
         scorings = tuple(self._scorings.copy().values())  # Another thread may go on adding.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from dcs.messages import one_line
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
-from tracking.store.client import artifact_location, log_files, open_client, open_store, quietly
-
-if TYPE_CHECKING:
-    import pandas as pd
+from tracking.store.client import artifact_location, log_files, open_client, open_store
 
 _CODE = Path(__file__).with_name("scheme_model.py")
 
@@ -77,15 +74,18 @@ def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str,
     import pandas as pd
     from mlflow.models import Model, infer_signature
 
-    with tempfile.TemporaryDirectory(prefix="dcs-") as temporary, quietly():
+    count, columns = len(classes), [f"p:{name}" for name in classes]
+    taken = [f"{table}/{name}" for table in inputs for name in columns] or columns
+    # Two rows: one that is sure of the first class, one that is sure of none.
+    sure = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
+    rows = np.tile([sure, [1.0 / count] * count], len(taken) // count)
+    example = pd.DataFrame(rows, columns=taken)
+    answer = pd.DataFrame([["", *sure]], columns=["label", *columns])
+    mean = mean_combination(len(inputs), count) if inputs else None
+    other = CorrectionScheme.identity(classes, combination=mean, inputs=inputs)
+    with tempfile.TemporaryDirectory(prefix="dcs-") as temporary:
         scheme = Path(temporary) / schema.SCHEME_FILE
-        mean = mean_combination(len(inputs), len(classes)) if inputs else None
-        other = CorrectionScheme.identity(classes, combination=mean, inputs=inputs)
         scheme.write_text(other.to_json(), encoding="utf-8")
-        columns = [f"p:{name}" for name in classes]
-        taken = [f"{table}/{name}" for table in inputs for name in columns] or columns
-        example = _example(taken, len(classes))
-        answer = pd.DataFrame([["", *[0.5] * len(columns)]], columns=["label", *columns])
         folder = Path(temporary) / schema.MODEL_FOLDER
         mlflow.pyfunc.save_model(
             str(folder),
@@ -136,18 +136,17 @@ def log_scheme(
         The run's id; it can be given to `register_scheme`.
     """
     client = open_client(tracking_uri)
-    with quietly():
-        found = client.get_experiment_by_name(_EXPERIMENT)
-        place = artifact_location(tracking_uri, Path(output), _EXPERIMENT)
-        experiment_id = (
-            client.create_experiment(_EXPERIMENT, artifact_location=place)
-            if found is None
-            else found.experiment_id
-        )
-        run_id = str(client.create_run(experiment_id, run_name=name).info.run_id)
-        files = scheme_model(scheme.to_dict(), run_id=run_id)
-        log_files(client, run_id, {**files, schema.SCHEME_FILE: scheme.to_json()})
-        client.set_terminated(run_id)
+    found = client.get_experiment_by_name(_EXPERIMENT)
+    place = artifact_location(tracking_uri, Path(output), _EXPERIMENT)
+    experiment_id = (
+        client.create_experiment(_EXPERIMENT, artifact_location=place)
+        if found is None
+        else found.experiment_id
+    )
+    run_id = str(client.create_run(experiment_id, run_name=name).info.run_id)
+    files = scheme_model(scheme.to_dict(), run_id=run_id)
+    log_files(client, run_id, {**files, schema.SCHEME_FILE: scheme.to_json()})
+    client.set_terminated(run_id)
     return run_id
 
 
@@ -178,22 +177,19 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
     from mlflow.exceptions import MlflowException
 
     client = open_store(tracking_uri)
-    with quietly():
-        found = {item.path for item in client.list_artifacts(run_id)}
-        if schema.MODEL_FOLDER not in found:
-            raise TrackingError(
-                f"run {run_id} has no model: only runs of a method that chose a scheme have one"
-            )
-        try:
-            if not client.search_registered_models(f"name = '{name}'"):
-                client.create_registered_model(name)
-            made = client.create_model_version(name, model_uri(run_id), run_id)
-            if alias is not None:
-                client.set_registered_model_alias(name, alias, made.version)
-        except MlflowException as error:
-            raise TrackingError(
-                f"model {name!r} cannot be registered: {one_line(error)}"
-            ) from error
+    found = {item.path for item in client.list_artifacts(run_id)}
+    if schema.MODEL_FOLDER not in found:
+        raise TrackingError(
+            f"run {run_id} has no model: only runs of a method that chose a scheme have one"
+        )
+    try:
+        if not client.search_registered_models(f"name = '{name}'"):
+            client.create_registered_model(name)
+        made = client.create_model_version(name, model_uri(run_id), run_id)
+        if alias is not None:
+            client.set_registered_model_alias(name, alias, made.version)
+    except MlflowException as error:
+        raise TrackingError(f"model {name!r} cannot be registered: {one_line(error)}") from error
     return str(made.version)
 
 
@@ -211,15 +207,5 @@ def log_drift(tracking_uri: str, run_id: str, distances: Mapping[str, float]) ->
         history shows one check after another.
     """
     client, names = open_store(tracking_uri), schema.safe_names(distances)
-    with quietly():
-        for name, distance in distances.items():
-            client.log_metric(run_id, f"drift/{names[name]}", distance)
-
-
-def _example(taken: Sequence[str], count: int) -> pd.DataFrame:
-    """Return two rows: one that is sure of the first class, one that is sure of none."""
-    import pandas as pd
-
-    sure = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
-    rows = np.tile([sure, [1.0 / count] * count], len(taken) // count)
-    return pd.DataFrame(rows, columns=list(taken))
+    for name, distance in distances.items():
+        client.log_metric(run_id, f"drift/{names[name]}", distance)

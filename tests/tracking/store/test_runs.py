@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
 
 from tests.tracking.cells import content, make_cell, runs
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
 from tracking.archive import Sweep
-from tracking.store.client import StoreUnavailable, artifact_location, open_client, quietly
-from tracking.store.runs import SweepRuns, chosen, thin
+from tracking.store.client import StoreUnavailable, artifact_location, open_client
+from tracking.store.runs import (
+    RunContent,
+    SweepRuns,
+    chosen,
+    insert_runs,
+    request_run,
+    thin,
+    write_runs,
+)
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "log_artifacts", "set_terminated", "delete_run", "set_tag"}
@@ -68,27 +78,26 @@ class FailingClient:
 def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> None:
     older = make_cell(1, trials=1, scheme=None, metrics={"test/accuracy": 0.1})
     client = open_client(uri)
-    with quietly():
-        _sweep(client, uri).write_cell(older, {})
-        crashes = 0
-        for call in range(1, 40):
-            changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
-            failing: Any = FailingClient(client, after=call, done=call % 2 == 0)
-            try:
-                _sweep(failing, uri).write_cell(changed, {})
-            except Crash:
-                crashes += 1
-            again = _sweep(client, uri)
-            run_id = again.write_cell(changed, {})
-            assert content() == (1, {changed.key: "FINISHED"}, {changed.key: 2})
-            run = client.get_run(run_id)
-            assert run.data.metrics["test/accuracy"] == call / 100
-            assert again.write_cell(changed, {}) == run_id
-            if crashes < call:
-                break
-        assert crashes > 12, "every call was to be tried"
-        deleted = client.search_runs([again.experiment_id], run_view_type=2)
-        assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
+    _sweep(client, uri).write_cell(older, {})
+    crashes = 0
+    for call in range(1, 40):
+        changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
+        failing: Any = FailingClient(client, after=call, done=call % 2 == 0)
+        try:
+            _sweep(failing, uri).write_cell(changed, {})
+        except Crash:
+            crashes += 1
+        again = _sweep(client, uri)
+        run_id = again.write_cell(changed, {})
+        assert content() == (1, {changed.key: "FINISHED"}, {changed.key: 2})
+        run = client.get_run(run_id)
+        assert run.data.metrics["test/accuracy"] == call / 100
+        assert again.write_cell(changed, {}) == run_id
+        if crashes < call:
+            break
+    assert crashes > 12, "every call was to be tried"
+    deleted = client.search_runs([again.experiment_id], run_view_type=2)
+    assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
 
 
 class _EndedMeanwhile:
@@ -133,14 +142,13 @@ def test_what_another_driver_is_writing_is_left_to_it(uri: str) -> None:
 def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(uri: str) -> None:
     client = open_client(uri)
     cell = make_cell(1)
-    with quietly():
-        first = _sweep(client, uri)
-        run_id = first.write_cell(cell, {})
-        other = Sweep(experiment="demo", sweep_key="s2")
-        second = _sweep(client, uri, other)
-        assert second.parent_id != first.parent_id
-        assert second.write_cell(cell, {}) == run_id
-        assert client.get_run(run_id).data.tags[schema.PARENT] == second.parent_id
+    first = _sweep(client, uri)
+    run_id = first.write_cell(cell, {})
+    other = Sweep(experiment="demo", sweep_key="s2")
+    second = _sweep(client, uri, other)
+    assert second.parent_id != first.parent_id
+    assert second.write_cell(cell, {}) == run_id
+    assert client.get_run(run_id).data.tags[schema.PARENT] == second.parent_id
     assert content() == (2, {cell.key: "FINISHED"}, {cell.key: 2})
 
 
@@ -152,9 +160,8 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(uri: str) -> 
         metrics={"test/class_accuracy/../x": 0.5, "//": 1.0, "nan": float("nan")},
         identity={"task": "t" * 9000, "method": "dcs"},
     )
-    with quietly():
-        run_id = _sweep(client, uri).write_cell(odd, {})
-        data = client.get_run(run_id).data
+    run_id = _sweep(client, uri).write_cell(odd, {})
+    data = client.get_run(run_id).data
     assert data.params["list"] == '[1, "\\u00e4"]'
     assert len(data.params["a b_c"]) == 6000
     assert "none" not in data.params
@@ -163,19 +170,17 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(uri: str) -> 
 
 def test_a_deleted_experiment_is_not_written_to(uri: str) -> None:
     client = open_client(uri)
-    with quietly():
-        sweep = _sweep(client, uri)
-        client.delete_experiment(sweep.experiment_id)
-        with pytest.raises(StoreUnavailable, match="'demo' is deleted"):
-            _sweep(client, uri)
+    sweep = _sweep(client, uri)
+    client.delete_experiment(sweep.experiment_id)
+    with pytest.raises(StoreUnavailable, match="'demo' is deleted"):
+        _sweep(client, uri)
 
 
 def test_parameters_of_a_sweep_are_added_but_never_rewritten(uri: str) -> None:
     client = open_client(uri)
     for params in ({"seed": 1}, {"seed": 2, "grid": {"tasks": ["a", "b"]}}):
         info = Sweep(experiment="demo", sweep_key="s1", sweep_params=params)
-        with quietly():
-            _sweep(client, uri, info)
+        _sweep(client, uri, info)
     sweeps = runs(kind="sweep")
     assert len(sweeps) == 1
     assert sweeps.iloc[0]["params.seed"] == "1"
@@ -212,9 +217,8 @@ def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:
     identity = {"model": "m", "task": "trec", "optimization_digest": "a" * 64}
     about = {"optimization": {"rows": 100, "prompt_hash": "xyz"}, "test": {"rows": 10}}
     cell = make_cell(1, identity=identity, provenance={"tables": about})
-    with quietly():
-        run_id = _sweep(client, uri).write_cell(cell, {})
-        run = client.get_run(run_id)
+    run_id = _sweep(client, uri).write_cell(cell, {})
+    run = client.get_run(run_id)
     (given,) = run.inputs.dataset_inputs
     assert {tag.key: tag.value for tag in given.tags} == {"mlflow.data.context": "optimization"}
     assert given.dataset.name == "trec m optimization"
@@ -228,19 +232,75 @@ def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:
 def test_the_run_of_a_sweep_has_every_table_in_every_form(uri: str) -> None:
     client = open_client(uri)
     cells = paper_cells(tasks=("trec",), objective="err") + paper_cells(tasks=("trec",))
-    with quietly():
-        sweep = _sweep(client, uri)
-        sweep.write_summary(cells)
-        found = client.list_artifacts(sweep.parent_id, "tables")
-        assert {item.path.partition("/")[2] for item in found} == {
-            f"{name}.{form}" for name in _TABLES for form in ("md", "tex", "csv", "json")
-        }
-        listed = client.get_run(sweep.parent_id).data.tags[schema.LOGGED_ARTIFACTS]
-        frames = {
-            name: client.load_table(sweep.experiment_id, f"tables/{name}.json") for name in _TABLES
-        }
+    sweep = _sweep(client, uri)
+    sweep.write_summary(cells)
+    found = client.list_artifacts(sweep.parent_id, "tables")
+    assert {item.path.partition("/")[2] for item in found} == {
+        f"{name}.{form}" for name in _TABLES for form in ("md", "tex", "csv", "json")
+    }
+    listed = client.get_run(sweep.parent_id).data.tags[schema.LOGGED_ARTIFACTS]
+    frames = {
+        name: client.load_table(sweep.experiment_id, f"tables/{name}.json") for name in _TABLES
+    }
     assert {f"tables/{name}.json" for name in _TABLES} <= {
         entry["path"] for entry in json.loads(listed)
     }
     assert frames["main_results"]["accuracy_mean"].tolist() == pytest.approx([0.8, 0.8])
     assert frames["objective_ablation"]["objective"].tolist() == ["full", "err"]
+
+
+_METRICS = [
+    *(Metric("loss", value, 10 + step, step) for step, value in enumerate((3.0, 1.0, 2.0))),
+    Metric("twice", 0.5, 7, 0),
+    Metric("twice", 0.5, 7, 0),
+    Metric("same step", 0.25, 7, 0),
+    Metric("same step", 0.5, 7, 0),
+    Metric("none", math.nan, 7, 0),
+    Metric("most", math.inf, 7, 0),
+    Metric("least", -math.inf, 7, 0),
+]
+_PARAMS = [Param("rate", "0.5"), Param("name", "Zürich"), Param("empty", "")]
+
+
+def _content(**values: Any) -> RunContent:
+    return RunContent(metrics=_METRICS, params=_PARAMS, **values)
+
+
+def _seen(client: MlflowClient, run_id: str) -> dict[str, Any]:
+    run = client.get_run(run_id)
+    info = {k: v for k, v in dict(run.info).items() if k not in ("run_id", "run_uuid")}
+    history = {
+        name: sorted((m.step, m.timestamp, str(m.value)) for m in found)
+        for name in sorted(run.data.metrics)
+        if (found := client.get_metric_history(run_id, name))
+    }
+    latest = sorted((name, str(value)) for name, value in run.data.metrics.items())
+    text = str(info | {"latest": latest, "history": history})
+    return {"text": text.replace(run_id, "ID"), "params": run.data.params, "tags": run.data.tags}
+
+
+def test_a_transaction_writes_what_requests_write(uri: str) -> None:
+    client = MlflowClient(uri)
+    place = client.get_experiment(client.create_experiment("bulk"))
+    new = _content(name="trial 1", tags={"dcs.kind": "trial"}, start=5, end=9, status="FAILED")
+    seen = []
+    for write in (
+        insert_runs,
+        lambda client, place, runs: [request_run(client, place, r) for r in runs],
+    ):
+        going = client.create_run(place.experiment_id, start_time=1, run_name="cell")
+        write(client, place, [_content(run_id=going.info.run_id), new])
+        made = client.search_runs([place.experiment_id], "tags.`dcs.kind` = 'trial'")[0]
+        seen.append([_seen(client, run_id) for run_id in (going.info.run_id, made.info.run_id)])
+        for run in (going, made):
+            client.delete_run(run.info.run_id)
+    assert seen[0] == seen[1]
+
+
+def test_a_database_gets_all_or_nothing(uri: str) -> None:
+    client = MlflowClient(uri)
+    place = client.get_experiment(client.create_experiment("whole"))
+    twice = RunContent(metrics=[], params=[Param("a", "1"), Param("a", "2")], name="bad")
+    with pytest.raises(Exception, match="UNIQUE"):
+        write_runs(client, place, [_content(name="good"), twice])
+    assert list(client.search_runs([place.experiment_id])) == []
