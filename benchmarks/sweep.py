@@ -174,7 +174,9 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         store.write(
             key, {"optimization": table, "test": table}, model="none", seconds=0.0, gpus=0.0
         )
-        plan.sources[key] = [TableRequest("none", "reviews", 1, first, None)]
+        plan.sources[key] = [
+            TableRequest(model="none", task="reviews", shots=1, seed=first, limit=None)
+        ]
         plan.cells[key] = [
             Cell(
                 model="none",

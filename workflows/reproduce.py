@@ -20,6 +20,7 @@ from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, plan_sweep
 from workflows.tables import ProbabilityStore, Rows, TableRequest, table_requests
 from workflows.tuning.cell import compute_cell, failed_record
+from workflows.tuning.trials import unheard
 
 __all__ = [
     "Compared",
@@ -167,7 +168,7 @@ def _sweeps_of(record: CellRecord, runs: Path) -> Iterator[SweepConfig]:
 
 
 def recompute(
-    record: CellRecord, tables: Tables, *, progress: Callable[[float], None] | None = None
+    record: CellRecord, tables: Tables, *, progress: Callable[[float], None] = unheard
 ) -> CellRecord:
     """Compute a recorded cell again; where it raises, return a FAILED record as a sweep does.
 

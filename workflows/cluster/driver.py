@@ -62,6 +62,7 @@ _WAIT_SECONDS = 2.0
 _STORAGE_SECONDS = 10.0
 
 
+#: What a sweep shows on Ray's dashboard and to Prometheus, each under ``dcs_<name>``.
 _COUNTERS: Final = {
     "cells": "Cells that were computed",
     "failed": "Those of them that failed",
@@ -77,44 +78,34 @@ _GAUGES: Final = {
 
 
 class Meters:
-    """Counters ``dcs_<name>`` with the tag ``sweep``; those of a process that is not on Ray rest.
+    """The counters and gauges of a sweep; without Ray they rest.
 
     Parameters
     ----------
     sweep : str
-        Name of the sweep.
+        Name of the sweep, their tag.
     """
 
     def __init__(self, sweep: str) -> None:
-        self._tags = {"sweep": sweep}
-        self._counters = {
-            name: RayCounter(f"dcs_{name}", description=about, tag_keys=("sweep",))
-            for name, about in _COUNTERS.items()
+        tag = {"tag_keys": ("sweep",)}
+        counters = {
+            name: RayCounter(f"dcs_{name}", text, **tag) for name, text in _COUNTERS.items()
         }
-        self._gauges = {
-            name: Gauge(f"dcs_{name}", description=about, tag_keys=("sweep",))
-            for name, about in _GAUGES.items()
-        }
+        gauges = {name: Gauge(f"dcs_{name}", text, **tag) for name, text in _GAUGES.items()}
+        self._counters, self._gauges = counters, gauges
+        for meter in (*counters.values(), *gauges.values()):
+            meter.set_default_tags({"sweep": sweep})
 
-    def computed(self, record: CellRecord) -> None:
-        """Count a cell that was computed."""
-        self._count(
-            cells=1, failed=not record.finished, trials=len(record.trials), moves=record.moves
-        )
-
-    def scored(self, scoring: Scoring) -> None:
-        """Count a pair of tables that was scored."""
-        self._count(prompts=scoring.rows, tokens=scoring.tokens)
-
-    def recorded(self, recorded: int, pending: int) -> None:
-        """Say how far the recorder is."""
-        self._gauges["recorded"].set(recorded, self._tags)
-        self._gauges["pending"].set(pending, self._tags)
-
-    def _count(self, **amounts: float) -> None:
+    def count(self, **amounts: float) -> None:
+        """Add to counters."""
         for name, amount in amounts.items():
             if amount > 0:  # Ray counts nothing else.
-                self._counters[name].inc(amount, self._tags)
+                self._counters[name].inc(amount)
+
+    def show(self, **values: float) -> None:
+        """Set gauges."""
+        for name, value in values.items():
+            self._gauges[name].set(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +281,11 @@ class Driver:
     def _work(self) -> Iterator[tuple[CellRecord, Figures]]:
         self._report()
         self._warm_up()
-        while self._submit():
+        while True:
+            self._start_scoring()
+            self._start_tuning()
+            if not (self._scoring or self._tuning):
+                return
             if time.monotonic() >= self._until:
                 self._stop()
             for done in self._wait():
@@ -311,12 +306,6 @@ class Driver:
     @property
     def _placement(self) -> Placement:
         return self._look.placement
-
-    def _submit(self) -> bool:
-        """Hand out what there is room for; False if nothing is under way."""
-        self._start_scoring()
-        self._start_tuning()
-        return bool(self._scoring or self._tuning)
 
     def _wait(self) -> list[Any]:
         """Return what has ended, after a while nothing, so that the cluster is looked at again."""
@@ -398,7 +387,7 @@ class Driver:
             return
         self._idle.setdefault(request.model, []).append(ended.actor)
         self._progress.scored(note)
-        self.meters.scored(note)
+        self.meters.count(prompts=note.rows, tokens=note.tokens)
         for ready, cells in self._plan.cells_after(key).items():
             if ready in self._ready:
                 continue
@@ -491,7 +480,8 @@ class Driver:
             self._cells_ended += 1
             self._cells_failed += not record.finished
             self._progress.computed(record)
-            self.meters.computed(record)
+            failed, trials = not record.finished, len(record.trials)
+            self.meters.count(cells=1, failed=failed, trials=trials, moves=record.moves)
             yield record, figures
 
     def _tune_again(self, ended: _Tuning, error: RayError) -> None:

@@ -59,7 +59,7 @@ def run_sweep(
         try:
             for record, figures in driver.run():
                 recorder.record(record, figures)
-                driver.meters.recorded(recorder.recorded, recorder.pending)
+                driver.meters.show(recorded=recorder.recorded, pending=recorder.pending)
                 records[record.key] = record
         finally:
             for scoring in _scorings(plan):
@@ -74,7 +74,7 @@ def _scorings(plan: SweepPlan) -> Iterator[ScoringRecord]:
         if not isinstance(first, TableRequest):
             continue  # Somebody else scored it.
         note = store.scoring(key)
-        if note is not None and note.finished_ms:
+        if note is not None:
             yield ScoringRecord(
                 key=key,
                 identity={

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
@@ -30,7 +29,7 @@ from workflows.plan import UNFITTED, Cell
 from workflows.tables import Rows
 from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
-from workflows.tuning.trials import Fitted, StoredStudy, Tuning, fitted_at_once
+from workflows.tuning.trials import Fitted, StoredStudy, Tuning, fitted_at_once, unheard
 
 __all__ = ["compute_cell", "failed_record", "optimization_rows", "refitted"]
 
@@ -42,7 +41,7 @@ def compute_cell(
     test: Rows,
     *,
     sweep: str,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = unheard,
     mapper: Mapper = in_process,
     storage: StudyStorage | None = None,
     known: dict[Any, Any] | None = None,
@@ -83,10 +82,25 @@ def compute_cell(
         reference = rows.probs.argmax(axis=1).astype(np.int64)
         if cell.method not in UNFITTED:
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
-    stored = None
-    if storage is not None:
-        stored = StoredStudy(storage, cell.key, {"cell": cell.label, "sweep": sweep})
-    fitted = _fit(cell, rows, progress, mapper, stored, known, reference)
+    method, known = get_method(cell.method), {} if known is None else known
+    if cell.tuner is None:
+        fitted = fitted_at_once(rows, method, cell.seed, known)
+    else:
+        tune = study_scheme if cell.tuner.protocol == "study" else cross_validated_scheme
+        notes = {"cell": cell.label, "sweep": sweep}
+        fitted = tune(
+            Tuning(
+                table=rows,
+                method=method,
+                settings=cell.tuner,
+                seed=cell.seed,
+                progress=progress,
+                mapper=mapper,
+                stored=None if storage is None else StoredStudy(storage, cell.key, notes),
+                known=known,
+                reference=reference,
+            )
+        )
     scheme, judged = fitted.scheme, test
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
@@ -138,33 +152,6 @@ def optimization_rows(table: Rows, cell: Cell) -> Rows:
     if isinstance(table, TableEnsemble):
         return replace(table, tables=tuple(replace(t, labels=labels) for t in table.tables))
     return replace(table, labels=labels)
-
-
-def _fit(
-    cell: Cell,
-    table: ProbabilityTable,
-    progress: Callable[[float], None] | None,
-    mapper: Mapper,
-    stored: StoredStudy | None,
-    known: dict[Any, Any] | None,
-    reference: NDArray[np.int64] | None,
-) -> Fitted:
-    method = get_method(cell.method)
-    if cell.tuner is None:
-        return fitted_at_once(table, method, cell.seed, known)
-    tuning = Tuning(
-        table=table,
-        method=method,
-        settings=cell.tuner,
-        seed=cell.seed,
-        progress=progress or (lambda share: None),
-        mapper=mapper,
-        stored=stored,
-        known={} if known is None else known,
-        reference=reference,
-    )
-    study = cell.tuner.protocol == "study"
-    return study_scheme(tuning) if study else cross_validated_scheme(tuning)
 
 
 def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: int) -> CellRecord:

@@ -49,6 +49,7 @@ __all__ = [
     "importances",
     "pareto_numbers",
     "sampler_of",
+    "unheard",
 ]
 
 #: Which way an objective is better.
@@ -104,7 +105,7 @@ class StoredStudy:
     notes: Mapping[str, str]
 
 
-def _unheard(share: float) -> None:
+def unheard(share: float) -> None:
     """Take no notice of progress."""
 
 
@@ -138,7 +139,7 @@ class Tuning:
     method: Method
     settings: TunerSettings
     seed: int
-    progress: Callable[[float], None] = _unheard
+    progress: Callable[[float], None] = unheard
     mapper: Mapper = in_process
     stored: StoredStudy | None = None
     known: dict[Any, Any] = field(default_factory=dict)
