@@ -162,15 +162,10 @@ def _counted(then: Summary, now: Summary) -> Iterator[Drift]:
 def _means(then: Summary, now: Summary, classes: tuple[str, ...]) -> Iterator[Drift]:
     from scipy.stats import ttest_ind_from_stats
 
-    sizes = [sum(each.predictions) for each in (then, now)]
-    columns = zip(classes, then.means, then.deviations, now.means, now.deviations, strict=True)
-    for name, mean, spread, other, other_spread in columns:
-        p = float(mean == other)
+    before, after = ((s.means, s.deviations, sum(s.predictions)) for s in (then, now))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ps = ttest_ind_from_stats(*before, *after, equal_var=False).pvalue.tolist()
+    for name, mean, other, p in zip(classes, then.means, now.means, ps, strict=True):
         # Without any spread there is nothing to test.
-        if spread > 0.0 or other_spread > 0.0:
-            p = float(
-                ttest_ind_from_stats(
-                    mean, spread, sizes[0], other, other_spread, sizes[1], equal_var=False
-                ).pvalue
-            )
+        p = float(mean == other) if np.isnan(p) else p
         yield Drift(f"mean probability of {name}", abs(mean - other), p, (mean,), (other,))

@@ -88,15 +88,12 @@ class Calibration:
     floor: float = DEFAULT_FLOOR
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InvalidInputError(f"calibration name {self.name!r}: a text is needed")
         subject = f"calibration {self.name!r}"
         floor = finite_number(self.floor, f"{subject}: floor", positive=True)
         if floor > 0.01:
             raise InvalidInputError(f"{subject}: floor {floor} must be at most 0.01")
         try:
-            matrix = np.array(self.matrix, dtype=np.float64)
-            offset = np.array(self.offset, dtype=np.float64)
+            matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"{subject}: matrix and offset must be numbers") from error
         square = offset.ndim == 1 and matrix.ndim == 2 and len(matrix) == offset.size > 0
@@ -145,12 +142,8 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form a scheme file holds."""
-        return {
-            "name": self.name,
-            "matrix": [list(row) for row in self.matrix],
-            "offset": list(self.offset),
-            "floor": self.floor,
-        }
+        lists = {"matrix": [list(row) for row in self.matrix], "offset": list(self.offset)}
+        return {"name": self.name, **lists, "floor": self.floor}
 
     def permuted(self, order: list[int]) -> Calibration:
         """Return the calibration with class ``order[j]`` in place j."""
@@ -304,12 +297,8 @@ def fit_calibration(
     check_choice("calibration", kind, get_args(CalibrationKind))
     if kind == "none":
         return None
-    if kind == "batch":
-        return batch_calibration(values)
-    if kind == "prior":
-        return prior_reweighting(values, indices)
-    if kind == "shrunk":
-        return shrunk_calibration(values, indices)
+    if kind in _OF_ALL_ROWS:
+        return _OF_ALL_ROWS[kind](values, indices)
     labelled = indices >= 0
     if not labelled.any():
         raise InvalidInputError(f"no row has a label; calibration {kind!r} is fitted to labels")
@@ -328,7 +317,7 @@ def _fitted(
     """Fit a calibration of probabilities [M, K * N] that departs from the matrix `start`."""
     logs = np.log(np.maximum(values, DEFAULT_FLOOR))
     row_weights = _balanced(labels) if kind == "balanced" else np.ones(labels.size)
-    form = _form(kind, logs, row_weights, ridge, n_classes=len(start))
+    form = _form(kind, logs, row_weights, ridge)
     departure = _most_likely(logs, _product(logs, start.T), labels, row_weights, form)
     matrix = start + departure[:-1].T
     return from_arrays(name or kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
@@ -391,19 +380,20 @@ def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     per_class = max(1.0, n / _PRIOR_CLASSES)
     few = _FEW_ROWS * per_class**2 / n_labelled
     offset_rows, matrix_rows = (max(m * per_class, few) for m in (_OFFSET_ROWS, _MATRIX_ROWS))
-    form = _Form(
-        size=n * (n + 1),
-        penalty=np.diag(np.append(np.full(n, matrix_rows), offset_rows)),
-        turn=turn,
-        spread=lambda x: x.reshape(n + 1, n),
-        gather=np.ravel,
-    )
+    form = _Form(np.diag(np.append(np.full(n, matrix_rows), offset_rows)), turn)
     known, start_logits = indices[labelled], logits[labelled]
     departure = _most_likely(start_logits, start_logits, known, _balanced(known), form)
     fitted = _product(start, np.eye(n) + departure[:-1])
     fitted[-1] += departure[-1]
     return from_arrays("shrunk", fitted[:-1].T.round(_DIGITS), fitted[-1].round(_DIGITS))
 
+
+#: What unlabelled rows take part in.
+_OF_ALL_ROWS: Final[dict[str, Callable[[Array, NDArray[np.int64]], Calibration]]] = {
+    "batch": lambda probs, labels: batch_calibration(probs),
+    "prior": prior_reweighting,
+    "shrunk": shrunk_calibration,
+}
 
 #: The optimiser's BLAS adds in an order that depends on the processor: it decides digits far
 #: behind these, and must not decide predictions.
@@ -421,45 +411,31 @@ _LEAST_VARIANCE: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a calibration may depart from where it starts, in parameters x that are 0 there.
+    """How a calibration may depart from where it starts.
 
     A departure is an array [P + 1, N], P of K * N: what is added to the transposed matrix, then
     the offset.
     """
 
-    size: int
     #: The penalty of a departure in the coordinates, half of its square, [P + 1, P + 1].
     penalty: Array
     #: Coordinates of the rows of a departure, [P + 1, P + 1].
     turn: Array
-    #: The departure of x in these coordinates, and its transpose: the slope in x of one there.
-    spread: Callable[[Array], Array]
-    gather: Callable[[Array], Array]
+    #: The nearest departure that is allowed.
+    project: Callable[[Array], Array] = lambda departure: departure
 
 
-def _form(
-    kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float, *, n_classes: int
-) -> _Form:
+def _form(kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float) -> _Form:
     n_rows, n = logs.shape
-    diagonal, turn = np.arange(n), np.eye(n + 1)
     # The ridge of an offset is a tenth.
     ridges = np.append(np.full(n, ridge), ridge / 10)
+    scales = np.eye(n + 1, n)
     if kind == "temperature":
-        return _Form(
-            1,
-            np.zeros((n + 1, n + 1)),
-            turn,
-            spread=lambda x: x * np.eye(n + 1, n),
-            gather=lambda slope: np.array([slope[diagonal, diagonal].sum()]),
-        )
+        zero = np.zeros((n + 1, n + 1))
+        return _Form(zero, np.eye(n + 1), lambda departure: np.trace(departure[:n]) / n * scales)
     if kind == "vector":
-        return _Form(
-            2 * n,
-            np.diag(ridges),
-            turn,
-            spread=lambda x: np.vstack([np.diag(x[:n]), x[n:]]),
-            gather=lambda slope: np.append(slope[diagonal, diagonal], slope[n]),
-        )
+        scales[n] = 1.0
+        return _Form(np.diag(ridges), np.eye(n + 1), lambda departure: departure * scales)
     # Coordinates in which the loss is curved about alike in all directions. The log-probabilities
     # of a sure model are large and go together: as they are, hundreds of steps would not find the
     # optimum. The curvature is at most half the second moments of the features, plus the ridge
@@ -468,8 +444,7 @@ def _form(
     curvature = _moments(features, features * row_weights[:, None]) / 2 + np.diag(ridges)
     curvature += _LEAST_CURVATURE * curvature.max() * np.eye(n + 1)
     turn = np.linalg.inv(np.linalg.cholesky(curvature)).T * math.sqrt(n_rows)
-    penalty, size = _product(turn.T, ridges[:, None] * turn), n_classes * (n + 1)
-    return _Form(size, penalty, turn, lambda x: x.reshape(n + 1, n_classes), np.ravel)
+    return _Form(_product(turn.T, ridges[:, None] * turn), turn)
 
 
 def _most_likely(
@@ -479,12 +454,12 @@ def _most_likely(
     # Loaded here: most of what is done with calibrations is to apply them.
     from scipy.optimize import minimize
 
-    n_rows = labels.size
+    n_rows, shape = labels.size, (len(form.turn), start.shape[1])
     rows = np.arange(n_rows)
     design = _product(np.column_stack([logs, np.ones(n_rows)]), form.turn)
 
     def loss(x: Array) -> tuple[float, Array]:
-        departure = form.spread(x)
+        departure = form.project(x.reshape(shape))
         logits = start + _product(design, departure)
         logits -= logits.max(axis=1, keepdims=True)
         residual = np.exp(logits)
@@ -495,11 +470,13 @@ def _most_likely(
         residual *= row_weights[:, None]
         pull = _product(form.penalty, departure)
         value += 0.5 * float((departure * pull).sum())
-        return value / n_rows, form.gather(_moments(design, residual) + pull) / n_rows
+        slope = form.project(_moments(design, residual) + pull)
+        return value / n_rows, slope.ravel() / n_rows
 
     options = {"gtol": _TOLERANCE, "ftol": 0.0, "maxiter": 1000}
-    found = minimize(loss, np.zeros(form.size), jac=True, method="L-BFGS-B", options=options)
-    return _product(form.turn, form.spread(np.asarray(found.x, dtype=np.float64)))
+    zero = np.zeros(math.prod(shape))
+    found = minimize(loss, zero, jac=True, method="L-BFGS-B", options=options)
+    return _product(form.turn, form.project(found.x.reshape(shape)))
 
 
 def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

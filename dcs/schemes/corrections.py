@@ -30,8 +30,26 @@ _NARROWEST: Final = 1e-6
 LARGEST_WEIGHT: Final = 1e6
 
 
+class _Function:
+    """What all corrections are: the lower of two lines, cut off at 0."""
+
+    __slots__ = ()
+
+    @property
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """The four numbers ``(left, rise, right, fall)`` of the common formula."""
+        raise NotImplementedError
+
+    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
+        """Correct the probabilities `p` (any shape, values 0..1)."""
+        left, rise, right, fall = self.coefficients
+        values = np.asarray(p, dtype=np.float64)
+        corrected = np.minimum((values - left) * rise, (right - values) * fall)
+        return np.asarray(np.maximum(0.0, corrected), dtype=np.float64)
+
+
 @dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(_Function):
     """A triangular membership function, a correction per sample (equation 2 of the paper).
 
     Parameters
@@ -97,10 +115,6 @@ class Membership:
         right, fall = (math.inf, 1.0) if self.b == self.c else (self.c, 1.0 / (self.c - self.b))
         return (left, rise, right, fall)
 
-    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
-        """Correct the probabilities `p` (any shape, values 0..1)."""
-        return _evaluate(self.coefficients, p)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the form a scheme file holds.
 
@@ -113,7 +127,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(_Function):
     """A weight coefficient, a correction per class (equation 3 of the paper).
 
     Parameters
@@ -155,10 +169,6 @@ class Weight:
         """The four numbers ``(left, rise, right, fall)`` of the common formula."""
         return (0.0, self.value, math.inf, 1.0)
 
-    def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
-        """Correct the probabilities `p` (any shape, values 0..1)."""
-        return _evaluate(self.coefficients, p)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the form a scheme file holds.
 
@@ -174,15 +184,6 @@ Correction: TypeAlias = Membership | Weight
 
 #: The membership that leaves every probability as it is.
 DONT_CHANGE: Final = Membership(0.0, 1.0, 1.0)
-
-
-def _evaluate(
-    coefficients: tuple[float, float, float, float], p: ArrayLike
-) -> NDArray[np.float64]:
-    left, rise, right, fall = coefficients
-    values = np.asarray(p, dtype=np.float64)
-    corrected = np.minimum((values - left) * rise, (right - values) * fall)
-    return np.asarray(np.maximum(0.0, corrected), dtype=np.float64)
 
 
 _SLOPES: Final = (2, 4, 8)

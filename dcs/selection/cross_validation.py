@@ -6,8 +6,7 @@ front, and the preference picks one of its points.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -74,13 +73,10 @@ _MEMBERSHIP_ROWS: Final = 400
 #: The point that stands where the rows are too few to choose one.
 _MIDDLE_BETA: Final = 0.3
 
-#: What of the accuracy neighbours of the front are apart at most, where rounds of trying points
-#: between them, at these shares of the way, find some.
+#: What of the accuracy neighbours of the front are apart at most, where there are points between
+#: them, and the shortest part of the way that is looked at.
 _STEP: Final = 0.004
-
-_ROUNDS: Final = 8
-
-_SHARES: Final = (0.5, 0.25, 0.75)
+_SHORTEST: Final = 1 / 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,31 +351,35 @@ class _Front:
         fits = {id(point): fit for fit, point in ends}
         points = [point for _, point in ends]
         linear = [p for p in points if between(p.scheme, p.scheme, 0.0) is not None]
-        tried: Counter[tuple[int, int]] = Counter()
-        for _ in range(_ROUNDS):
-            for a, b in pairwise(pareto_front(linear)):
-                pair = id(a), id(b)
-                if a.accuracy - b.accuracy <= _STEP or tried[pair] == len(_SHARES):
-                    continue
-                added = self._between(fits[id(a)], fits[id(b)], _SHARES[tried[pair]], (a, b))
-                tried[pair] += 1
-                if added is not None:
-                    fits[id(added[1])] = added[0]
-                    linear.append(added[1])
-        found = [p for p in linear if isinstance(p.setting, Interpolated)]
+        found = [
+            point
+            for a, b in pairwise(pareto_front(linear))
+            for point in self._line((fits[id(a)], a), (fits[id(b)], b), (0.0, a), (1.0, b))
+        ]
         front = {id(point) for point in pareto_front([*points, *found])}
         return [*points[:-1], *(point for point in found if id(point) in front), points[-1]]
 
-    def _between(
-        self, first: _Fit, second: _Fit, share: float, points: tuple[FrontPoint, FrontPoint]
-    ) -> _End | None:
-        pairs = zip(first.schemes, second.schemes, strict=True)
+    def _line(
+        self,
+        first: _End,
+        second: _End,
+        low: tuple[float, FrontPoint],
+        high: tuple[float, FrontPoint],
+    ) -> Iterator[FrontPoint]:
+        """Yield points on the line between two ends, by halves, as long as a step is large."""
+        if low[1].accuracy - high[1].accuracy <= _STEP or high[0] - low[0] <= _SHORTEST:
+            return
+        share = (low[0] + high[0]) / 2
+        pairs = zip(first[0].schemes, second[0].schemes, strict=True)
         schemes = [s for s in (between(a, b, share) for a, b in pairs) if s is not None]
-        if len(schemes) < len(first.schemes):
-            return None
-        setting = Interpolated.at(first.setting, second.setting, share)
-        beta = (1.0 - share) * points[0].beta + share * points[1].beta
-        return self.end(_Fit.judged(setting, schemes, self.folds), beta)
+        if len(schemes) < len(first[0].schemes):
+            return
+        setting = Interpolated(first[0].setting, second[0].setting, share)
+        beta = (1.0 - share) * first[1].beta + share * second[1].beta
+        _, middle = self.end(_Fit.judged(setting, schemes, self.folds), beta)
+        yield from self._line(first, second, low, (share, middle))
+        yield middle
+        yield from self._line(first, second, (share, middle), high)
 
 
 def _at(candidate: Hyperparameters, beta: float) -> Hyperparameters:

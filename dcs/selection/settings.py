@@ -228,22 +228,6 @@ class Interpolated:
         end = self.second or self.first
         return "none" if end is None else end.calibration
 
-    @classmethod
-    def at(cls, first: Setting | None, second: Setting | None, share: float) -> Interpolated:
-        """Return the setting between two, by the ends of what lies between settings already."""
-        for given in (first, second):
-            if isinstance(given, Interpolated):
-                low, high = (given.place(setting) for setting in (first, second))
-                if low is not None and high is not None:
-                    return replace(given, share=(1.0 - share) * low + share * high)
-        return cls(first, second, share)
-
-    def place(self, setting: Setting | None) -> float | None:
-        """Return the share at which a setting lies between the same ends, None if elsewhere."""
-        if isinstance(setting, Interpolated) and replace(setting, share=self.share) == self:
-            return setting.share
-        return {self.second: 1.0, self.first: 0.0}.get(setting)
-
     def follows(self, n_rows: int) -> float:
         """Return how far the corrections follow the labels, at most as either end does."""
         return max(end.follows(n_rows) for end in (self.first, self.second) if end is not None)

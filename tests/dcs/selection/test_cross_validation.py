@@ -323,16 +323,6 @@ def test_between_two_schemes_logarithms_are_mixed(seed: int, share: float) -> No
     assert between(curved, second, share) is None
 
 
-def test_what_lies_between_settings_is_named_by_its_ends() -> None:
-    logistic, batch = Hyperparameters(), Hyperparameters(calibration="batch")
-    halfway = Interpolated.at(Interpolated(logistic, batch, 0.5), batch, 0.5)
-    assert halfway == Interpolated(logistic, batch, 0.75)
-    assert Interpolated.at(logistic, halfway, 0.2) == Interpolated(
-        logistic, batch, pytest.approx(0.15)
-    )
-    assert Interpolated.at(None, halfway, 0.2) == Interpolated(None, halfway, 0.2)
-
-
 def test_the_default_does_no_harm_where_classes_are_of_unequal_size() -> None:
     """Six classes, few of most: what makes them even costs a quarter of the accuracy."""
     rng = np.random.default_rng(0)
