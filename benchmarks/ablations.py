@@ -22,7 +22,7 @@ from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.preference import Preference
+from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
 
 _PAPER = Hyperparameters(

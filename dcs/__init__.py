@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from dcs.selection.cross_validation import fit_scheme as fit_scheme
     from dcs.selection.estimator import DCSClassifier as DCSClassifier
     from dcs.selection.front import FittedScheme as FittedScheme
+    from dcs.selection.front import Preference as Preference
     from dcs.selection.methods import get_method as get_method
-    from dcs.selection.preference import Preference as Preference
     from dcs.selection.settings import Hyperparameters as Hyperparameters
 
 _HOMES = {
@@ -45,9 +45,8 @@ _HOMES = {
     "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),
     "dcs.selection.cross_validation": ("SelectionSettings", "fit_scheme"),
-    "dcs.selection.front": ("FittedScheme",),
+    "dcs.selection.front": ("FittedScheme", "Preference"),
     "dcs.selection.methods": ("get_method",),
-    "dcs.selection.preference": ("Preference",),
     "dcs.selection.settings": ("Hyperparameters",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

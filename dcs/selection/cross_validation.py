@@ -20,8 +20,7 @@ from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.folds import Folds, Mapper
-from dcs.selection.front import FittedScheme, FrontPoint
-from dcs.selection.preference import Preference, pareto_front
+from dcs.selection.front import FittedScheme, FrontPoint, Preference, pareto_front
 from dcs.selection.settings import (
     CorrectionFamily,
     Hyperparameters,

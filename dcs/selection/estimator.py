@@ -29,7 +29,7 @@ from dcs.selection.cross_validation import (
     label_free_scheme,
 )
 from dcs.selection.folds import Threads, stratified_folds
-from dcs.selection.preference import Preference
+from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
 
 __all__ = ["DCSClassifier"]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from dcs.data.table import ProbabilityTable
-from dcs.evaluation.formatting import percent
 from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.uncertainty import percent
 from dcs.io import content_key
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.preference import pareto_front
+from dcs.selection.front import pareto_front
 from tracking.records import CellRecord
 from tracking.results import frames
 from tracking.results.formats import ResultTable

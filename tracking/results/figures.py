@@ -19,8 +19,7 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import FittedScheme
-from dcs.selection.preference import pareto_front
+from dcs.selection.front import FittedScheme, pareto_front
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, style

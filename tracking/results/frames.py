@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dcs.errors import ConfigError, InvalidInputError
-from dcs.evaluation.formatting import percent
+from dcs.evaluation.uncertainty import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
 from tracking.results.settings import (
@@ -283,7 +283,7 @@ class Estimate:
         return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
 
     def percent(self, *, coarse: bool = False, padded: bool = False) -> str:
-        """Return it for people, as `dcs.evaluation.formatting.percent` writes it."""
+        """Return it for people, as `dcs.evaluation.uncertainty.percent` writes it."""
         interval = self.low, self.high
         return percent(self.mean, self.std, interval=interval, coarse=coarse, padded=padded)
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.formatting import percent, sentence_of_chance
+from dcs.evaluation.uncertainty import percent, sentence_of_chance
 from dcs.messages import last_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell

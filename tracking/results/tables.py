@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from dcs.evaluation.formatting import percent
+from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcs.evaluation.formatting import percent
+from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.archive import Sweep

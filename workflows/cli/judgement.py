@@ -12,14 +12,18 @@ import numpy as np
 from rich.table import Table
 
 from dcs.data.table import ProbabilityTable
-from dcs.evaluation.formatting import percent, sentence_of_chance
 from dcs.evaluation.metrics import FIGURES, confusion_matrix
-from dcs.evaluation.uncertainty import Interval, bootstrap_intervals, compare_predictions
+from dcs.evaluation.uncertainty import (
+    Interval,
+    bootstrap_intervals,
+    compare_predictions,
+    percent,
+    sentence_of_chance,
+)
 from dcs.io import atomic_write_bytes
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import inputs_of
-from dcs.selection.front import FittedScheme, FrontPoint
-from dcs.selection.preference import Prefer, Preference
+from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
 from tracking.records import CellRecord
 from workflows.cli.console import column_tables, console, new_table
 from workflows.tables import Rows

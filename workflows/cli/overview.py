@@ -15,7 +15,7 @@ from statistics import fmean
 from rich import progress
 from rich.table import Table
 
-from dcs.evaluation.formatting import chance, percent
+from dcs.evaluation.uncertainty import chance, percent
 from dcs.io import atomic_write_bytes
 from dcs.messages import last_line
 from dcs.selection.methods import get_method

@@ -14,7 +14,6 @@ from rich.style import Style
 from rich.text import Text
 
 from dcs.errors import ConfigError
-from dcs.evaluation.formatting import percent
 from dcs.io import atomic_write_text
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar, width_of
@@ -78,6 +77,7 @@ def runs(
 
 def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
     """Print a line for each cell, with its link where that fits or nobody reads along."""
+    from dcs.evaluation.uncertainty import percent
     from tracking.store.queries import is_share
 
     heads = (*(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics))

@@ -565,7 +565,7 @@ def check(
     Example: dcs check dcs-runs/my-dcs/scheme.json new.parquet
     """
     from dcs.evaluation.drift import compare_rows
-    from dcs.evaluation.formatting import chance
+    from dcs.evaluation.uncertainty import chance
     from tracking.store.serving import log_drift
 
     fitted = dcs.CorrectionScheme.load(scheme)

@@ -17,9 +17,8 @@ from dcs.selection.cross_validation import (
     label_free_scheme,
 )
 from dcs.selection.folds import cross_validate
-from dcs.selection.front import FittedScheme, FrontPoint
+from dcs.selection.front import FittedScheme, FrontPoint, pareto_front
 from dcs.selection.methods import Method
-from dcs.selection.preference import pareto_front
 from dcs.selection.settings import (
     CorrectionFamily,
     Hyperparameters,

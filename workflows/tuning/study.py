@@ -15,8 +15,8 @@ from dcs.evaluation.objective import Objective
 from dcs.search.annealing import AnnealingResult, Schedule, anneal
 from dcs.search.exact import exact_search
 from dcs.seeds import derive_seed
+from dcs.selection.front import Figures, choose
 from dcs.selection.methods import Method
-from dcs.selection.preference import Figures, choose
 from tracking import CellRecord
 from workflows.config.tuner import LOGARITHMIC, SCHEDULE_PARAMETERS, TunerSettings
 from workflows.tuning.trials import (

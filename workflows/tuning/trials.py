@@ -26,9 +26,8 @@ from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import AnnealingResult
 from dcs.seeds import derive_seed
-from dcs.selection.front import FittedScheme
+from dcs.selection.front import Figures, FittedScheme
 from dcs.selection.methods import Method
-from dcs.selection.preference import Figures
 from tracking import TrialRecord
 from tracking.environment import source_digest
 from workflows.config.storage import StudyStorage, StudyStorageError

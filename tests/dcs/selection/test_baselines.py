@@ -12,8 +12,14 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import DEFAULT_FLOOR
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.methods import Method, get_method, method_names
-from dcs.selection.published import PUBLISHED_GRID, Fitted, fit_published
+from dcs.selection.methods import (
+    PUBLISHED_GRID,
+    Fitted,
+    Method,
+    fit_published,
+    get_method,
+    method_names,
+)
 from tests.dcs.biased import biased_table
 
 _PROBS, _LABELS = biased_table(240, 3)

@@ -23,7 +23,7 @@ from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.folds import Folds, Threads, cobias_noise, cross_validate, stratified_folds
-from dcs.selection.preference import Preference, pareto_front
+from dcs.selection.front import Preference, pareto_front
 from dcs.selection.settings import Hyperparameters, Interpolated, between
 from tests.dcs.biased import biased_table, fit_setting, gain
 

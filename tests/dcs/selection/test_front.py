@@ -12,8 +12,7 @@ import pytest
 
 from dcs.errors import SchemeError
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.front import Change, FittedScheme
-from dcs.selection.preference import Prefer, Preference
+from dcs.selection.front import Change, FittedScheme, Prefer, Preference
 from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 

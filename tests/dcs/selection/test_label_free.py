@@ -15,8 +15,8 @@ from dcs.errors import InvalidInputError
 from dcs.schemes.calibration import batch_calibration, shrunk_calibration
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.estimator import DCSClassifier
+from dcs.selection.front import Preference
 from dcs.selection.methods import get_method
-from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table, gain
 
 _PROBS, _LABELS = biased_table(900, 4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.selection.preference import Figures, Prefer, Preference, choose, pareto_front
+from dcs.selection.front import Figures, Prefer, Preference, choose, pareto_front
 
 
 def _point(accuracy: float, cobias: float, error: float = 0.01) -> Figures:

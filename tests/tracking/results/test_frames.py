@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dcs.evaluation.formatting import chance, percent, sentence_of_chance
+from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
 from tests.tracking.cells import failed_cell, make_cell
 from tracking.records import CellRecord
 from tracking.results.frames import (

@@ -22,9 +22,8 @@ from dcs.data.importers import IMPORTERS
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import FittedScheme
+from dcs.selection.front import FittedScheme, Preference
 from dcs.selection.methods import BASELINES, get_method
-from dcs.selection.preference import Preference
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
 from workflows.cli import app
 

@@ -12,8 +12,7 @@ from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.front import FittedScheme
-from dcs.selection.preference import Preference
+from dcs.selection.front import FittedScheme, Preference
 from dcs.selection.settings import Hyperparameters
 from tests.workflows.conftest import biased_table
 from workflows.cli.judgement import judged_tables, show_front

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from dcs.data.table import ProbabilityTable
+from dcs.selection.front import pareto_front
 from dcs.selection.methods import get_method
-from dcs.selection.preference import pareto_front
 from tests.workflows.conftest import biased_table
 from workflows.config.sweep import TunerSettings
 from workflows.tuning import cross_validation
