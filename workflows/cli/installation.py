@@ -12,11 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import distributions, requires
 from pathlib import Path
 from string import Template
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -67,13 +66,11 @@ def doctor(
     }
     if not quick:
         checks |= {"gpu": check_gpu, "ray": check_ray}
-    healthy = True
-    for name, check in checks.items():
-        passed, text = result_of(check)
-        healthy &= passed
+    results = {name: result_of(check) for name, check in checks.items()}
+    for name, (passed, text) in results.items():
         sign, style = ("ok", "green") if passed else ("failure", "red")
         console.print(f"{sign} {name}: {text}", style=style)
-    if not healthy:
+    if not all(passed for passed, _ in results.values()):
         raise SystemExit(1)
 
 
@@ -180,7 +177,7 @@ def new_plugin(
     module, folder = package.replace("-", "_"), output or Path(package)
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ConfigError(f"NAME {name!r}: use small letters, digits and single hyphens")
-    if name in (*(one.name for one in _built_in(group)), *plugin_names(group)):
+    if name in (*_known(group)[0], *plugin_names(group)):
         raise ConfigError(f"NAME {name!r}: there is such a {kind} already; choose another")
     if folder.exists():
         raise ConfigError(f"{folder}: is there already; choose another --output")
@@ -196,31 +193,26 @@ def new_plugin(
     console.print(f"then: {usage.format(name)}", style="bold")
 
 
-def _built_in(group: Group) -> tuple[Any, ...]:
-    """Return what is built in under a group, each with a name and a summary."""
+def _known(group: Group) -> tuple[Mapping[str, str], Callable[[str], object]]:
+    """Return what is built in under a group, each with its summary, and what finds all of it."""
     if group == "dcs.importers":
-        from dcs.data.importers import IMPORTERS
+        from dcs.data.importers import IMPORTERS, find_importer
 
-        return IMPORTERS
+        return {each.name: each.summary for each in IMPORTERS}, find_importer
     if group == "dcs.methods":
-        from dcs.selection.methods import BASELINES, METHODS
+        from dcs.selection.methods import BASELINES, METHODS, get_method
 
-        return (*METHODS, *BASELINES)
-    from dcs.scoring import SUMMARIES
+        return {each.name: each.summary for each in (*METHODS, *BASELINES)}, get_method
+    from dcs.scoring import SUMMARIES, engine_class
 
-    return tuple(SimpleNamespace(name=name, summary=text) for name, text in SUMMARIES.items())
+    return SUMMARIES, engine_class
 
 
 def installed() -> Iterator[str]:
     """Import what installed packages bring, and yield what each is."""
-    from dcs.data.importers import find_importer
-    from dcs.scoring import engine_class
-    from dcs.selection.methods import get_method
-
-    find = {"dcs.methods": get_method, "dcs.importers": find_importer, "dcs.engines": engine_class}
     for kind, (group, *_) in _KINDS.items():
         for name in plugin_names(group):
-            find[group](name)
+            _known(group)[1](name)
             yield f"{kind} {name}"
 
 
@@ -230,15 +222,11 @@ def listing(head: str, group: Group, *, but: tuple[str, ...] = ()) -> type[Typer
     class ListingCommand(TyperCommand):
         def format_help(self, ctx: Any, formatter: Any) -> None:
             """Write the help."""
-            own = {one.name: one.summary for one in _built_in(group) if one.name not in but}
-            added = dict.fromkeys(plugin_names(group), "of a package that is installed")
-            refused = dict.fromkeys(
-                own.keys() & added.keys(), "built in, and refused as a plug-in"
-            )
-            lines = [
-                f"* **{_plain(name)}**: {_plain(text)}"
-                for name, text in (own | added | refused).items()
-            ]
+            known = {k: text for k, text in _known(group)[0].items() if k not in but}
+            for name in plugin_names(group):
+                taken = "built in, and refused as a plug-in"
+                known[name] = taken if name in known else "of a package that is installed"
+            lines = [f"* **{_plain(name)}**: {_plain(text)}" for name, text in known.items()]
             self.help = "\n\n".join((self.help or "", head, "\n".join(lines)))
             super().format_help(ctx, formatter)
 

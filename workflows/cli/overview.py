@@ -254,8 +254,8 @@ class SweepView:
     ) -> None:
         self.tables_done = self.tables_total = 0
         self.cells_done = self.cells_total = self.cells_failed = 0
-        self._computed = self._running = self._trials = self._moves = self._prompts = 0
-        self._machines = ""
+        self._computed, self._running, self._machines = 0, 0, ""
+        self._work: Counter[str] = Counter()
         self._show, self._clock, self._started = show, clock, clock()
 
     def tables(self, done: int, total: int) -> None:
@@ -271,12 +271,11 @@ class SweepView:
     def computed(self, record: CellRecord) -> None:
         """Count what went into a cell."""
         self._computed += 1
-        self._trials += len(record.trials)
-        self._moves += record.moves
+        self._work.update(trials=len(record.trials), moves=record.moves)
 
     def scored(self, scoring: Scoring) -> None:
         """Count the prompts of a pair of tables."""
-        self._prompts += scoring.rows
+        self._work.update(prompts=scoring.rows)
 
     def machines(
         self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
@@ -293,12 +292,7 @@ class SweepView:
         """Work per second, time left if the rest is like what was done, and machines."""
         seconds = max(1e-9, self._clock() - self._started)
         parts = [f"{self._running} running"]
-        if self._prompts:
-            parts.append(f"{self._prompts / seconds:,.1f} prompts/s")
-        if self._trials:
-            parts.append(f"{self._trials / seconds:.1f} trials/s")
-        if self._moves:
-            parts.append(f"{self._moves / seconds:,.0f} moves/s")
+        parts += [f"{n / seconds:,.1f} {unit}/s" for unit, n in self._work.items() if n]
         if self._computed:
             rest = self.cells_total - self.cells_done
             parts.append(f"{duration(seconds / self._computed * rest)} left")

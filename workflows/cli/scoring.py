@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,20 +105,12 @@ def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore)
     total = sum(count_queries(**request.prompted) for request in requests)
     with console.status("loading the model"):
         actor = ScoringActor(model, store.root, 0, requests[0].scoring)
-    remarks: list[str] = []
-    try:
-        with progress_bar("scoring prompts", total) as progress:
-            for key, request in missing.items():
-                _, scoring = actor.generate(
-                    request, key, progress=lambda done: progress(advance=done)
-                )
-                remarks = scoring.remarks
-        scored = actor.scored
-    finally:
-        actor.close()
-    for line in remarks:
+    with closing(actor), progress_bar("scoring prompts", total) as progress:
+        for key, request in missing.items():
+            _, scoring = actor.generate(request, key, progress=lambda n: progress(advance=n))
+    for line in scoring.remarks:
         console.print(line)
-    return scored
+    return actor.scored
 
 
 def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
@@ -142,17 +135,14 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
     for model in dict.fromkeys(request.model for request in served):
         own = [request for request in served if request.model == model]
         scorer = own[0].scoring.load(model)
-        asked, tokens, basis = 0, 0, ""
-        for request in own:
-            for split in prompts_of(**request.prompted).values():
-                prompts = [split.prefix + query for query in split.queries]
-                counted, basis = getattr(scorer, "count_tokens")(prompts)  # noqa: B009
-                asked, tokens = asked + len(prompts), tokens + counted
+        splits = [split for each in own for split in prompts_of(**each.prompted).values()]
+        prompts = [split.prefix + query for split in splits for query in split.queries]
+        tokens, basis = getattr(scorer, "count_tokens")(prompts)  # noqa: B009
         price = own[0].scoring.price
         cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
         console.print(
             f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
-            f"{asked} requests, about {tokens:,} prompt tokens ({basis}){cost}"
+            f"{len(prompts)} requests, about {tokens:,} prompt tokens ({basis}){cost}"
         )
         if price and not yes and sys.stdin.isatty():
             typer.confirm("Send them?", abort=True)

@@ -74,16 +74,11 @@ def test_six_tables(generated):
         assert table.provenance.demonstration_seed == int(path.parent.name[-1])
 
 
-def test_what_is_there_is_not_made_again(data, generated):
-    outcome = run_dcs(*arguments(data, generated, "--shots", 1, "--seeds", "0,1,2"))
-    assert outcome.code == 0, outcome.err
-    assert "0 prompts scored" in outcome.out
-
-
-def test_lost_tables_come_back_from_the_store(data, generated):
+def test_what_was_scored_is_not_scored_again(data, generated):
     before = tables(generated)
     next(generated.glob("tables/*seed1/test.parquet")).unlink()
     outcome = run_dcs(*arguments(data, generated, "--shots", 1, "--seeds", "0,1,2"))
+    assert outcome.code == 0, outcome.err
     assert "0 prompts scored" in outcome.out
     assert tables(generated) == before
 
@@ -138,7 +133,8 @@ def test_errors_are_one_line(data, tmp_path, more, named):
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_show_counts_tokens_and_names_collisions(data):
+def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):
+    assert {"helpdesk", "reviews", "trec"} <= {*run_dcs("tasks").out.split()}
     outcome = run_dcs("tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data)
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("Answer Type:") == 6

@@ -44,7 +44,7 @@ def test_rates_and_time_left_are_those_of_this_run():
     view.cells(14, 50, 1)
     # 4 cells in 20 s, and 36 to go.
     assert shown[-1] == (
-        "tables 2/4, cells 14/50, 1 failed: 6 running · 2.0 trials/s · 100,000 moves/s · "
+        "tables 2/4, cells 14/50, 1 failed: 6 running · 2.0 trials/s · 100,000.0 moves/s · "
         "3 min left · CPUs 2/2"
     )
 

@@ -85,9 +85,10 @@ def reproduced(output: Path, name: str, *arguments: object, code: int) -> Outcom
     return outcome
 
 
-@pytest.mark.parametrize("method", ["icl", "batch", "dnip"])
-def test_a_cell_of_a_sweep_is_identical(swept: Path, method: str) -> None:
-    reproduced(swept, record_of(swept, method).key[:8], code=0)
+@pytest.mark.parametrize("arguments", [("icl", "--rescore"), ("batch",), ("dnip",)])
+def test_a_cell_of_a_sweep_is_identical(swept: Path, arguments: tuple[str, ...]) -> None:
+    method, *rescored = arguments
+    reproduced(swept, record_of(swept, method).key[:8], *rescored, code=0)
 
 
 def test_a_cell_is_found_by_its_run_in_mlflow_alone(copy: Path) -> None:
@@ -109,10 +110,6 @@ def test_a_table_that_was_changed_is_named_and_not_used(copy: Path) -> None:
     table = ProbabilityTable.read(path)
     table.with_probs(table.probs[:, ::-1]).write(path)
     assert str(path) in reproduced(copy, record_of(copy, "icl").key, code=2).err
-
-
-def test_every_prompt_can_be_scored_again(swept: Path) -> None:
-    reproduced(swept, record_of(swept, "icl").key, "--rescore", code=0)
 
 
 @pytest.mark.parametrize("name", ["metrics", "scheme", "trials", "params"])
@@ -152,21 +149,16 @@ def test_times_and_what_was_not_recorded_yet_are_no_difference(copy: Path) -> No
     reproduced(copy, record.key, code=0)
 
 
-def test_other_software_is_named_and_does_not_matter_if_the_result_is_the_same(copy: Path) -> None:
+def test_other_software_is_named_and_can_be_installed(copy: Path, tmp_path: Path) -> None:
     record = record_of(copy, "dnip")
     lock = {**record.provenance["lock"], "numpy": "1.0.0", "gone": "2.0"}
     Archive(copy).write(replace(record, provenance={**record.provenance, "lock": lock}))
     out = reproduced(copy, record.key, code=0).out
     assert "1.0.0" in out and "gone" in out
     assert "numba" not in out
-
-
-def test_the_packages_of_a_run_become_requirements(swept: Path, tmp_path: Path) -> None:
-    record = record_of(swept, "dnip")
     path = tmp_path / "requirements.txt"
-    reproduced(swept, record.key, "--requirements", path, code=0)
-    pins = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    assert f"numba=={record.provenance['lock']['numba']}" in pins
+    reproduced(copy, record.key, "--requirements", path, code=0)
+    assert {"numpy==1.0.0", f"numba=={lock['numba']}"} <= {*path.read_text().splitlines()}
 
 
 @pytest.mark.parametrize("error", ["too hot", "too cold"])
@@ -200,13 +192,6 @@ def test_a_table_of_ones_own_is_asked_for(tuned: Path, moods: Path, tmp_path: Pa
 )
 def test_options_that_do_not_go_together(swept: Path, arguments: tuple[str, ...]) -> None:
     reproduced(swept, record_of(swept, "dnip").key, *arguments, code=2)
-
-
-def test_names_that_no_cell_has(swept: Path, tmp_path: Path) -> None:
-    for runs, name in ((swept, "abc"), (swept, "ffffffff")):
-        assert name in reproduced(runs, name, code=2).err
-    assert str(tmp_path) in reproduced(tmp_path / "none", "abcdef", code=2).err
-    assert not (tmp_path / "none").exists()
 
 
 def test_settings_of_another_version_are_named(copy: Path) -> None:
