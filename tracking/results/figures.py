@@ -79,8 +79,6 @@ BINS = 40
 _WIDTH, _HEIGHT = 2.5, 2.2
 _LEFT, _RIGHT, _BOTTOM, _TOP, _HEAD = 0.5, 0.08, 0.42, 0.4, 0.22
 _MOST_RESTARTS = 60
-#: On shades, which are those of a bitmap: no colours that a page changes by night.
-_ON_DARK, _ON_LIGHT = "#fefefe", "#1b2730"
 #: A temperature so many times that before it begins a restart.
 _RISE = 3.0
 
@@ -598,21 +596,20 @@ def confusion_figure(record: CellRecord) -> Figure:
     table = record.class_accuracies
     if "counts_after" not in table:
         raise InvalidInputError(f"cell {record.key} has no confusion matrix to draw")
+    from sklearn.metrics import ConfusionMatrixDisplay
+
     names = [str(name) for name in table["class"]]
     size = 1.6 + 0.34 * len(names)
     figure, panels = style.grid_of(2, width=size + 0.6, height=size)
+    shown: dict[str, Any] = {"values_format": ".0f", "xticks_rotation": 90, "colorbar": False}
+    shown |= {"cmap": style.SHADES, "im_kw": {"clim": (0, 100)}, "text_kw": {"fontsize": 8}}
     for panel, when in zip(panels, ("before", "after"), strict=True):
         counts = np.asarray(table[f"counts_{when}"])
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        panel.imshow(shares, cmap=style.SHADES, vmin=0, vmax=100)
-        for (row, column), share in np.ndenumerate(shares):
-            color = _ON_DARK if share > 55 else _ON_LIGHT
-            text = panel.text(column, row, f"{share:.0f}", ha="center", va="center", color=color)
-            text.set_fontsize(8)
-        panel.set_xticks(range(len(names)), names, rotation=90)
-        panel.set_yticks(range(len(names)), names if when == "before" else [""] * len(names))
-        panel.set(title=f"{when} correction", xlabel="predicted")
+        ConfusionMatrixDisplay(shares, display_labels=names).plot(ax=panel, **shown)
+        panel.set(title=f"{when} correction", xlabel="predicted", ylabel="")
         panel.grid(visible=False)
+    panels[1].set_yticklabels([])
     panels[0].set_ylabel("true class, % of its rows")
     return figure
 
@@ -634,16 +631,13 @@ def front_figure(record: CellRecord) -> Figure:
 
 
 @style.styled
-def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) -> Figure:
+def scheme_figure(record: CellRecord) -> Figure:
     """Draw the correction function of each class over the histogram of that class's probabilities.
 
     Parameters
     ----------
     record : CellRecord
-        A cell with a scheme.
-    table : ProbabilityTable, optional
-        The table that the cell was tuned on (or tested on), instead of the histograms that the
-        record keeps. Where there is neither, functions only.
+        A cell with a scheme; where it keeps no histograms, functions only.
 
     Returns
     -------
@@ -654,15 +648,12 @@ def scheme_figure(record: CellRecord, *, table: ProbabilityTable | None = None) 
     Raises
     ------
     InvalidInputError
-        The cell has no scheme, or the table has other classes.
+        The cell has no scheme that was chosen.
     """
     if not frames.has_chosen(record):
         raise InvalidInputError(f"cell {record.key} has no scheme to draw")
     scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
     counts = record.histograms
-    if table is not None:
-        scheme = scheme.for_classes(table.classes, source=f"cell {record.key}")
-        counts = class_histograms(table, scheme)
     figure, panels = style.grid_of(len(scheme.classes), width=_WIDTH, height=_HEIGHT, columns=5)
     _fix_margins(figure)
     for index, (panel, name, correction) in enumerate(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from dcs.io import atomic_write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["KINDS", "ResultTable", "RowKind", "filled", "to_markdown", "to_mlflow_json"]
+__all__ = ["ResultTable"]
 
 RowKind = Literal["measured", "paper", "difference"]
 KINDS: Final[tuple[RowKind, ...]] = ("measured", "paper", "difference")
@@ -202,18 +200,13 @@ def to_mlflow_json(frame: pd.DataFrame) -> str:
     `MlflowClient.log_table` reads a table back and appends to it; a file of the same form
     replaces it instead, so that a sweep recorded again has each row once.
     """
-    # JSON has neither NaN nor the NA of columns of text and whole numbers.
-    plain = frame.astype(object).where(frame.notna(), None)
-    rows = [[_json_value(value) for value in row] for row in plain.to_numpy().tolist()]
-    return json.dumps({"columns": list(map(str, plain)), "data": rows}, allow_nan=False)
+    # Fifteen digits are the most that pandas writes.
+    text: str = frame.to_json(orient="split", index=False, double_precision=15)
+    return text
 
 
 def _inert(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def _json_value(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _latex(text: object) -> str:

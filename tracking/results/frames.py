@@ -27,33 +27,14 @@ if TYPE_CHECKING:
     from pandas.core.groupby import DataFrameGroupBy
 
 __all__ = [
-    "CLASS_COLUMNS",
-    "CORRECTION_COLUMNS",
-    "CORRECTION_NUMBERS",
-    "MEASURES",
-    "MEASURE_COLUMNS",
     "Estimate",
     "cells_frame",
     "classes_frame",
     "corrections_frame",
     "estimates",
-    "finished_cells",
-    "fullest",
-    "grouped",
-    "has_chosen",
     "importances_frame",
-    "is_missing",
     "learning_curve_frame",
-    "main_finished",
-    "method_title",
-    "name_of",
-    "notes_of",
-    "ordered",
-    "shots_rank",
-    "text_of",
-    "trial_score",
     "trials_frame",
-    "words_of",
 ]
 
 MEASURES: Final = ("accuracy", "cobias")

@@ -11,20 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "AVERAGES",
-    "BIOMEDICAL",
-    "GENERAL",
-    "paper_beside",
-    "paper_frame",
-    "paper_model",
-    "paper_results",
-    "paper_schemes",
-    "paper_task",
-    "task_rank",
-    "task_title",
-]
-
 GENERAL: Final = ("agnews", "dbpedia", "sst5", "trec", "rte")
 """The paper's general domain tasks, in its order."""
 

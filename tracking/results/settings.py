@@ -16,20 +16,6 @@ from typing import Any, Final
 from tracking.records import CellRecord
 from tracking.schema import OBJECTIVE, OPTIMIZATION_SIZE
 
-__all__ = [
-    "OBJECTIVE",
-    "Axis",
-    "axes_of",
-    "chosen_as_paper",
-    "main_cells",
-    "objective_label",
-    "objective_name",
-    "objective_terms",
-    "objective_title",
-    "own_setting",
-    "setting",
-]
-
 #: The objectives that have names, by the weights of COBias and PMI that are not 0.
 _TERMS: Final = {
     (True, True): "full",

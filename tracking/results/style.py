@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Look",
-    "figure_bytes",
-    "figure_files",
-    "grid_of",
-    "legend",
-    "looks",
-    "place_labels",
-    "series",
-    "styled",
-    "tip",
-]
-
 GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
 BLUE, GRID, BEATEN = "#0072b2", "#eceff1", "#f4f6f8"
 #: Of shares from none to all.
@@ -136,22 +123,19 @@ def series(
     """
     step = {"bars": 0.8 / len(looks), "points": 0.12, "lines": 0.0}[kind]
     for at, (name, look) in enumerate(looks.items()):
-        if name not in means or means[name].isna().all():
+        if name not in means:
             continue
-        places = means.index.to_numpy(dtype=float) + step * (at - (len(looks) - 1) / 2)
-        off = None if spreads is None else spreads[name]
+        own = means[name].dropna()
+        places = own.index.to_numpy(dtype=float) + step * (at - (len(looks) - 1) / 2)
+        off = None if spreads is None else spreads[name].reindex(own.index).fillna(0)
         about: dict[str, Any] = {"yerr": off, "color": look.color, "label": titles[name]}
         if kind == "bars":
             about |= {"hatch": look.hatch, "edgecolor": "white", "linewidth": 0, "ecolor": INK}
-            drawn = axes.bar(places, means[name], width=0.92 * step, **about)
-            for bar, value in zip(drawn, means[name], strict=True):
+            for bar, value in zip(axes.bar(places, own, 0.92 * step, **about), own, strict=True):
                 tip(bar, f"{titles[name]}: {value:.1f}")
         else:
-            joined = "-" if kind == "lines" else "none"
-            about |= {"marker": look.marker, "linestyle": joined, "elinewidth": 0.8}
-            known = means[name].notna().to_numpy()
-            about["yerr"] = None if off is None else off[known].fillna(0.0)
-            axes.errorbar(places[known], means.loc[known, name], **about)
+            about |= {"marker": look.marker, "linestyle": "-" if kind == "lines" else "none"}
+            axes.errorbar(places, own, elinewidth=0.8, **about)
 
 
 def grid_of(

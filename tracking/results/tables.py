@@ -90,6 +90,14 @@ _SCHEMES_NOTE: Final = (
     "which the paper does not count apart. Ratio of memberships to weights, from unrounded "
     "counts. (M): a membership corrects the weakest class."
 )
+_COUNTS: Final = {
+    "classes": "classes N",
+    "rows": "rows M",
+    "search_space": "search space N·D",
+    "moves": "moves",
+    "temperatures": "outer loops",
+}
+_TIMES: Final = {"seconds": "seconds", "tuning_seconds": "seconds to tune"}
 _TIMES_NOTE: Final = (
     "Moves, outer loops (temperatures) and seconds are those of the annealing run whose scheme "
     "was chosen; 'to tune' is the time of all that was tried. N·D is the number of classes times "
@@ -553,22 +561,19 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
     tidy, groups = grouped(frame, _GROUP)
     tidy["seeds"] = groups.size()
     tidy = tidy.join(groups[["classes", "rows"]].first().astype({"classes": int, "rows": "Int64"}))
-    times = ["seconds", "tuning_seconds"]
-    tidy = tidy.join(groups[["search_space", "moves", "temperatures", *times]].mean())
-    tidy = tidy.join(groups[times].std().add_suffix("_std"))
+    tidy = tidy.join(groups[["search_space", "moves", "temperatures", *_TIMES]].mean())
+    tidy = tidy.join(groups[[*_TIMES]].std().add_suffix("_std"))
     rows = tidy.to_dict("records")
     ours = {
         "model": tidy["model"].map(text_of),
         "task": tidy["task"].map(task_title),
         "shots": tidy["shots"].map(text_of),
         "method": [frames.name_of(row, "method", "setting") for row in rows],
-        "classes N": tidy["classes"].map(str),
-        "rows M": tidy["rows"].map(_count),
-        "search space N·D": tidy["search_space"].map(_count),
-        "moves": tidy["moves"].map(_count),
-        "outer loops": tidy["temperatures"].map(_count),
-        "seconds": [_seconds(row["seconds"], row["seconds_std"]) for row in rows],
-        "seconds to tune": [_seconds(row[times[1]], row["tuning_seconds_std"]) for row in rows],
+        **{head: [_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
+        **{
+            head: [_seconds(row[name], row[f"{name}_std"]) for row in rows]
+            for name, head in _TIMES.items()
+        },
     }
     published = paper_frame("paper_annealing_time")
     theirs = [

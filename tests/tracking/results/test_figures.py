@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import InvalidInputError, SchemeError
+from dcs.errors import InvalidInputError
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import fit_scheme
 from tests.tracking.cells import failed_cell, make_cell
@@ -200,26 +200,17 @@ def test_slices_are_of_what_varies() -> None:
 
 
 def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
-    table = ProbabilityTable.from_arrays(
-        np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]),
-        np.array([1, 0, 1]),
-        classes=("World", "Sports"),
-    )
-    figure = scheme_figure(make_cell(1), table=table)
+    counts = {"all": [[0] * 40, [1] * 40], "own": [[0] * 40, [1] * 40]}
+    figure = scheme_figure(replace(make_cell(1), histograms=counts))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "World\nPeak 0-0.25-0.5",
         "Sports\nweight 0.80",
+        "World\nPeak 0-0.25-0.5",
     ]
-    curve = figure.axes[1].lines[1]
+    curve = figure.axes[0].lines[1]
     assert curve.get_ydata()[-1] == pytest.approx(0.8)
-    assert len(scheme_figure(make_cell(1)).axes) == 2, "also without a table"
-    with pytest.raises(InvalidInputError, match="no scheme"):
+    assert len(scheme_figure(make_cell(1)).axes) == 2, "also without histograms"
+    with pytest.raises(InvalidInputError):
         scheme_figure(failed_cell(1))
-    with pytest.raises(SchemeError):
-        scheme_figure(
-            make_cell(1),
-            table=ProbabilityTable.from_arrays(np.eye(2), np.array([0, 1]), classes=("a", "b")),
-        )
 
 
 def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
