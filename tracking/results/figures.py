@@ -25,8 +25,9 @@ from tracking.records import CellRecord
 from tracking.results import frames, style
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped
 from tracking.results.paper import task_rank, task_title
-from tracking.results.settings import OBJECTIVE, axes_of
+from tracking.results.settings import axes_of
 from tracking.results.style import figure_bytes
+from tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +80,9 @@ BINS = 40
 _WIDTH, _HEIGHT = 2.5, 2.2
 _LEFT, _RIGHT, _BOTTOM, _TOP, _HEAD = 0.5, 0.08, 0.42, 0.4, 0.22
 _MOST_RESTARTS = 60
+#: So light are the shades of shares up to 100 % that dark text can be read on all; shades are a
+#: bitmap, and text on them has no colour that a page changes by night.
+_LIGHTEST, _ON_SHADES = (0, 180), "#1b2730"
 #: A temperature so many times that before it begins a restart.
 _RISE = 3.0
 
@@ -602,7 +606,8 @@ def confusion_figure(record: CellRecord) -> Figure:
     size = 1.6 + 0.34 * len(names)
     figure, panels = style.grid_of(2, width=size + 0.6, height=size)
     shown: dict[str, Any] = {"values_format": ".0f", "xticks_rotation": 90, "colorbar": False}
-    shown |= {"cmap": style.SHADES, "im_kw": {"clim": (0, 100)}, "text_kw": {"fontsize": 8}}
+    shown |= {"cmap": style.SHADES, "im_kw": {"clim": _LIGHTEST}}
+    shown["text_kw"] = {"fontsize": 8, "color": _ON_SHADES}
     for panel, when in zip(panels, ("before", "after"), strict=True):
         counts = np.asarray(table[f"counts_{when}"])
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

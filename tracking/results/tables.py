@@ -44,7 +44,7 @@ from tracking.results.paper import (
     task_rank,
     task_title,
 )
-from tracking.results.settings import OBJECTIVE
+from tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
     import pandas as pd
