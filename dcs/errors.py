@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ConfigError",
-    "DCSError",
-    "InvalidInputError",
-    "MissingDependencyError",
-    "SchemeError",
-    "ScoringError",
-    "TableError",
-    "TrackingError",
-]
-
 
 class DCSError(Exception):
     """Root of all expected failures.

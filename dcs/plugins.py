@@ -17,8 +17,6 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from dcs.errors import ConfigError
 from dcs.messages import named, unknown
 
-__all__ = ["GROUPS", "Group", "find_named", "plugin_names"]
-
 Group: TypeAlias = Literal["dcs.importers", "dcs.engines", "dcs.methods"]
 
 #: What an entry point of each group is called, and has to be.

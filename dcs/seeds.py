@@ -6,8 +6,6 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["derive_generator", "derive_seed"]
-
 
 def derive_seed(root: int, *names: str | int) -> int:
     """Derive the seed of a named stream from a root seed.

@@ -16,24 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.errors import InvalidInputError, TableError
 from dcs.messages import listing, reason, show
 
-__all__ = [
-    "SUM_TOLERANCE",
-    "Named",
-    "RowNumbers",
-    "checked_classes",
-    "checked_ids",
-    "checked_labels",
-    "checked_probabilities",
-    "checked_rows",
-    "checked_shape",
-    "finite_number",
-    "normalised_rows",
-    "refuse_too_large",
-    "softmax",
-    "warn_of_absent_classes",
-    "whole_number",
-]
-
 SUM_TOLERANCE: Final = 1e-6
 """How far a row's sum may be from 1 before the row is refused: single precision passes."""
 

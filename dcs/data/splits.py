@@ -13,8 +13,6 @@ from dcs.errors import InvalidInputError
 from dcs.messages import show
 from dcs.seeds import derive_generator
 
-__all__ = ["stratified_choice", "stratified_split"]
-
 
 def stratified_split(
     labels: ArrayLike, fractions: Mapping[str, float], *, seed: int
@@ -51,7 +49,16 @@ def stratified_split(
     - A class with fewer rows than parts gives one row each to the parts of largest share.
     """
     classes = checked_labels(labels)
-    names, shares = _checked_fractions(fractions)
+    names = tuple(fractions)
+    shares = np.array(
+        [
+            finite_number(share, f"split fraction of {show(name)}", positive=True)
+            for name, share in fractions.items()
+        ]
+    )
+    if abs(math.fsum(shares) - 1) > 1e-9:
+        raise InvalidInputError(f"split fractions {show(dict(fractions))} do not sum to 1")
+    shares /= math.fsum(shares)
     generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_split")
     parts: list[list[NDArray[np.int64]]] = [[] for _ in names]
     wanted = np.zeros(len(names))
@@ -138,20 +145,3 @@ def _allocate(
         counts[donor] -= 1
         counts[part] += 1
     return counts
-
-
-def _checked_fractions(
-    fractions: Mapping[str, float],
-) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    if not isinstance(fractions, Mapping) or not fractions:
-        raise InvalidInputError(
-            f"split fractions are {show(fractions)}; a mapping of part names to shares is needed"
-        )
-    shares = [
-        finite_number(share, f"split fraction of {show(name)}", positive=True)
-        for name, share in fractions.items()
-    ]
-    total = math.fsum(shares)
-    if abs(total - 1) > 1e-9:
-        raise InvalidInputError(f"split fractions {show(dict(fractions))} sum to {total:g}, not 1")
-    return tuple(fractions), np.array(shares) / total

@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel
 
 from dcs.data.checks import (
-    SUM_TOLERANCE,
     Named,
     checked_classes,
     checked_ids,
@@ -30,8 +29,6 @@ from dcs.errors import TableError
 from dcs.io import atomic_path, existing_file, parse_json
 from dcs.messages import escaped, listing, reason, show
 from dcs.validation import validated
-
-__all__ = ["PREFIX", "SUM_TOLERANCE", "ProbabilityTable", "Provenance", "open_parquet"]
 
 PREFIX: Final = "p:"
 """What stands before a class in the name of its column."""

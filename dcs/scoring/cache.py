@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,8 +32,6 @@ _log = logging.getLogger(__name__)
 SHARD_SIZE = 256
 """Queries of one shard: the most that a killed run has to do again."""
 
-_CONTENT_REVISION = re.compile(r"sha256:[0-9a-f]+")
-
 
 def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> dict[str, Any]:
     """Return all that decides the probabilities of a query but the query itself.
@@ -42,7 +39,7 @@ def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> d
     A model folder goes by its content, whatever it is called; other models by name and revision.
     ``_model`` is what it was called, for people.
     """
-    is_content = _CONTENT_REVISION.fullmatch(scorer.revision)
+    is_content = scorer.revision.startswith("sha256:")
     return {
         "model": None if is_content else scorer.model,
         "revision": scorer.revision,

@@ -30,15 +30,8 @@ def read_csv(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     text = text_of(path).lstrip("\r\n")
     frame = _frame(text, path, sep=max(",;\t", key=text.partition("\n")[0].count))
     names = [name.strip() for name in frame.iloc[0]]
-    table = _columns_table(
-        names,
-        lambda k: list(frame.iloc[1:, k]),
-        len(frame) - 1,
-        source=escaped(path),
-        options=options,
-        provenance=Provenance(source=path.name),
-    )
-    return {"all": table}
+    rows = frame.iloc[1:]
+    return {"all": _table(path, names, lambda k: list(rows.iloc[:, k]), len(rows), options)}
 
 
 def _frame(text: str, path: Path, **form: Any) -> pd.DataFrame:
@@ -60,27 +53,24 @@ def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
         names = file.schema_arrow.names
         if len(set(names)) < len(names):
             raise TableError(f"{escaped(path)}: two columns have one name; rename one")
-        table = _columns_table(
-            names,
-            lambda k: file.read(columns=[names[k]]).column(0).to_pylist(),
-            file.metadata.num_rows,
-            source=escaped(path),
-            options=options,
-            provenance=Provenance(source=path.name),
-        )
-    return {"all": table}
+
+        def column(k: int) -> list[Any]:
+            values: list[Any] = file.read(columns=[names[k]]).column(0).to_pylist()
+            return values
+
+        return {"all": _table(path, names, column, file.metadata.num_rows, options)}
 
 
-def _columns_table(
+def _table(
+    path: Path,
     names: Sequence[str],
     column: Callable[[int], list[Any]],
     n_rows: int,
-    *,
-    source: str,
     options: ImportOptions,
-    provenance: Provenance,
+    provenance: Provenance | None = None,
 ) -> ProbabilityTable:
     """Make a table of those columns that are needed."""
+    source = escaped(path)
     counts, places = Counter(names), {name: k for k, name in enumerate(names)}
 
     def find(wanted: str, option: str) -> int:
@@ -123,7 +113,7 @@ def _columns_table(
         labels,
         classes=classes,
         ids=ids,
-        provenance=provenance,
+        provenance=provenance or Provenance(source=path.name),
         options=options,
         source=source,
     )
@@ -166,14 +156,8 @@ def _read_vectors(path: Path, options: ImportOptions) -> ProbabilityTable:
     frame = _frame(text_of(path), path, sep=r"\s+", quoting=csv.QUOTE_NONE)
     classes = [f"{PREFIX}class_{k}" for k in range(frame.shape[1] - 3)]
     names = ["id", "label", "prediction", *classes]
-    return _columns_table(
-        names,
-        lambda k: list(frame.iloc[:, k]),
-        len(frame),
-        source=escaped(path),
-        options=options,
-        provenance=_vectors_provenance(path),
-    )
+    told = _vectors_provenance(path)
+    return _table(path, names, lambda k: list(frame.iloc[:, k]), len(frame), options, told)
 
 
 def _vectors_provenance(path: Path) -> Provenance:

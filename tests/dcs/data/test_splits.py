@@ -98,7 +98,7 @@ def test_known_counts() -> None:
         {"labels": []},
         {"labels": [0.5]},
         {"seed": -1},
-        *({"fractions": value} for value in ({}, [0.5, 0.5], {"a": 0.5, "b": 0.6}, {"a": "1"})),
+        *({"fractions": value} for value in ({}, {"a": 0.5, "b": 0.6}, {"a": "1"})),
         {"fractions": {"a": 1.0, "b": 0.0}},
         {"labels": [0], "fractions": {"a": 0.7, "b": 0.3}},
     ],
