@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcs.seeds import derive_generator, derive_seed
+from dcs.seeds import derive_seed
 
 names = st.lists(st.one_of(st.text(max_size=5), st.integers()), max_size=3)
 
@@ -27,8 +26,3 @@ def test_a_seed_fits_in_63_bits_and_is_repeatable(root, path):
 def test_names_are_kept_apart():
     paths = [(0,), (1,), (0, "a"), (0, "a", "bc"), (0, "ab", "c"), (0, "1"), (0, 1)]
     assert len({derive_seed(*path) for path in paths}) == len(paths)
-
-
-def test_generators_of_two_names_are_not_correlated():
-    draws = [derive_generator(0, "x", i).normal(size=20_000) for i in range(2)]
-    assert abs(np.corrcoef(*draws)[0, 1]) < 0.03

@@ -64,16 +64,6 @@ class TestProbabilities:
         assert table.ids == ("0", "1")
         assert table.classes == ("choice_0", "choice_1", "choice_2")
 
-    def test_provenance(self, tmp_path: Path) -> None:
-        path = log(tmp_path, sample(0, "1", QUARTERS))
-        known = import_file("lm-eval", path, model="m").provenance
-        assert known.to_dict() == {
-            "model": "m",
-            "task": "my_task",
-            "scorer": "lm-evaluation-harness",
-            "source": NAME,
-        }
-
     def test_an_impossible_choice_is_zero(self, tmp_path: Path) -> None:
         table = import_file("lm-eval", log(tmp_path, sample(0, 0, [-3.0, "-inf"])))
         assert table.probs.tolist() == [[1, 0]]
@@ -141,32 +131,22 @@ class TestFolder:
         assert import_tables("lm-eval", folder)["news_me__b"].provenance.model is None
 
 
-class TestFilters:
-    def lines(self) -> list[dict[str, Any]]:
-        return [
-            sample(0, "1", QUARTERS, filter="strict"),
-            sample(0, "1", [HALF, HALF], filter="loose"),
-        ]
-
-    def test_the_chosen_one_is_read(self, tmp_path: Path) -> None:
-        table = import_file("lm-eval", log(tmp_path, *self.lines()), filter="loose")
-        assert table.probs.tolist() == [[0.5, 0.5]]
-
-    @pytest.mark.parametrize("filter", [None, "x"])
-    def test_one_must_be_chosen(self, filter: str | None, tmp_path: Path) -> None:
-        with pytest.raises(TableError, match="--filter .*'strict', 'loose'"):
-            import_file("lm-eval", log(tmp_path, *self.lines()), filter=filter)
+def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
+    scores = {"strict": QUARTERS, "loose": [HALF, HALF]}
+    path = log(tmp_path, *(sample(0, "1", scores[name], filter=name) for name in scores))
+    assert import_file("lm-eval", path, filter="loose").probs.tolist() == [[0.5, 0.5]]
+    for wrong in (None, "x"):
+        names = ["--filter", "'strict', 'loose'"]
+        refuses(TableError, import_file, "lm-eval", path, filter=wrong, names=names)
 
 
-class TestMutualInformation:
-    @pytest.mark.parametrize("told", [{"acc_mutual_info": 0.0}, {"metrics": ["acc_mutual_info"]}])
-    def test_the_unconditional_half_is_dropped(self, told: dict[str, Any], tmp_path: Path) -> None:
-        arguments = asked("no", "yes", "no", "yes")
-        path = log(tmp_path, sample(0, "yes", [*QUARTERS, -9.0, -1.0], **told, **arguments))
-        table = import_file("lm-eval", path)
-        np.testing.assert_allclose(table.probs, [[0.75, 0.25]])
-        assert table.classes == ("no", "yes")
-        assert table.labels.tolist() == [1]
+@pytest.mark.parametrize("told", [{"acc_mutual_info": 0.0}, {"metrics": ["acc_mutual_info"]}])
+def test_the_unconditional_half_is_dropped(told: dict[str, Any], tmp_path: Path) -> None:
+    arguments = asked("no", "yes", "no", "yes")
+    path = log(tmp_path, sample(0, "yes", [*QUARTERS, -9.0, -1.0], **told, **arguments))
+    table = import_file("lm-eval", path)
+    np.testing.assert_allclose(table.probs, [[0.75, 0.25]])
+    assert (table.classes, table.labels.tolist()) == (("no", "yes"), [1])
 
 
 class TestTargets:

@@ -43,9 +43,6 @@ def save(form: str, folder: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 class TestColumns:
-    def test_ids_may_be_left_out(self, form: str, tmp_path: Path) -> None:
-        assert import_file(form, save(form, tmp_path, id=None)).ids == ("0", "1", "2")
-
     @pytest.mark.parametrize("column", ["gold", "4"])
     def test_columns_by_name_or_number(self, form: str, column: str, tmp_path: Path) -> None:
         columns = {"key": [7, 8, 9], "n": GOOD["p:no"], "y": GOOD["p:yes"], "note": ["", "x", ","]}
@@ -79,7 +76,7 @@ class TestColumns:
         expected = [-1] * 3 if labels in (None, [None] * 3) else [0, -1, 1]
         table = import_file(form, save(form, tmp_path, label=labels))
         assert table.labels.tolist() == expected
-        assert table.probs[:, 0].tolist() == GOOD["p:no"]
+        assert import_file(form, save(form, tmp_path, id=None)).ids == ("0", "1", "2")
 
     @pytest.mark.parametrize(
         ("changes", "word"),
@@ -97,10 +94,6 @@ class TestColumns:
     def test_refused(self, form: str, changes: Any, word: str, tmp_path: Path) -> None:
         path = save(form, tmp_path, **changes)
         refuses(TableError, import_file, form, path, names=[f"{path}: ", word])
-
-    def test_scores_are_normalised_on_demand(self, form: str, tmp_path: Path) -> None:
-        path = save(form, tmp_path, **{"p:no": [3, 1, 3], "p:yes": [1, 1, 1]})
-        assert import_file(form, path, normalise=True).probs[:, 1].tolist() == [0.25, 0.5, 0.25]
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
