@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs package check audit clean
+.PHONY: help install demo findings docs package check audit clean
 .PHONY: test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum
 
 help:  ## list the targets
@@ -27,6 +27,21 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 	$(BIN)/dcs quickstart
+
+# FOLDER=... names the tables, RUNS=... where all is written, MORE='--only seeds=0' a part of it.
+RUNS := dcs-runs
+FINDINGS := findings findings_rows findings_moves findings_terms findings_weights findings_selection
+findings: $(INSTALLED)  ## compute what docs/findings.md says from FOLDER=... of tables
+	@test -n "$(FOLDER)" || { echo 'findings: name the tables, make findings FOLDER=...'; exit 2; }
+	$(BIN)/python scripts/overlapping_tables.py $(RUNS)/overlapping
+	$(BIN)/dcs sweep findings --tables $(RUNS)/overlapping --set name=findings_overlapping \
+		--output $(RUNS) $(MORE)
+	for name in $(FINDINGS); do \
+		$(BIN)/dcs sweep $$name --tables $(FOLDER) --output $(RUNS) $(MORE) || exit; done
+	for name in $(FINDINGS) findings_overlapping; do \
+		$(BIN)/dcs table $$name findings --runs $(RUNS) > $(RUNS)/$$name.md && \
+		$(BIN)/dcs report $$name --runs $(RUNS) --files $(RUNS)/$$name \
+			-o $(RUNS)/$$name.html || exit; done
 
 # Two processes: much of the time of a test goes into waiting for processes it started.
 test: $(INSTALLED)  ## pass the tests

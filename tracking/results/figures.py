@@ -23,6 +23,7 @@ from dcs.selection.front import FittedScheme, pareto_front
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, style
+from tracking.results.findings import finding_figure
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped
 from tracking.results.paper import task_rank, task_title
 from tracking.results.settings import axes_of
@@ -806,6 +807,10 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "DCS by the terms of its objective{spread}: error rate (err), COBias and pointwise mutual "
         "information (pmi)",
         ablation_figure,
+    ),
+    "findings": (
+        "What settings come to, means over sources; changes with 95 % intervals over sources",
+        finding_figure,
     ),
     "annealing_time": (
         "Time of one annealing run against the size of its search, grey, on the axis to the "

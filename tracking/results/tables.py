@@ -16,6 +16,7 @@ from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, settings
 from tracking.results.comparison import method_tables
+from tracking.results.findings import finding_tables
 from tracking.results.formats import (
     KINDS,
     ResultTable,
@@ -610,6 +611,7 @@ TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = 
     "classes": class_accuracies_by_seed,
     "ablation": ablation_tables,
     "methods": method_tables,
+    "findings": finding_tables,
 }
 """The tables of the paper by short name, in its order."""
 

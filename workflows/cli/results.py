@@ -89,7 +89,9 @@ def table(
         str, typer.Argument(metavar="EXPERIMENT", help="Name of the sweep: quickstart, tune, ...")
     ],
     which: Annotated[
-        Literal["main", "ablation", "schemes", "classes", "timing", "methods", "transfer"],
+        Literal[
+            "main", "ablation", "schemes", "classes", "timing", "methods", "findings", "transfer"
+        ],
         typer.Argument(help="Which table."),
     ] = "main",
     form: Annotated[

@@ -1,0 +1,48 @@
+"""The sweeps behind docs/findings.md, small, on tables of which the answers are known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracking import Archive
+from tracking.results.findings import finding_tables
+from workflows.config.sweep import packaged_config
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "overlapping_tables.py"
+NAMES = sorted(path.stem for path in packaged_config("findings").parent.glob("findings*.yaml"))
+SMALL = (
+    *("--only", "seeds=0", "--set", "tuner.budget=3000"),
+    *("--set", "optimization_sizes=[60, full]", "--set", "tuner.trials=1"),
+)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("overlapping")
+    subprocess.run([sys.executable, SCRIPT, folder, "--rows", "600"], check=True)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_each_sweep_fills_its_tables_and_computes_nothing_twice(
+    dcs, cluster, tmp_path, name, tables
+):
+    command = ("sweep", name, "--tables", tables, *SMALL, "--output", tmp_path)
+    first = dcs(*command)
+    assert first.code == 0, first.err
+    records = Archive(tmp_path).finished()
+    made = finding_tables(records.values())
+    assert made
+    assert all(table.frame["sources"].eq(6).all() for table in made)
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").glob("*.json")}
+    assert dcs(*command).code == 0
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").glob("*.json")}
+    if name == "findings":
+        # Where classes overlap non-monotonically no weight does what memberships do.
+        change = made[0].frame.set_index(["method", "search"])["change"]
+        assert (change["dcs", "heat-bath"] > 0.05).all()

@@ -1,0 +1,286 @@
+"""What changes with the method or a setting, tested over sources of probabilities.
+
+The unit is the source (model, task, shots), its splits averaged: rows of one source are never
+counted as evidence from several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dcs.errors import InvalidInputError
+from dcs.evaluation.formatting import percent
+from tracking.records import CellRecord
+from tracking.results import frames, style
+from tracking.results.formats import ResultTable, filled
+from tracking.results.settings import OBJECTIVE, Axis, axes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["FIGURES", "finding_figure", "finding_tables", "findings_frame"]
+
+#: Figures of a method in a setting, means over sources, and their heads.
+FIGURES: Final[Mapping[str, str]] = {
+    "z": "Z",
+    "memberships": "memberships, % of classes",
+    "weak": "of these to weak classes, %",
+    "accuracy": "accuracy, %",
+    "cobias": "COBias, %",
+    "score": "accuracy − COBias, %",
+    "lost": "classes never right, %",
+}
+_PANELS: Final = {
+    **{name: FIGURES[name] for name in ("z", "memberships", "accuracy", "cobias", "score")},
+    "change": "change of the difference, points",
+}
+_SOURCE: Final = ("model", "task", "shots")
+_SIMPLER: Final = "dnip"
+#: What settings are compared with, where they are there; else with the main value of the axis.
+_REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
+    OBJECTIVE: ("beta=1 tau=0", "beta=1 tau=0.2"),
+    "search": ("heat-bath",),
+    "prefer": ("accuracy",),
+    "restarts": (1,),
+}
+_RESAMPLES: Final = 10_000
+_NOTE: Final = (
+    "Means over {sources} sources of means over splits. Memberships: classes with a membership "
+    "function other than Don't Change; weak: the less accurate half of the classes of a source, "
+    "uncorrected. Change: accuracy − COBias against {against}, in points, with its 95 % bootstrap "
+    "interval over sources; p: Wilcoxon's signed-rank test over sources."
+)
+
+
+def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Axis]]:
+    """Return the finished cells with what a finding is about, and the axes that they differ in.
+
+    Returns
+    -------
+    frame : pandas.DataFrame
+        ``source``, ``method``, a column for each axis, ``evaluations``, and `FIGURES`: Z of the
+        search, and shares.
+    axes : list of Axis
+        Without those that come with the source.
+    """
+    cells = frames.finished_cells(records)
+    axes = axes_of(cells)
+    frame = frames.cells_frame(cells)
+    corrections = frames.corrections_frame(cells)
+    unchanged = (corrections["a"] == 0) & (corrections["b"] == 1) & (corrections["c"] == 1)
+    used = (corrections["kind"] == "membership") & ~unchanged
+    classes = frames.classes_frame(cells)
+    rank = classes.groupby("key")["before"].rank(pct=True)
+    weak = corrections.assign(used=used).merge(
+        classes.assign(weak=rank <= 0.5)[["key", "class", "weak"]], on=["key", "class"]
+    )
+    served = weak[weak["used"]].groupby("key")["weak"].mean()
+    found = frame.assign(
+        source=[frames.name_of(row, *_SOURCE) for row in frame.to_dict("records")],
+        z=frame.get("opt/z"),
+        memberships=frame["key"].map(used.groupby(corrections["key"]).mean()),
+        weak=frame["key"].map(served).astype(float),
+        accuracy=frame["test/accuracy"],
+        cobias=frame["test/cobias"],
+        score=frame["test/accuracy"] - frame["test/cobias"],
+        lost=frame["key"].map((classes["after"] == 0.0).groupby(classes["key"]).mean()),
+        evaluations=frame["opt/evaluations"],
+    )
+    names = [axis.name for axis in axes]
+    return found[["key", "source", "seed", "method", *names, "evaluations", *FIGURES]], axes
+
+
+def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
+    """Return methods and settings compared over sources.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells.
+
+    Returns
+    -------
+    list of ResultTable
+        ``findings_methods``, in which every method stands against DNIP in the same setting, and
+        ``findings_settings``, in which every setting stands against one of the same method;
+        empty where cells differ in no setting, or there are fewer than two sources.
+    """
+    frame, axes = findings_frame(records)
+    frame = frame[frame["accuracy"].notna() & (frame["method"] != "icl")]
+    if not axes or frame["source"].nunique() < 2:
+        return []
+    names = [axis.name for axis in axes]
+    main = {axis.name: _reference(axis) for axis in axes}
+    tables = []
+    if {_SIMPLER} < set(frame["method"]):
+        against = frame[frame["method"] == _SIMPLER]
+        title = "Methods in every setting"
+        tables.append(_compared("methods", title, frame, against, names, axes, "DNIP there"))
+    at = np.logical_and.reduce([_same(frame[name], value) for name, value in main.items()])
+    words = ", ".join(axis.words(main[axis.name]) for axis in axes)
+    tables.append(
+        _compared(
+            "settings", "Settings", frame, frame[at], ["method"], axes, f"the row of {words}"
+        )
+    )
+    return tables
+
+
+@style.styled
+def finding_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw what settings come to over sources, by the one that takes most values.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Panels of Z, the share of memberships, held-out figures, and the change from the reference
+        with its interval.
+
+    Raises
+    ------
+    InvalidInputError
+        Cells differ in no setting, or there are fewer than two sources.
+    """
+    cells = list(records)
+    tables = finding_tables(cells)
+    if not tables:
+        raise InvalidInputError("settings are compared over two sources or more")
+    frame, (across, *others) = (
+        tables[-1].frame,
+        sorted(findings_frame(cells)[1], key=lambda axis: -len(axis.values)),
+    )
+    series = [
+        ", ".join(
+            [frames.method_title(row["method"]), *(axis.words(row[axis.name]) for axis in others)]
+        )
+        for row in frame.to_dict("records")
+    ]
+    titles = {title: title for title in series}
+    looks = dict(zip(series, _looks(frame["method"], series), strict=True))
+    at = [across.in_order.index(None if frames.is_missing(v) else v) for v in frame[across.name]]
+    of_series = frame.assign(at=at, series=series)
+    off = (of_series["high"] - of_series["low"]) / 2
+    figure, panels = style.grid_of(len(_PANELS), width=4.2, height=2.9)
+    for panel, (name, title) in zip(panels, _PANELS.items(), strict=True):
+        scale = 1.0 if name == "z" else 100.0
+        means, spreads = (
+            of_series.assign(value=scale * values).pivot(
+                index="at", columns="series", values="value"
+            )
+            for values in (of_series[name], off)
+        )
+        style.series(
+            panel,
+            means,
+            looks,
+            titles,
+            spreads=spreads if name == "change" else None,
+            kind="lines" if across.is_scale else "points",
+        )
+        panel.set_xticks(range(len(across.values)), map(across.short, across.in_order))
+        panel.set(ylabel=title, xlabel=across.title)
+        panel.margins(x=0.08)
+    style.legend(figure)
+    return figure
+
+
+def _looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
+    """Return a look for each row: the hue of its method, or its own if there is one method."""
+    if methods.nunique() == 1:
+        one = style.looks(series)
+        return [one[each] for each in series]
+    hues = style.looks(methods)
+    rest = [each.split(", ", 1)[-1] for each in series]
+    markers = style.looks(rest)
+    return [
+        replace(hues[method], marker=markers[each].marker)
+        for method, each in zip(methods, rest, strict=True)
+    ]
+
+
+def _reference(axis: Axis) -> Any:
+    known = _REFERENCES.get(axis.name, ())
+    return next((value for value in known if value in axis.values), axis.main)
+
+
+def _same(column: pd.Series[Any], value: Any) -> np.ndarray:
+    return (column.isna() if value is None else column == value).to_numpy()
+
+
+def _compared(
+    name: str,
+    title: str,
+    frame: pd.DataFrame,
+    against: pd.DataFrame,
+    on: Sequence[str],
+    axes: Sequence[Axis],
+    words: str,
+) -> ResultTable:
+    """Return a row per method and setting; `on` is what it has in common with its reference."""
+    import pandas as pd
+
+    names = [axis.name for axis in axes]
+    unit = ["source", "seed", *on]
+    paired = frame.merge(against[[*unit, "key", "score"]], on=unit, how="left", suffixes=("", "_"))
+    paired["change"] = (paired["score"] - paired["score_"]).mask(paired["key"] == paired["key_"])
+    keys, groups = frames.grouped(paired, ["method", *names])
+    rows, lines = [], []
+    for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
+        sources = group.groupby("source", sort=False)
+        means = sources[[*FIGURES]].mean()
+        row = {**where, "sources": len(means), "cells": len(group)}
+        row |= {figure: float(means[figure].mean()) for figure in FIGURES}
+        row |= _tested(sources["change"].mean().dropna().to_numpy())
+        rows.append(row)
+        head = {axis.title: axis.short(where[axis.name]) for axis in axes}
+        figures = {title: _shown(figure, row[figure]) for figure, title in FIGURES.items()}
+        lines.append({"method": frames.method_title(where["method"]), **head, **figures})
+        lines[-1] |= _change_text(row)
+    return ResultTable(
+        name=f"findings_{name}",
+        title=f"{title}, over sources",
+        frame=pd.DataFrame(rows),
+        text=filled(pd.DataFrame(lines)),
+        words=("method", *(axis.title for axis in axes)),
+        about=_NOTE.format(sources=frame["source"].nunique(), against=words),
+    )
+
+
+def _shown(figure: str, value: float) -> str:
+    if frames.is_missing(value):
+        return ""
+    return f"{value:.4f}" if figure == "z" else percent(value)
+
+
+def _tested(changes: np.ndarray) -> dict[str, float]:
+    """Return the mean of paired changes, its interval and p-value, and how many go either way."""
+    from scipy.stats import wilcoxon
+
+    if not changes.size:
+        return {}
+    drawn = np.random.default_rng(0).integers(0, changes.size, (_RESAMPLES, changes.size))
+    low, high = np.quantile(changes[drawn].mean(axis=1), [0.025, 0.975])
+    p = float(wilcoxon(changes).pvalue) if np.any(changes) else 1.0
+    counts = {"ahead": (changes > 0.0).sum(), "behind": (changes < 0.0).sum()}
+    return {"change": float(changes.mean()), "low": low, "high": high, "p": p, **counts}
+
+
+def _change_text(row: Mapping[str, Any]) -> dict[str, str]:
+    if "change" not in row:
+        return {"change": "", "p": "", "ahead / behind": ""}
+    change, low, high = (100.0 * row[name] for name in ("change", "low", "high"))
+    return {
+        "change": f"{change:+.1f} [{low:+.1f}, {high:+.1f}]",
+        "p": f"{row['p']:.2g}",
+        "ahead / behind": f"{row['ahead']} / {row['behind']}",
+    }
