@@ -11,13 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.formatting import percent
+from dcs.evaluation.uncertainty import percent
 from tracking.records import CellRecord
 from tracking.results import frames, style
 from tracking.results.formats import ResultTable, filled
-from tracking.results.settings import OBJECTIVE, Axis, axes_of
+from tracking.results.settings import Axis, axes_of
+from tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,7 +215,7 @@ def _reference(axis: Axis) -> Any:
     return next((value for value in known if value in axis.values), axis.main)
 
 
-def _same(column: pd.Series[Any], value: Any) -> np.ndarray:
+def _same(column: pd.Series[Any], value: Any) -> NDArray[np.bool_]:
     return (column.isna() if value is None else column == value).to_numpy()
 
 
@@ -238,7 +240,7 @@ def _compared(
     for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
         sources = group.groupby("source", sort=False)
         means = sources[[*FIGURES]].mean()
-        row = {**where, "sources": len(means), "cells": len(group)}
+        row: dict[Any, Any] = {**where, "sources": len(means), "cells": len(group)}
         row |= {figure: float(means[figure].mean()) for figure in FIGURES}
         row |= _tested(sources["change"].mean().dropna().to_numpy())
         rows.append(row)
@@ -262,7 +264,7 @@ def _shown(figure: str, value: float) -> str:
     return f"{value:.4f}" if figure == "z" else percent(value)
 
 
-def _tested(changes: np.ndarray) -> dict[str, float]:
+def _tested(changes: NDArray[np.float64]) -> dict[str, float]:
     """Return the mean of paired changes, its interval and p-value, and how many go either way."""
     from scipy.stats import wilcoxon
 
@@ -275,7 +277,7 @@ def _tested(changes: np.ndarray) -> dict[str, float]:
     return {"change": float(changes.mean()), "low": low, "high": high, "p": p, **counts}
 
 
-def _change_text(row: Mapping[str, Any]) -> dict[str, str]:
+def _change_text(row: Mapping[Any, Any]) -> dict[str, str]:
     if "change" not in row:
         return {"change": "", "p": "", "ahead / behind": ""}
     change, low, high = (100.0 * row[name] for name in ("change", "low", "high"))
