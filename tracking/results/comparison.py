@@ -181,9 +181,9 @@ def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[Resu
         points = [
             _Point(trial.metrics["test/accuracy"], trial.metrics["test/cobias"])
             for trial in cell.trials
-            if "test/accuracy" in trial.metrics
+            if "test/accuracy" in trial.metrics and cell.identity.get("method") == "dcs"
         ]
-        if points and cell.identity.get("method") == "dcs":
+        if points:
             # The most accurate first; np.interp wants it last.
             fronts.setdefault(_place(cell), list(pareto_front(points))[::-1])
     names = frame.set_index("key")[["source", "method"]]

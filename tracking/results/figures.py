@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from dcs.evaluation.formatting import percent
 from numpy.typing import ArrayLike
 
 from dcs.data.table import ProbabilityTable
@@ -137,8 +138,9 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     axes.tick_params(left=False)
     axes.grid(axis="x")
     axes.grid(visible=False, axis="y")
+    figures = cells.mean(numeric_only=True).map(partial(percent, digits=0))
     changes = ", ".join(
-        f"{_NAMES[m]} {_whole(cells[f'uncorrected/test/{m}'])} → {_whole(cells[f'test/{m}'])}"
+        f"{_NAMES[m]} {figures[f'uncorrected/test/{m}']} → {figures[f'test/{m}']}"
         for m in MEASURES
     )
     axes.set(
@@ -148,11 +150,6 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
         # Half a row above and below, however many classes there are.
         ylim=(-0.6, max(len(means), 1) - 0.4),
     )
-
-
-def _whole(shares: pd.Series[float]) -> str:
-    mean = float(shares.mean())
-    return "?" if frames.is_missing(mean) else f"{100 * mean:.0f}"
 
 
 @style.styled
@@ -789,13 +786,14 @@ _CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
 }
 _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     "class_accuracies": (
-        "Class accuracies before and after correction by DCS{mean}: the nearer the filled dots "
-        "of a panel lie to one upright line, the fairer",
+        "Class accuracies before and after correction by DCS, mean over seeds: the nearer the "
+        "filled dots of a panel lie to one upright line, the fairer",
         class_accuracy_figure,
     ),
     "accuracy_cobias": (
-        "Accuracy against COBias{sure}; numbers are shots. "
-        "Good is up and to the left; what lies below and right of the line is beaten in both",
+        "Accuracy against COBias, mean and standard deviation over seeds or, of one, the 95 % "
+        "interval; numbers are shots. Good is up and to the left; what lies below and right of "
+        "the line is beaten in both",
         tradeoff_figure,
     ),
     "class_groups": (
@@ -804,8 +802,8 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         class_group_figure,
     ),
     ABLATION: (
-        "DCS by the terms of its objective{spread}: error rate (err), COBias and pointwise mutual "
-        "information (pmi)",
+        "DCS by the terms of its objective, mean and standard deviation over seeds: error rate "
+        "(err), COBias and pointwise mutual information (pmi)",
         ablation_figure,
     ),
     "findings": (
@@ -814,11 +812,11 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     ),
     "annealing_time": (
         "Time of one annealing run against the size of its search, grey, on the axis to the "
-        "right; and the temperatures it went through{spread}",
+        "right; and the temperatures it went through",
         time_figure,
     ),
     "learning_curve": (
-        "How many labels are needed: accuracy and COBias of DCS by labelled rows{mean}",
+        "How many labels are needed: accuracy and COBias of DCS by labelled rows, mean over seeds",
         learning_curve_figure,
     ),
     "importances": (
@@ -836,9 +834,6 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         slice_figure,
     ),
 }
-_SPREAD = ", mean and standard deviation over seeds"
-_OVER_SEEDS = {"mean": ", mean over seeds", "spread": _SPREAD, "sure": _SPREAD}
-_ONE_SEED = {"mean": "", "spread": "", "sure": ", with 95 % intervals"}
 
 
 def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figure]]:
@@ -857,14 +852,13 @@ def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figu
     cells = frames.finished_cells(records)
     drawn = _FIGURES | {
         f"{ABLATION}_{axis.name}": (
-            f"Accuracy and COBias by {axis.title}{{spread}}",
+            f"Accuracy and COBias by {axis.title}, mean and standard deviation over seeds",
             partial(ablation_figure, axis_name=axis.name),
         )
         for axis in axes_of(cells)
         if axis.name != OBJECTIVE
     }
-    several = len({cell.identity.get("seed") for cell in cells}) > 1
-    return _drawn(drawn, cells, _OVER_SEEDS if several else _ONE_SEED)
+    return _drawn(drawn, cells)
 
 
 def cell_pictures(record: CellRecord, *names: str) -> dict[str, tuple[str, Figure]]:
@@ -883,12 +877,11 @@ _Drawn = TypeVar("_Drawn")
 def _drawn(
     figures: Mapping[str, tuple[str, Callable[[_Drawn], Figure]]],
     records: _Drawn,
-    words: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[str, Figure]]:
     found = {}
     for name, (caption, draw) in figures.items():
         try:
-            found[name] = caption.format_map(words or {}), draw(records)
+            found[name] = caption, draw(records)
         except InvalidInputError:
             continue  # Nothing of that kind in these records.
     return found
