@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from dcs.evaluation.formatting import percent
+from dcs.evaluation.uncertainty import percent
 from numpy.typing import ArrayLike
 
 from dcs.data.table import ProbabilityTable

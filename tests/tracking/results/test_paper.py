@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 import pytest
 
@@ -64,31 +66,23 @@ def test_published_means_agree_with_published_class_accuracies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"),
+    ("recognised", "name", "known"),
     [
-        ("meta-llama/Llama-2-13b-hf", "llama-2-13b"),
-        ("/models/Llama-2-13b-hf/", "llama-2-13b"),
-        ("Llama-2-70B", "llama-2-70b"),
-        ("google/gemma-2-2b", "gemma-2-2b"),
-        ("google/gemma-2-2b-it", None),
-        ("Llama-2-13b-chat-hf", None),
-        ("tiny_lm", None),
-        (None, None),
+        (paper_model, "meta-llama/Llama-2-13b-hf", "llama-2-13b"),
+        (paper_model, "/models/Llama-2-13b-hf/", "llama-2-13b"),
+        (paper_model, "Llama-2-70B", "llama-2-70b"),
+        (paper_model, "google/gemma-2-2b", "gemma-2-2b"),
+        (paper_model, "google/gemma-2-2b-it", None),
+        (paper_model, "Llama-2-13b-chat-hf", None),
+        (paper_model, None, None),
+        (paper_task, "SST-5", "sst5"),
+        (paper_task, "ag_news", "agnews"),
+        (paper_task, "PMQA", "pubmedqa"),
+        (paper_task, "trec@published", "trec"),
+        (paper_task, "helpdesk", None),
     ],
 )
-def test_models_are_recognised(name: str | None, known: str | None) -> None:
-    assert paper_model(name) == known
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("SST-5", "sst5"),
-        ("ag_news", "agnews"),
-        ("PubMedQA", "pubmedqa"),
-        ("PMQA", "pubmedqa"),
-        ("helpdesk", None),
-    ],
-)
-def test_tasks_are_recognised(name: str, known: str | None) -> None:
-    assert paper_task(name) == known
+def test_models_and_tasks_are_recognised(
+    recognised: Callable[[object], str | None], name: str | None, known: str | None
+) -> None:
+    assert recognised(name) == known
