@@ -13,11 +13,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from dcs.evaluation.uncertainty import percent
 from numpy.typing import ArrayLike
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
+from dcs.evaluation.uncertainty import percent
 from dcs.schemes.corrections import Correction, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme, pareto_front
