@@ -83,10 +83,6 @@ def test_temperature_keeps_predictions() -> None:
     assert len({found.matrix[j][j] for j in range(4)}) == 1
 
 
-def test_none_is_no_calibration() -> None:
-    assert fit_calibration(_PROBS, _LABELS, kind="none") is None
-
-
 def test_exact_zeros_stay_finite() -> None:
     probs = np.where(_PROBS < 0.1, 0.0, _PROBS)
     found = fit_calibration(probs, _LABELS, kind="vector")

@@ -54,20 +54,6 @@ def test_membership_follows_the_papers_equation(abc: list[float], p: float) -> N
     assert float(membership(p)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-def test_published_memberships_follow_the_papers_equation_exactly() -> None:
-    grid = np.linspace(0, 1, 257)
-    for correction in CorrectionSet.furud():
-        assert isinstance(correction, Membership)
-        expected = [_piecewise(correction, float(p)) for p in grid]
-        assert correction(grid).tolist() == expected
-
-
-@given(st.floats(0, 1))
-def test_identity_changes_nothing(p: float) -> None:
-    assert float(DONT_CHANGE(p)) == p
-    assert float(Weight(1.0)(p)) == p
-
-
 def test_order_and_size_of_the_three_sets() -> None:
     full = CorrectionSet.dcs(weight_scale=8)
     assert tuple(full) == tuple(CorrectionSet.furud()) + tuple(CorrectionSet.dnip(weight_scale=8))

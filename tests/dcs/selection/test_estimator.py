@@ -154,10 +154,8 @@ def test_bad_probabilities_are_named(row: list[float], message: str) -> None:
     [
         ("prefer", "speed"),
         ("calibration", "magic"),
-        ("max_cobias", 500.0),
         ("beta", -1.0),
         ("effort", "little"),
-        ("folds", 1),
     ],
 )
 def test_bad_parameters_are_named(name: str, value: Any) -> None:

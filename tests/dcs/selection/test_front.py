@@ -1,4 +1,4 @@
-"""A front that was found: stored, read again, and picked from without fitting."""
+"""A front that was found: stored, read again, and which point of it a preference picks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from dcs.errors import SchemeError
+from dcs.errors import InvalidInputError, SchemeError
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.front import Change, FittedScheme, Prefer, Preference
+from dcs.selection.front import (
+    Change,
+    Figures,
+    FittedScheme,
+    Prefer,
+    Preference,
+    choose,
+    pareto_front,
+)
 from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table
 
@@ -101,3 +112,129 @@ def test_what_is_no_front_is_refused(
     place[path[-1]] = value
     with pytest.raises(SchemeError):
         FittedScheme.from_dict(data)
+
+
+def _point(accuracy: float, cobias: float, error: float = 0.01) -> Figures:
+    """Return a point beside uncorrected probabilities of accuracy 0.67."""
+    balanced, weakest = 0.9 - accuracy, 0.5 - cobias
+    return Figures(accuracy, cobias, balanced, accuracy / 2, weakest, accuracy - 0.67, error)
+
+
+_FRONT = [_point(0.70, 0.30), _point(0.69, 0.12), _point(0.668, 0.06), _point(0.60, 0.04)]
+
+_POINTS = st.lists(
+    st.builds(
+        lambda a, c, e: _point(0.62 + a / 100, c / 50, e / 400),
+        st.integers(0, 8),
+        st.integers(0, 8),
+        st.integers(0, 4),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(_POINTS)
+def test_front_is_what_no_point_beats(points: list[Figures]) -> None:
+    front = pareto_front(points)
+
+    def beats(a: Figures, b: Figures) -> bool:
+        even = (a.accuracy, a.cobias) == (b.accuracy, b.cobias)
+        return a.accuracy >= b.accuracy and a.cobias <= b.cobias and not even
+
+    assert {(p.accuracy, p.cobias) for p in front} == {
+        (p.accuracy, p.cobias) for p in points if not any(beats(q, p) for q in points)
+    }
+    assert [p.accuracy for p in front] == sorted((p.accuracy for p in front), reverse=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_POINTS)
+def test_the_default_is_the_fairest_point_that_does_no_harm(points: list[Figures]) -> None:
+    chosen = points[choose(points, Preference())]
+    allowed = [p for p in points if 0.67 - p.accuracy <= min(0.005, p.accuracy_error) + 1e-9]
+    if allowed:
+        assert chosen in allowed
+        # What is fairer costs more than a point of accuracy for each of COBias.
+        for fairer in (p for p in allowed if p.cobias < chosen.cobias):
+            assert chosen.accuracy - fairer.accuracy >= chosen.cobias - fairer.cobias - 1e-9
+        assert not any(
+            p.accuracy >= chosen.accuracy and p.cobias <= chosen.cobias
+            for p in allowed
+            if (p.accuracy, p.cobias) != (chosen.accuracy, chosen.cobias)
+        )
+    else:
+        assert chosen.accuracy == max(p.accuracy for p in points)
+
+
+@settings(max_examples=50, deadline=None)
+@given(_POINTS, st.sampled_from(get_args(Prefer)), st.floats(0, 3), st.floats(0, 20))
+def test_goals_and_limits_are_met(
+    points: list[Figures], prefer: Any, rate: float, limit: float
+) -> None:
+    goal = prefer.replace("-", "_")
+    chosen = points[choose(points, Preference(prefer=prefer))]
+    if hasattr(chosen, goal):
+        assert getattr(chosen, goal) == max(getattr(p, goal) for p in points)
+    traded = points[choose(points, Preference(prefer=prefer, exchange_rate=rate))]
+    best = max(p.accuracy - rate * p.cobias for p in points)
+    assert traded.accuracy - rate * traded.cobias == pytest.approx(best)
+    low = [p for p in points if p.cobias <= limit / 100]
+    assume(low)
+    assert points[choose(points, Preference(prefer=prefer, max_cobias=limit))] in low
+
+
+@pytest.mark.parametrize(
+    ("preference", "index"),
+    [
+        (Preference(), 2),
+        (Preference(prefer="balance"), 2),
+        (Preference(prefer="accuracy"), 0),
+        (Preference(prefer="knee"), 2),
+        (Preference(prefer="balanced-accuracy"), 3),
+        (Preference(prefer="weakest-class"), 3),
+        (Preference(exchange_rate=0.1), 1),
+        (Preference(exchange_rate=10.0, prefer="accuracy"), 3),
+        (Preference(max_accuracy_loss=0.0), 0),
+        (Preference(max_accuracy_loss=1.0), 1),
+        (Preference(max_accuracy_loss=5.0), 2),
+        (Preference(max_cobias=5.0), 3),
+        (Preference(max_cobias=20.0, prefer="accuracy"), 1),
+        (Preference(max_cobias=1.0), 3),
+        (Preference(max_cobias=20.0, max_accuracy_loss=3.0), 2),
+    ],
+)
+def test_rules_choose(preference: Preference, index: int) -> None:
+    points = [replace(_point(0.68, 0.2), balanced_accuracy=0.0), *_FRONT[::-1]]
+    assert points[choose(points, preference)] is _FRONT[index]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prefer": "speed"},
+        {"exchange_rate": -1.0},
+        {"max_cobias": 101.0},
+        {"max_accuracy_loss": -0.1},
+    ],
+)
+def test_bad_preferences_are_named(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(arguments))):
+        Preference(**arguments)
+
+
+def test_figures_are_those_of_the_predictions() -> None:
+    rng = np.random.default_rng(0)
+    labels, before, after = rng.integers(0, 3, (3, 500))
+    figures = Figures.from_predictions(labels, before, after, 3)
+    metrics = ClassificationMetrics.from_predictions(labels, after, 3)
+    assert (figures.accuracy, figures.macro_f1) == (metrics.accuracy, metrics.macro_f1)
+    assert figures.accuracy_change == pytest.approx(
+        metrics.accuracy - ClassificationMetrics.from_predictions(labels, before, 3).accuracy
+    )
+    draws = [
+        Figures.from_predictions(*(x[rows] for x in (labels, before, after)), 3).accuracy_change
+        for rows in rng.integers(0, 500, (2000, 500))
+    ]
+    assert figures.accuracy_error == pytest.approx(np.std(draws), rel=0.1)

@@ -1,13 +1,30 @@
-"""Methods: one name each, and the corrections each may choose from."""
+"""Methods: one name each, the corrections each may choose from, and what they fit."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import warnings
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
-from dcs.errors import ConfigError
-from dcs.selection.methods import METHODS, get_method, method_names
+from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.schemes.calibration import DEFAULT_FLOOR
+from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.methods import (
+    METHODS,
+    PUBLISHED_GRID,
+    Fitted,
+    Method,
+    fit_published,
+    get_method,
+    method_names,
+)
+from tests.dcs.biased import biased_table
 
 
 @pytest.mark.parametrize("name", method_names(baselines=True))
@@ -30,6 +47,141 @@ def test_dcs_is_both_families() -> None:
     assert [*both] == [*memberships, *weights]
 
 
-def test_unknown_name_gives_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="furud"):
-        get_method("furd")
+_PROBS, _LABELS = biased_table(240, 3)
+_NAMES = [name for name in method_names(baselines=True) if "published" not in name]
+_FEW = PUBLISHED_GRID[::100]
+_CHEAP = [name for name in _NAMES if name not in ("dnip", "furud", "dcs")]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_one_protocol(name: str) -> None:
+    scheme = get_method(name).fit(
+        _PROBS, _LABELS, classes=("a", "b", "c"), seed=1, content_free=[0.2, 0.3, 0.5]
+    )
+    assert scheme.classes == ("a", "b", "c")
+    np.testing.assert_allclose(scheme.apply(_PROBS).sum(axis=1), 1.0)
+    assert np.array_equal(scheme.apply(_PROBS).argmax(axis=1), scheme.predict(_PROBS))
+    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
+    if name == "icl":
+        assert np.array_equal(scheme.predict(_PROBS), _PROBS.argmax(axis=1))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize(
+    ("name", "class_weight"), [("logistic", None), ("logistic-balanced", "balanced")]
+)
+def test_logistic_is_scikit_learns(n_classes: int, name: str, class_weight: str | None) -> None:
+    probs, labels = biased_table(240, n_classes)
+    logs = np.log(np.maximum(probs, DEFAULT_FLOOR))
+    model = LogisticRegression(max_iter=5000, class_weight=class_weight).fit(logs, labels)
+    corrected = get_method(name).fit(probs, labels).apply(probs)
+    np.testing.assert_allclose(corrected, model.predict_proba(logs), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", _CHEAP)
+def test_missing_classes_are_survived(name: str) -> None:
+    for keep in (_LABELS < 2, _LABELS < 1):
+        scheme = get_method(name).fit(_PROBS[keep], _LABELS[keep], content_free=[0.2, 0.3, 0.5])
+        assert np.isfinite(scheme.apply(_PROBS)).all()
+
+
+def test_thresholds_meet_one_true_positive_rate() -> None:
+    scheme = get_method("thresholds").fit(_PROBS, _LABELS)
+    assert scheme.calibration is not None
+    cut = np.exp(-np.array(scheme.calibration.offset))
+    rates = [float((_PROBS[j == _LABELS, j] >= cut[j]).mean()) for j in range(3)]
+    assert max(rates) - min(rates) < 0.05
+    before = ClassificationMetrics.from_predictions(_LABELS, _PROBS.argmax(axis=1), 3)
+    after = ClassificationMetrics.from_predictions(_LABELS, scheme.predict(_PROBS), 3)
+    assert after.accuracy >= before.accuracy
+
+
+def test_contextual_needs_content_free_probabilities() -> None:
+    with pytest.raises(InvalidInputError, match="content_free"):
+        get_method("contextual").fit(_PROBS, _LABELS)
+    scheme = get_method("contextual").fit(_PROBS, _LABELS, content_free=[[0.2, 0.3, 0.5]] * 2)
+    expected = (_PROBS / [0.2, 0.3, 0.5]).argmax(axis=1)
+    assert np.array_equal(scheme.predict(_PROBS), expected)
+
+
+def test_a_method_of_ones_own_needs_a_fitter() -> None:
+    with pytest.raises(InvalidInputError, match="svm"):
+        Method(name="svm", title="SVM", summary="Not here.").fit(_PROBS, _LABELS)
+
+
+def test_the_grid_is_what_the_four_rules_leave() -> None:
+    def skipped(alpha: float, beta: float, tau: float) -> bool:
+        return (
+            (alpha == beta == tau == 0)
+            or (alpha == beta == 0 and tau != 1)
+            or (alpha == tau == 0 and beta != 1)
+            or (beta == tau == 0 and alpha != 1)
+        )
+
+    terms = itertools.product((0, 0.5, 1, 2), (0.5, 1, 2.7, 3, 10), (0, 0.2, 1, 5))
+    left = [(*weights, d) for weights in terms if not skipped(*weights) for d in (30, 50, 70, 90)]
+    assert list(PUBLISHED_GRID) == left
+    assert len(PUBLISHED_GRID) == 304
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    return get_method("published").fitted(_PROBS, _LABELS, classes=("a", "b", "c"), seed=1)
+
+
+def test_every_combination_is_a_trial_and_the_most_accurate_is_taken(fitted: Fitted) -> None:
+    assert [tuple(trial.params.values()) for trial in fitted.trials] == list(PUBLISHED_GRID)
+    assert [trial.number for trial in fitted.trials] == list(range(304))
+    best = min(fitted.trials, key=lambda trial: (-trial.accuracy, trial.cobias, trial.number))
+    assert fitted.best == best
+    # 12 rows of 240 are for development.
+    assert all((trial.accuracy * 12) % 1 == pytest.approx(0) for trial in fitted.trials)
+
+
+def test_the_scheme_is_that_of_the_chosen_search(fitted: Fitted) -> None:
+    assert fitted.best is not None
+    assert fitted.annealing is not None
+    assert fitted.scheme.corrections == fitted.annealing.scheme.corrections
+    assert fitted.scheme.classes == ("a", "b", "c")
+    assert fitted.scheme.provenance["setting"] == fitted.best.params
+    assert CorrectionScheme.from_json(fitted.scheme.to_json()) == fitted.scheme
+    assert len(fitted.annealing.trace) == 135
+    assert fitted.annealing.evaluations <= 135 * 6
+
+
+def test_selection_by_balance_tries_the_same(fitted: Fitted) -> None:
+    def timeless(found: Fitted) -> list[object]:
+        return [replace(trial, seconds=0.0) for trial in found.trials]
+
+    known: dict[object, object] = {}
+    balanced = get_method("published-balanced").fitted(_PROBS, _LABELS, seed=1, known=known)
+    assert timeless(balanced) == timeless(fitted)
+    # What is known is not searched again, and another search is not taken for it.
+    again = get_method("published").fitted(_PROBS, _LABELS, seed=1, known=known)
+    assert again.trials is balanced.trials
+    assert again.scheme.corrections == fitted.scheme.corrections
+    other = fit_published(_PROBS, _LABELS, seed=2, grid=_FEW, known=known)
+    assert timeless(other) == timeless(fit_published(_PROBS, _LABELS, seed=2, grid=_FEW))
+    assert balanced.best is not None
+    score = balanced.best.accuracy - balanced.best.cobias
+    assert score == max(trial.accuracy - trial.cobias for trial in fitted.trials)
+
+
+def test_longer_searches_make_more_moves() -> None:
+    short = fit_published(_PROBS, _LABELS, seed=2, grid=_FEW)
+    long = fit_published(_PROBS, _LABELS, seed=2, grid=_FEW, accepted=150, generated=300)
+    assert short.annealing is not None
+    assert long.annealing is not None
+    assert 135 * 100 < long.annealing.evaluations <= 135 * 300
+    assert short.scheme == fit_published(_PROBS, _LABELS, seed=2, grid=_FEW).scheme
+
+
+def test_rows_that_are_too_few_or_lack_a_class() -> None:
+    with pytest.raises(InvalidInputError, match="row"):
+        fit_published([[0.5, 0.5]], [0])
+    keep = _LABELS < 2
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = fit_published(_PROBS[keep], _LABELS[keep], grid=_FEW)
+    assert len(caught) == 1
+    assert len(found.trials) == len(_FEW)
