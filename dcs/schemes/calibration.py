@@ -191,8 +191,9 @@ def mean_combination(n_tables: int, n_classes: int) -> Calibration:
 def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Calibration:
     """Fit the linear stack that makes one table of K tables of the same rows.
 
-    By maximum likelihood, as ``"logistic"`` of :func:`fit_calibration`, with the penalty towards
-    the mean of the log-probabilities.
+    By maximum likelihood with every class weighing alike, as ``"balanced"`` of
+    :func:`fit_calibration`, so that rare classes have a say in what each table counts; the shares
+    of the labels are then put back. The penalty draws towards the mean of the log-probabilities.
 
     Parameters
     ----------
@@ -212,7 +213,9 @@ def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Ca
     indices = checked_labels(labels, n_rows=len(values))
     n_tables, _, n_classes = np.shape(probs)
     mean: Array = np.array(mean_combination(n_tables, n_classes).matrix)
-    return _fitted("logistic", values, indices, mean, ridge, name="stack")
+    fitted = _fitted("balanced", values, indices, mean, ridge)
+    offset = np.array(fitted.offset) + np.log(_smooth_shares(indices, n_classes))
+    return from_arrays("stack", np.array(fitted.matrix), offset.round(_DIGITS))
 
 
 def batch_calibration(probs: ArrayLike) -> Calibration:
@@ -247,8 +250,15 @@ def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     of all rows, unlabelled ones (-1) too.
     """
     values, indices, names = checked_rows(probs, labels, missing=True)
-    counts = np.bincount(indices[indices >= 0], minlength=len(names)) + 1.0
-    return from_offset("prior", np.log(counts / counts.sum()) - _log_means(values))
+    shares = _smooth_shares(indices[indices >= 0], len(names))
+    return from_offset("prior", np.log(shares) - _log_means(values))
+
+
+def _smooth_shares(labels: NDArray[np.int64], n_classes: int) -> Array:
+    """Return the share of every class in the labels, with one row more of each."""
+    counts = np.bincount(labels, minlength=n_classes) + 1.0
+    shares: Array = counts / counts.sum()
+    return shares
 
 
 def _log_means(probs: Array) -> Array:

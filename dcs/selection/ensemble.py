@@ -8,9 +8,9 @@ then fitted as on any table.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -19,13 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
 from dcs.messages import listing, show
-from dcs.schemes.calibration import (
-    DEFAULT_FLOOR,
-    Calibration,
-    fit_calibration,
-    fit_stack,
-    mean_combination,
-)
+from dcs.schemes.calibration import DEFAULT_FLOOR, fit_stack, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.folds import stratified_folds
 
@@ -35,13 +29,13 @@ Array: TypeAlias = NDArray[np.float64]
 
 _FOLDS: Final = 5
 
+#: Standard errors by which a stack must be better than what is simpler.
+_CLEAR: Final = 2.0
+
 #: What makes the probabilities of a table; new rows must have the same.
 _ORIGIN: Final = frozenset(
     ("model", "revision", "task", "shots", "demonstration_seed", "prompt_hash", "scorer")
 )
-
-#: Strength of the penalty of a stack towards the mean, in rows.
-_RIDGE: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +238,8 @@ def combine(
 
     Compared by cross-validation are every table alone, the mean of the log-probabilities, and a
     linear stack of them, each calibrated, by the likelihood of the labels if all classes were as
-    frequent. Without labels it is the mean.
+    frequent. The stack is taken where it is better than the best of the others by more than two
+    standard errors of the difference. Without labels it is the mean.
 
     Parameters
     ----------
@@ -270,19 +265,16 @@ def combine(
         return schemes[-1], ensemble.combined(schemes[-1])
     labels = ensemble.labels[labelled]
     place = stratified_folds(labels, min(_FOLDS, labels.size), seed=seed)
-    calibrate = partial(fit_calibration, kind="logistic", ridge=_RIDGE)
-    losses = [
-        _loss(_unseen(calibrate, ensemble.combined(each).probs[labelled], labels, place), labels)
-        for each in schemes
-    ]
-    stack = partial(fit_stack, ridge=_RIDGE)
-    unseen = _unseen(stack, probs[:, labelled], labels, place)
-    if _loss(unseen, labels) >= min(losses):
-        chosen = schemes[int(np.argmin(losses))]
-        return chosen, ensemble.combined(chosen)
-    chosen = replace(schemes[-1], combination=stack(probs[:, labelled], labels))
+    ones = [ensemble.combined(each).probs[None] for each in schemes]
+    unseen = [_unseen(tables[:, labelled], labels, place) for tables in (*ones, probs)]
+    *losses, of_stack = (_losses(each, labels) for each in unseen)
+    best = int(np.argmin([each.mean() for each in losses]))
+    gain = losses[best] - of_stack
+    if gain.mean() <= _CLEAR * gain.std() / math.sqrt(labels.size):
+        return schemes[best], ensemble.combined(schemes[best])
+    chosen = replace(schemes[-1], combination=fit_stack(probs[:, labelled], labels))
     combined = ensemble.combined(chosen).probs.copy()
-    combined[labelled] = unseen
+    combined[labelled] = unseen[-1]
     return chosen, ensemble.combined(chosen).with_probs(combined)
 
 
@@ -292,25 +284,22 @@ def mean_of(ensemble: TableEnsemble) -> CorrectionScheme:
     return CorrectionScheme.identity(ensemble.classes, inputs=ensemble.names, combination=mean)
 
 
-def _unseen(
-    fit: Callable[[Array, NDArray[np.int64]], Calibration | None],
-    probs: Array,
-    labels: NDArray[np.int64],
-    place: NDArray[np.int64],
-) -> Array:
-    """Return the calibrated probabilities of each row by a fit on the rows of other folds."""
-    found = np.empty((labels.size, probs.shape[-1]))
+def _unseen(probs: Array, labels: NDArray[np.int64], place: NDArray[np.int64]) -> Array:
+    """Return the stacked probabilities [M, N] of each row by a fit on the rows of other folds."""
+    found = np.empty(probs.shape[1:])
     for fold in np.unique(place):
         inside = place != fold
-        fitted = fit(probs[..., inside, :], labels[inside])
-        assert fitted is not None
-        found[~inside] = fitted.apply(probs[..., ~inside, :])
+        outside = probs[:, ~inside]
+        stack = fit_stack(probs[:, inside], labels[inside])
+        found[~inside] = stack.apply(outside if len(outside) > 1 else outside[0])
     return found
 
 
-def _loss(probs: Array, labels: NDArray[np.int64]) -> float:
-    """Return minus the mean log-probability of the labels, were all classes as frequent."""
+def _losses(probs: Array, labels: NDArray[np.int64]) -> Array:
+    """Return minus the log-probability of each label, weighted as if classes were as frequent."""
     weights = 1.0 / np.maximum(np.bincount(labels, minlength=probs.shape[1]), 1)
     balanced = probs * weights
     likely = balanced[np.arange(labels.size), labels] / balanced.sum(axis=1)
-    return float(np.average(-np.log(np.maximum(likely, DEFAULT_FLOOR)), weights=weights[labels]))
+    share = weights[labels] / weights[labels].mean()
+    losses: Array = -np.log(np.maximum(likely, DEFAULT_FLOOR)) * share
+    return losses

@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
     column_or_1d,
     validate_data,
 )
+from threadpoolctl import threadpool_limits
 
 from dcs.errors import InvalidInputError
 from dcs.messages import check_choice
@@ -202,15 +203,17 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if known.sum() < FEWEST_LABELS:
             self.result_, self.scheme_ = None, label_free_scheme(probs, indices, classes=names)
             return self
-        self.result_ = fit_scheme(
-            probs,
-            indices,
-            settings=settings,
-            seed=seed,
-            classes=names,
-            progress=self._say if self.verbose else None,
-            mapper=Threads(effective_n_jobs(self.n_jobs)),
-        )
+        # The matrices are small: threads of linear algebra would wait for each other.
+        with threadpool_limits(limits=1):
+            self.result_ = fit_scheme(
+                probs,
+                indices,
+                settings=settings,
+                seed=seed,
+                classes=names,
+                progress=self._say if self.verbose else None,
+                mapper=Threads(effective_n_jobs(self.n_jobs)),
+            )
         self.scheme_ = self.result_.scheme
         return self
 
@@ -262,10 +265,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = SelectionSettings(
             folds=self.folds,
             preference=Preference(
-                prefer=self.prefer,  # type: ignore[arg-type]
-                exchange_rate=self.exchange_rate,
-                max_accuracy_loss=self.max_accuracy_loss,
-                max_cobias=self.max_cobias,
+                self.prefer,  # type: ignore[arg-type]
+                self.exchange_rate,
+                self.max_accuracy_loss,
+                self.max_cobias,
             ),
             keep_uncorrected=self.keep_uncorrected,
         )
@@ -313,24 +316,16 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         normalised: NDArray[np.float64] = probs / np.where(totals > 0.0, totals, 1.0)
         return normalised
 
-    def _held_out(
-        self,
-        X: Any,
-        y: NDArray[Any],
-        indices: NDArray[np.int64],
-        seed: int,  # noqa: N803
-    ) -> NDArray[np.float64]:
-        """Return the classifier's probabilities of rows it was not fitted on."""
-        known, others = np.flatnonzero(indices >= 0), np.flatnonzero(indices < 0)
+    def _held_out(self, X: Any, y: Any, indices: Any, seed: int) -> NDArray[np.float64]:  # noqa: N803
+        """Return the classifier's probabilities, of labelled rows by fits without them."""
+        known = np.flatnonzero(indices >= 0)
         folds = min(self.folds, known.size)
         place = stratified_folds(indices[known], folds, seed=seed)
-        probs = np.zeros((indices.size, self.classes_.size))
+        probs = self._aligned(self.estimator_, X)
         for fold in range(folds):
             inside, outside = known[place != fold], known[place == fold]
             model = clone(self.estimator).fit(_safe_indexing(X, inside), y[inside])
             probs[outside] = self._aligned(model, _safe_indexing(X, outside))
-        if others.size:
-            probs[others] = self._aligned(self.estimator_, _safe_indexing(X, others))
         return probs
 
     def _aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803

@@ -96,8 +96,7 @@ def test_copies_of_a_table_are_the_table() -> None:
     (table,) = _tables(400, 0).values()
     copies = [table.probs] * 3
     np.testing.assert_allclose(mean_combination(3, 3).apply(copies), table.probs, atol=1e-3)
-    alone = fit_calibration(table.probs, table.labels, kind="logistic", ridge=1e-3)
-    assert alone is not None
+    alone = fit_stack([table.probs], table.labels, ridge=1e-3)
     stack = fit_stack(copies, table.labels, ridge=1e-3)
     np.testing.assert_allclose(stack.apply(copies), alone.apply(table.probs), atol=1e-3)
 
