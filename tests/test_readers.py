@@ -24,29 +24,17 @@ from dcs.prompting import get_task
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from tests.dcs.data.importers.test_lm_eval import asked, sample
+from tests.dcs.prompting.test_files import OWN
+from tests.tracking.cells import make_cell
 from tests.workflows.conftest import biased_table
 from tracking import Archive
-from tracking.records import CellRecord, TrialRecord
 from workflows.config.sweep import load_config
 
 thorough = settings(max_examples=12, deadline=None)
 
-TASK = {
-    "name": "mood",
-    "title": "Moods",
-    "classes": ["sad", "glad"],
-    "instruction": "Name the mood.",
-    "template": "Text: {text}\nMood:",
-    "replace": [["&amp;", "&"]],
-    "sizes": {"test": 3},
-    "files": {
-        "format": "jsonl",
-        "optimization": "texts.jsonl",
-        "test": "texts.jsonl",
-        "fields": {"text": "text"},
-        "label": "label",
-    },
-}
+PLACE = {"optimization": "texts.jsonl", "test": "texts.jsonl", "label": "label"}
+TASK = OWN | {"sizes": {"test": 3}, "replace": [["&amp;", "&"]], "files": OWN["files"] | PLACE}
 TEXTS = [{"text": f"so {w}", "label": k % 2} for k, w in enumerate(("bad", "good", "sad", "new"))]
 SWEEP = {
     "name": "s",
@@ -64,39 +52,14 @@ SWEEP = {
     },
     "tracking": {"trials": "none"},
 }
-LOG = [
-    {
-        "doc_id": k,
-        "target": str(k),
-        "arguments": [["q", " no"], ["q", " yes"]],
-        "filtered_resps": [["-1.5", "False"], ["-0.5", "True"]],
-        "filter": "none",
-        "acc": k,
-    }
-    for k in range(2)
-]
+LOG = [sample(k, str(k), [-1.5, -0.5], **asked("no", "yes"), acc=k) for k in range(2)]
 SCHEME = CorrectionScheme(
     ("Anger", "Fear", "Joy"),
     (Weight(0.5), Membership(0.0, 0.5, 1.0), Membership(0.0, 1.0, 1.0)),
     {"n": 1},
     Calibration("vector", np.eye(3), np.array([0.0, 1.0, -1.0]), 1e-4),
 )
-TRIAL = TrialRecord(
-    number=0, params={"x": 1}, metrics={}, state="COMPLETE", seconds=1.0, started_ms=1
-)
-RECORD = CellRecord(
-    key="abc123",
-    sweep="s",
-    identity={"model": "m", "task": "t", "shots": 1, "seed": 0, "method": "dcs"},
-    params={"beta": 0.5},
-    metrics={"test/accuracy": 0.5, "test/cobias": 0.1},
-    scheme=SCHEME.to_dict(),
-    class_accuracies={"class": ["a", "b"], "before": [0.1, 0.9], "after": [0.5, None]},
-    trials=(TRIAL,),
-    trace=((1.0, 0.5, 0.5, 0.9),),
-    started_ms=1,
-    finished_ms=2,
-)
+RECORD = make_cell()
 
 
 def lines(rows: Any) -> str:
@@ -135,9 +98,9 @@ def read_texts(path: Path) -> Any:
 
 def read_record(path: Path) -> Any:
     archive = Archive(path.parent)
-    archive.path("abc123").parent.mkdir()
-    path.rename(archive.path("abc123"))
-    return archive.read("abc123")
+    archive.path(RECORD.key).parent.mkdir()
+    path.rename(archive.path(RECORD.key))
+    return archive.read(RECORD.key)
 
 
 @dataclass(frozen=True)
@@ -164,13 +127,13 @@ KINDS = {
     "logits": Kind("t.csv", importer("csv", logits=True), b"label,p:a,p:b\n0,-3.5,2\n1,-inf,0\n"),
     "lm-eval": Kind("l.jsonl", importer("lm-eval"), content=LOG, dump=lines),
     "scheme": Kind("s.json", CorrectionScheme.load, content=SCHEME.to_dict()),
-    "task": Kind("mood.yaml", read_task, content=TASK, dump=yaml.safe_dump),
+    "task": Kind("moods.yaml", read_task, content=TASK, dump=yaml.safe_dump),
     "texts": Kind("texts.jsonl", read_texts, content=TEXTS, dump=lines),
     "texts json": Kind("texts.json", read_texts, content=TEXTS),
-    "texts csv": Kind("texts.csv", read_texts, b'label,text\n1,"tears, many"\nsad,a smile\n'),
-    "texts lines": Kind("texts.txt", read_texts, b"glad: a smile\nsad: tears, many\n"),
+    "texts csv": Kind("texts.csv", read_texts, b'label,text\n1,"tears, many"\nSad,a smile\n'),
+    "texts lines": Kind("texts.txt", read_texts, b"Happy: a smile\nSad: tears, many\n"),
     "sweep": Kind("s.yaml", load_config, content=SWEEP, dump=yaml.safe_dump),
-    "record": Kind("abc123.json", read_record, content=json.loads(RECORD.to_json())),
+    "record": Kind(f"{RECORD.key}.json", read_record, content=json.loads(RECORD.to_json())),
 }
 
 ODD: tuple[Any, ...] = (
@@ -230,7 +193,8 @@ def read(kind: Kind, data: bytes) -> Any:
         except DCSError as error:
             assert 0 < len(str(error)) < 3000
             assert "\n" not in str(error)
-            assert path.name in str(error), error
+            # The file itself, or one beside it that it names.
+            assert path.name in str(error) or f"{path.parent}/" in str(error), error
             return error
     if isinstance(found, ProbabilityTable):
         np.testing.assert_allclose(found.probs.sum(axis=1), 1, atol=1e-9)
