@@ -268,7 +268,7 @@ class CorrectionScheme:
             f"{name}: {correction.effect}{end}."
             for name, correction, end in zip(self.classes, self.corrections, ends, strict=True)
         ]
-        if self._is_even and probs is None:
+        if self._is_even and (probs is None or self.calibration is None):
             sentences = ["No class is corrected besides."]
         if self.calibration is not None:
             sentences.insert(0, f"First, {self.calibration.name} calibration of all classes.")

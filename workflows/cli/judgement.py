@@ -198,11 +198,11 @@ def _advice(fitted: FittedScheme) -> str:
         return price and f"{price}; --prefer no-harm costs none beyond noise"
     fairer = [point for point in fitted.front if point.cobias < plain.cobias]
     if not fairer:
-        return "nothing is changed: no point that was tried is fairer"
+        return "no class is corrected: no point that was tried is fairer"
     accuracy = fairer[0].accuracy - plain.accuracy
     bias = fairer[0].lasting_cobias - plain.lasting_cobias
     return (
-        "nothing is changed: no point is preferred beyond noise; the next changes accuracy by "
+        "no class is corrected: no point is preferred beyond noise; the next changes accuracy by "
         f"{100 * accuracy:+.1f} and COBias by {100 * bias:+.1f} points"
     )
 

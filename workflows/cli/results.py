@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dcs.errors import TrackingError
+from dcs.errors import ConfigError, TrackingError
 from dcs.io import atomic_write_bytes, atomic_write_text
 from dcs.messages import escaped
 from workflows.cli import options
@@ -21,6 +23,20 @@ from workflows.cli.options import Results
 if TYPE_CHECKING:
     from dcs.data.table import ProbabilityTable
     from tracking.records import CellRecord
+
+
+#: Opens the second address once the first answers, for five minutes at most.
+_OPEN = """
+import sys, time, urllib.request, webbrowser
+for _ in range(600):
+    try:
+        urllib.request.urlopen(sys.argv[1], timeout=5).close()
+    except OSError:
+        time.sleep(0.5)
+    else:
+        webbrowser.open(sys.argv[2])
+        break
+"""
 
 
 def report(
@@ -148,6 +164,9 @@ def ui(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
     port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="On 127.0.0.1.")] = 5000,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open a browser once MLflow answers.")
+    ] = True,
 ) -> None:
     """Open MLflow on what is recorded; it listens on this machine only. Ctrl-C ends it.
 
@@ -157,15 +176,23 @@ def ui(
     from tracking.store.client import redact
     from tracking.store.queries import newest_link
 
-    uri = Results(runs, tracking_uri).store
+    uri, here = Results(runs, tracking_uri).store, f"http://127.0.0.1:{port}"
     arguments = ui_arguments(uri, port=port)
     with console.status("reading the runs"):
-        link = newest_link(uri, f"http://127.0.0.1:{port}")
+        link = newest_link(uri, here)
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
     if redact(uri) != uri:
         # Whoever is on this machine sees the arguments of a process, but not its environment.
         at = arguments.index("--backend-store-uri")
         del arguments[at : at + 2]
         os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
     console.print(f"MLflow in some seconds at {link}", style="bold")
+    if browser:
+        # A process of its own, away from the terminal: some browsers are programs of the terminal.
+        null = subprocess.DEVNULL
+        opener = [sys.executable, "-c", _OPEN, f"{here}/health", link]
+        subprocess.Popen(opener, stdin=null, stdout=null, stderr=null, start_new_session=True)
     # MLflow takes this process over, so that Ctrl-C and signals reach it and nothing stays behind.
     os.execv(sys.executable, arguments)

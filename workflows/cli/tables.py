@@ -432,12 +432,14 @@ def apply(
     """
     import pandas as pd
 
+    from dcs.selection.ensemble import mean_of
+
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
-    table = None
+    table = plain = None
     if len(correction.inputs) > 1 or len(files) > 1:
         ensemble = _inputs_of(correction, files)
         correction = correction.for_classes(ensemble.classes, source=str(scheme))
-        table = ensemble.combined(correction)
+        table, plain = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
         # What is left to do is to correct one table.
         correction = replace(correction, combination=None, inputs=())
     elif output.suffix == ".parquet" == rows.suffix and _is_table(rows):
@@ -458,7 +460,8 @@ def apply(
         frame["predicted"] = [correction.classes[k] for k in predicted]
         _write_rows(frame, output)
     if str(output) != "-":
-        changed = int((predicted != probs.argmax(axis=1)).sum())
+        before = probs if plain is None else plain
+        changed = int((predicted != before.argmax(axis=1)).sum())
         console.print(f"{output}: {len(probs)} rows, {changed} predictions changed")
     if table is not None and output.suffix == ".parquet":
         console.print(f"next: dcs evaluate {output}", style="bold")

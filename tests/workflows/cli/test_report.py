@@ -1,14 +1,21 @@
-"""``dcs report`` on a recorded sweep."""
+"""``dcs report``, ``table``, ``compare`` and ``ui`` on a recorded sweep."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.servers import free_port
 from tests.tracking.paper_cells import paper_cells
+from tests.workflows.conftest import run_dcs
 from tracking import Recorder
 
 
@@ -88,3 +95,30 @@ def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
     for which in ("ablation", "schemes", "classes", "timing"):
         latex = dcs("table", "paper", which, "--format", "latex", "--runs", runs)
         assert r"\begin{tabular}" in latex.out
+
+
+@pytest.mark.slow
+def test_the_pages_of_mlflow_open_in_a_browser(runs, tmp_path):
+    # What stands in for the browser writes down where it is sent.
+    browser, opened, port = tmp_path / "browser", tmp_path / "opened", free_port()
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    code = "from workflows.cli import main; main()"
+    with (tmp_path / "said").open("w") as said:
+        started = subprocess.Popen(
+            [sys.executable, "-c", code, "ui", "--runs", str(runs), "--port", str(port)],
+            env={**os.environ, "BROWSER": str(browser)},
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    try:
+        until = time.monotonic() + 240
+        while not opened.exists() and time.monotonic() < until:
+            assert started.poll() is None
+            time.sleep(0.2)
+        assert opened.read_text().strip() in (tmp_path / "said").read_text()
+        assert run_dcs("ui", "--runs", runs, "--port", port).code == 2
+    finally:
+        os.killpg(started.pid, signal.SIGTERM)
+        started.wait(30)
