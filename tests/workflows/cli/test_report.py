@@ -115,7 +115,7 @@ def test_the_pages_of_mlflow_open_in_a_browser(runs, tmp_path):
     try:
         until = time.monotonic() + 240
         while not opened.exists() and time.monotonic() < until:
-            assert started.poll() is None
+            assert started.poll() is None, (tmp_path / "said").read_text()
             time.sleep(0.2)
         assert opened.read_text().strip() in (tmp_path / "said").read_text()
         assert run_dcs("ui", "--runs", runs, "--port", port).code == 2
