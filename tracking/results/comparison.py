@@ -19,13 +19,13 @@ from dcs.io import content_key
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import pareto_front
 from tracking.records import CellRecord
-from tracking.results import frames
-from tracking.results.formats import ResultTable
+from tracking.results import frames, settings
+from tracking.results.formats import ResultTable, difference
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["method_tables", "transfer_tables"]
+__all__ = ["ensemble_tables", "label_tables", "method_tables", "transfer_tables"]
 
 _SOURCE: Final = ("model", "task", "shots")
 _MEANS: Final = {
@@ -44,6 +44,16 @@ _NOTE: Final = (
     "difference over seeds (one seed: p < 0.05). Fairest: sources on which the method's COBias is "
     "the lowest of the methods that are not less accurate there."
 )
+_ENSEMBLES_NOTE: Final = (
+    "Accuracy / COBias, mean over seeds. The best table is the one with the highest "
+    "accuracy − COBias on these very rows, which nobody knows beforehand; the gain in "
+    "accuracy − COBias over it ± standard error over seeds, of a mean over groups."
+)
+_LABELS_NOTE: Final = (
+    "Means over the sources of means over seeds, ± standard error over sources; by number of "
+    "rows with labels. The other optimization rows are left out or stay without labels; what "
+    "needs no labels has all rows."
+)
 _TRANSFER_NOTE: Final = (
     "A row is the table that a scheme was fitted on, a column the table that it is judged on: "
     "accuracy / COBias of the same test rows. Uncorrected has no scheme. A dash where the tables "
@@ -57,43 +67,50 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells. A method in several settings is compared with itself; sources (model, task and
-        shots) for which a method has no cell are left out of both tables.
+        Cells. A method in several settings is compared with itself, but for numbers of labelled
+        rows: see `label_tables`. Sources (model, task and shots) for which a method has no cell
+        are left out of both tables.
 
     Returns
     -------
     list of ResultTable
         ``method_means``, a row per method, and ``methods_by_source``, a row per source; empty
         for fewer than two sources or methods. Then, where cells have a front of DCS with test
-        figures, ``front_comparison``, a row per other method.
+        figures, ``front_comparison``, a row per other method; and `ensemble_tables`.
     """
     cells = frames.finished_cells(records)
+    others = [a.name for a in settings.axes_of(cells) if a.name not in settings.LABEL_AXES]
+    cells = settings.main_cells(cells, but=others)
     frame = _named(cells)
     tidy = _judged(frame)
     whole = tidy.groupby("source")["method"].transform("size") == tidy["method"].nunique()
     tidy = tidy[whole]
+    joint = ensemble_tables(cells)
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
-        return []
-    return [_means_of(tidy), _by_source(tidy), *_front_comparison(cells, frame)]
+        return joint
+    return [_means_of(tidy), _by_source(tidy), *_front_comparison(cells, frame), *joint]
 
 
 def _named(cells: list[CellRecord]) -> pd.DataFrame:
-    """Return the judged cells with their source and method as tables name them."""
+    """Return the judged cells with what tables call them, and their figures by short names."""
     frame = frames.cells_frame(cells)
-    frame = frame[frame["test/accuracy"].notna()]
+    return _called(frame[frame["test/accuracy"].notna()])
+
+
+def _called(frame: pd.DataFrame) -> pd.DataFrame:
     rows = frame.to_dict("records")
     return frame.assign(
         source=[frames.name_of(row, *_SOURCE) for row in rows],
         method=[frames.name_of(row, "method", "setting") for row in rows],
+        accuracy=frame["test/accuracy"],
+        cobias=frame["test/cobias"],
+        score=frame["test/accuracy"] - frame["test/cobias"],
     )
 
 
 def _judged(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per source and method: means over seeds, their errors, and the verdicts."""
     frame = frame.assign(
-        accuracy=frame["test/accuracy"],
-        cobias=frame["test/cobias"],
-        score=frame["test/accuracy"] - frame["test/cobias"],
         change=frame["test/accuracy"] - frame["uncorrected/test/accuracy"],
         balanced_accuracy=frame["test/balanced_accuracy"],
         weakest_class=frame["test/weakest_class"],
@@ -142,7 +159,8 @@ def _error_of_mean(errors: pd.Series[float]) -> float:
 
 def _by_source(tidy: pd.DataFrame) -> ResultTable:
     marks = tidy["less_accurate"].map({True: "↓", False: ""})
-    text = _pairs(tidy.assign(mark=marks), "source", "method")
+    pairs = map(_pair, tidy["accuracy"], tidy["cobias"], marks)
+    text = _wide(tidy, ["source"], "method", list(pairs))
     best = tidy.loc[tidy.groupby("source")["score"].idxmax()].set_index("source")["method"]
     text["highest accuracy − COBias"] = text["source"].map(best)
     return ResultTable(
@@ -155,17 +173,18 @@ def _by_source(tidy: pd.DataFrame) -> ResultTable:
     )
 
 
-def _pairs(tidy: pd.DataFrame, index: str, columns: str) -> pd.DataFrame:
-    """Return accuracy / COBias as text, pivoted, rows and columns as they first come."""
-    pairs = [
-        "-"
-        if frames.is_missing(row["accuracy"])
-        else f"{percent(row['accuracy'])} / {percent(row['cobias'])}{row.get('mark', '')}"
-        for row in tidy.to_dict("records")
-    ]
-    text = tidy.assign(pair=pairs).pivot(index=index, columns=columns, values="pair")
-    text = text.loc[tidy[index].unique(), tidy[columns].unique()].fillna("")
-    return text.rename_axis(columns=None).reset_index()
+def _wide(
+    tidy: pd.DataFrame, index: list[str], columns: str, texts: Sequence[str]
+) -> pd.DataFrame:
+    """Return a pivot of texts, rows and columns as they first come."""
+    text = tidy.assign(text=texts).pivot(index=index, columns=columns, values="text")
+    text = text.reindex(tidy.set_index(index).index.unique(), columns=tidy[columns].unique())
+    text = text.fillna("").rename_axis(columns=None).reset_index()
+    return text.rename(columns=lambda head: head.replace("_", " ") if head in index else head)
+
+
+def _pair(accuracy: float, cobias: float, mark: str = "") -> str:
+    return f"{percent(accuracy)} / {percent(cobias)}{mark}" if accuracy == accuracy else "-"
 
 
 class _Point(NamedTuple):
@@ -229,6 +248,146 @@ def _place(cell: CellRecord) -> tuple[object, ...]:
     return tuple(map(cell.identity.get, (*_SOURCE, "seed")))
 
 
+def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
+    """Return what tables of the same rows reach together, and the best of them alone.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells, those of ensembles and of their tables.
+
+    Returns
+    -------
+    list of ResultTable
+        ``ensembles``, a row per group of tables and method, then their mean; empty without
+        ensembles whose tables have cells of the same method and settings.
+    """
+    import pandas as pd
+
+    cells = {cell.key: cell for cell in frames.finished_cells(records)}
+    frame = _named(list(cells.values()))
+    members = [
+        {"key": key, "name": name, "table": content_key(about)}
+        for key in frame["key"]
+        for name, about in _members(cells[key]).items()
+    ]
+    parts = pd.DataFrame(members, columns=["key", "name", "table"])
+    columns = ["method", "seed", "accuracy", "cobias", "score"]
+    alone = frame.loc[~frame["key"].isin(parts["key"]), ["key", *columns]]
+    alone = alone.assign(table=[content_key(_origin(cells[key])) for key in alone["key"]])
+    both = frame[["key", "source", *columns]].merge(parts, on="key")
+    both = both.merge(alone, on=["table", "method"], suffixes=("", "_alone"))
+    # A table whose rows are split by several seeds is that of the ensemble's; one of several
+    # demonstrations has a seed of its own.
+    same = both["seed"] == both["seed_alone"]
+    both = both[same | ~same.groupby([both["key"], both["table"]]).transform("any")]
+    both = both.drop_duplicates(["key", "table"])
+    rows = []
+    for (source, method), own in both.groupby(["source", "method"], sort=False):
+        best = own.groupby("name")["score_alone"].mean().idxmax()
+        chosen = own[own["name"] == best]
+        gain = chosen["score"] - chosen["score_alone"]
+        figures = chosen[[f"{name}{of}" for of in ("", "_alone") for name in columns[2:]]].mean()
+        about = {"source": source, "method": method, "seeds": len(chosen), "best": best}
+        rows.append({**about, **figures, "gain": gain.mean(), "gain_error": gain.sem()})
+    if not rows:
+        return []
+    tidy = pd.DataFrame(rows)
+    text = tidy[["source", "method"]].copy()
+    text["together"] = list(map(_pair, tidy["accuracy"], tidy["cobias"]))
+    text["best alone"] = list(map(_pair, tidy["accuracy_alone"], tidy["cobias_alone"]))
+    text["which is"] = tidy["best"]
+    text["gain"] = _gains(tidy["gain"], tidy["gain_error"])
+    over = tidy.groupby("method", sort=False)["gain"].agg(["mean", "sem", "size"]).reset_index()
+    several = over[over["size"] > 1]
+    gains = _gains(several["mean"], several["sem"])
+    of_all = several[["method"]].assign(source="mean of groups", gain=gains)
+    return [
+        ResultTable(
+            name="ensembles",
+            title="Tables of the same rows together and the best of them alone, % of test rows",
+            frame=tidy,
+            text=pd.concat([text, of_all], ignore_index=True).fillna(""),
+            words=("source", "method", "which is"),
+            about=_ENSEMBLES_NOTE,
+        )
+    ]
+
+
+def _gains(gaps: Iterable[float], errors: Iterable[float]) -> list[str]:
+    return [difference(100 * a, 100 * b) for a, b in zip(gaps, errors, strict=True)]
+
+
+def _members(cell: CellRecord) -> Mapping[str, Any]:
+    """Return where the tables of an ensemble come from, by name; none of another cell."""
+    found: Mapping[str, Any] = (cell.scheme or {}).get("provenance", {}).get("tables", {})
+    return found
+
+
+def _origin(cell: CellRecord) -> dict[str, Any]:
+    """Return where the table of a cell comes from, as `_members` says it."""
+    told = cell.provenance.get("tables", {}).get("optimization", {})
+    return {name: value for name, value in told.items() if name not in ("rows", "labelled")}
+
+
+def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
+    """Return how methods do with few labels, with and without the rows that have none.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells of several numbers of labelled rows (``optimization_sizes``); ensembles are left
+        out, and sources that lack a number.
+
+    Returns
+    -------
+    list of ResultTable
+        A row per method and rows used, a column per number of labelled rows: ``labels``,
+        accuracy minus COBias; ``labels_pairs``, both; ``labels_gain``, what is gained over batch
+        calibration of all rows, which needs no labels. Empty for one number alone.
+    """
+    frame = frames.labels_frame(cell for cell in records if not _members(cell))
+    if frame["size"].nunique(dropna=False) < 2:
+        return []
+    frame = _called(frame).sort_values("size", kind="stable")
+    frame["labels"] = ["all" if math.isnan(size) else f"{size:.0f}" for size in frame["size"]]
+    by = ["method", "rows_used", "labels"]
+    figures = ["accuracy", "cobias", "score"]
+    means = frame.groupby(["source", *by], sort=False)[figures].mean().reset_index()
+    whole = means.groupby("source")["labels"].transform("nunique") == frame["labels"].nunique()
+    # All labels are the end of both ways: alone it tells nothing of a method.
+    several = means.groupby(["source", "method", "rows_used"])["labels"].transform("nunique") > 1
+    means = means[whole & several]
+    free = means[(means["method"] == frames.method_title("batch")) & (means["labels"] == "all")]
+    free = free.drop_duplicates("source").set_index("source")["score"]
+    means["gain"] = means["score"] - means["source"].map(free)
+    groups = means.groupby(by, sort=False)[[*figures, "gain"]]
+    tidy = groups.mean().join(groups.sem().add_suffix("_error")).assign(sources=groups.size())
+    tidy = tidy.reset_index()
+    texts = {
+        "score": list(map(percent, tidy["score"], tidy["score_error"])),
+        "pair": list(map(_pair, tidy["accuracy"], tidy["cobias"])),
+        "gain": _gains(tidy["gain"], tidy["gain_error"]),
+    }
+    titles = {
+        "score": ("labels", "Accuracy − COBias by labelled rows, % of test rows"),
+        "pair": ("labels_pairs", "Accuracy / COBias by labelled rows, % of test rows"),
+        "gain": ("labels_gain", "Gain in accuracy − COBias over batch calibration, points"),
+    }
+    return [
+        ResultTable(
+            name=name,
+            title=title,
+            frame=tidy,
+            text=_wide(tidy, ["method", "rows_used"], "labels", texts[figure]),
+            words=("method", "rows used"),
+            about=_LABELS_NOTE,
+        )
+        for figure, (name, title) in titles.items()
+        if any(texts[figure])
+    ]
+
+
 def transfer_tables(
     records: Iterable[CellRecord], tests: Mapping[str, ProbabilityTable]
 ) -> list[ResultTable]:
@@ -277,11 +436,12 @@ def _transfer(
             rows.append({"fitted on": fitted_on, "judged on": judged_on, **figures})
     frame = pd.DataFrame(rows, columns=["fitted on", "judged on", "accuracy", "cobias"])
     about = frames.name_of(group[0].identity, "task", "method")
+    pairs = list(map(_pair, frame["accuracy"], frame["cobias"]))
     return ResultTable(
         name=f"transfer_{number}",
         title=f"{about}: schemes on tables they were not fitted on, accuracy / COBias in %",
         frame=frame,
-        text=_pairs(frame, "fitted on", "judged on"),
+        text=_wide(frame, ["fitted on"], "judged on", pairs),
         words=("fitted on",),
         about=_TRANSFER_NOTE,
     )

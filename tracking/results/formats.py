@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,6 +172,12 @@ class ResultTable:
 def filled(text: pd.DataFrame) -> pd.DataFrame:
     """Return a frame of text without the columns that are empty in all of its rows."""
     return text.loc[:, (text != "").any()] if len(text) else text
+
+
+def difference(gap: float, deviation: float = math.nan, *, digits: int = 1) -> str:
+    """Return a change with its sign, a true minus; nothing where it is not known."""
+    text = "" if math.isnan(gap) else f"{gap:+.{digits}f}".replace("-", "−")
+    return text if math.isnan(deviation) else f"{text} ± {deviation:.{digits}f}"
 
 
 def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:

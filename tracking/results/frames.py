@@ -13,6 +13,7 @@ from dcs.evaluation.uncertainty import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
 from tracking.results.settings import (
+    LABEL_AXES,
     axes_of,
     chosen_as_paper,
     main_cells,
@@ -33,6 +34,7 @@ __all__ = [
     "corrections_frame",
     "estimates",
     "importances_frame",
+    "labels_frame",
     "learning_curve_frame",
     "trials_frame",
 ]
@@ -439,6 +441,47 @@ def has_chosen(record: CellRecord) -> bool:
     return record.scheme is not None and record.identity.get("method") != "icl"
 
 
+def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return cells by the number of labelled rows, and by what was done with the others.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells, of any methods.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `cells_frame`, with ``labelled``, the number of labelled rows, ``size``, the same as it
+        was asked for (NaN where all rows have labels), ``rows_used`` (``labelled rows alone``,
+        ``with unlabelled rows``, ``all, without labels``), and in ``setting`` all other settings.
+        All labelled rows are the end of both ways, and what needs no labels is there for every
+        number of them.
+    """
+    import pandas as pd
+
+    cells = finished_cells(records)
+    frame = cells_frame(cells).rename(columns={"rows": "labelled"})
+    axes = [axis for axis in axes_of(cells) if axis.name not in LABEL_AXES]
+    frame["setting"] = [setting(cell, axes) for cell in cells]
+    frame["size"] = [cell.identity.get(OPTIMIZATION_SIZE) for cell in cells]
+    frame["size"] = frame["size"].astype(float)
+    frame = frame.dropna(subset=["labelled", "test/accuracy"]).astype({"labelled": int})
+    frame["rows_used"] = frame["unlabelled"].gt(0).map({True: _BOTH, False: _ALONE})
+    whole = frame[frame["size"].isna()]
+    free = whole["method"].isin(_LABEL_FREE)
+    parts = [frame.dropna(subset="size"), whole[~free].assign(rows_used=_ALONE)]
+    parts.append(whole[~free].assign(rows_used=_BOTH))
+    for size in frame["size"].unique():
+        labelled = whole.loc[free, "labelled"] if math.isnan(size) else int(size)
+        parts.append(whole[free].assign(size=size, labelled=labelled, rows_used=_NONE))
+    return pd.concat(parts).sort_index(kind="stable", ignore_index=True)
+
+
+_LABEL_FREE: Final = frozenset({"icl", "batch"})
+_ALONE, _BOTH, _NONE = "labelled rows alone", "with unlabelled rows", "all, without labels"
+
+
 def learning_curve_frame(records: Iterable[CellRecord], *, method: str = "dcs") -> pd.DataFrame:
     """Return the figures of a method by labelled rows, the mean over tables and seeds.
 
@@ -461,25 +504,15 @@ def learning_curve_frame(records: Iterable[CellRecord], *, method: str = "dcs") 
     InvalidInputError
         The cells have all as many labelled rows.
     """
-    import pandas as pd
-
-    varied = (OPTIMIZATION_SIZE, "keep_unlabelled")
-    cells = main_finished(records, method=method, but=varied)
-    frame = cells_frame(cells).rename(columns={"rows": "labelled"})
-    frame = frame.dropna(subset=["labelled", "test/accuracy"])
-    if frame["labelled"].nunique() < 2:
-        raise InvalidInputError("no cells differ in the number of labelled rows")
-    alone, both = "labelled rows alone", "with unlabelled rows"
-    frame["rows_used"] = frame["unlabelled"].gt(0).map({True: both, False: alone})
-    whole = frame["key"].isin(c.key for c in cells if c.identity.get(OPTIMIZATION_SIZE) is None)
-    ends = [frame[whole].assign(rows_used=used) for used in (alone, both)]
-    frame = pd.concat([frame[~whole], *ends])
+    frame = labels_frame(main_finished(records, method=method, but=LABEL_AXES))
     # Where nothing was tried with unlabelled rows, or without, the end alone is no curve.
     frame = frame[frame.groupby("rows_used")["labelled"].transform("nunique") > 1]
+    if frame.empty:
+        raise InvalidInputError("no cells differ in the number of labelled rows")
     figures = {f"test/{m}": m for m in MEASURES}
     figures |= {f"uncorrected/test/{m}": f"uncorrected_{m}" for m in MEASURES}
     means = frame.groupby(["rows_used", "labelled"], as_index=False)[[*figures]].mean()
-    return means.astype({"labelled": int}).rename(columns=figures)
+    return means.rename(columns=figures)
 
 
 def _number(value: object) -> float:

@@ -19,7 +19,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
 from tracking.results import frames, settings, style, tables
 from tracking.results.figures import ABLATION, cell_pictures, figure_bytes, overview_figures
-from tracking.results.formats import filled
+from tracking.results.formats import difference, filled
 from tracking.results.frames import MEASURES, Estimate, cells_frame
 from tracking.results.settings import Axis, axes_of
 
@@ -207,11 +207,9 @@ def _line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
     metric = f"test/{name.lower()}"
     before, after = cells[f"uncorrected/{metric}"], cells[metric]
     gap = 100 * (after - before)
-    change = tables.difference(gap.mean())
     p = float(cells[f"{metric}_p"].iloc[0])
-    if len(cells) > 1:
-        change += f" ± {gap.std():.1f}"
-    elif not frames.is_missing(p):
+    change = difference(gap.mean(), gap.std())
+    if len(cells) == 1 and not frames.is_missing(p):
         change += f", {sentence_of_chance(p)}"
     return name, percent(before.mean()), percent(after.mean()), change
 

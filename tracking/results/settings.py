@@ -47,6 +47,10 @@ _WORDS: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 
 
+LABEL_AXES: Final = (OPTIMIZATION_SIZE, "keep_unlabelled")
+"""How many rows have labels, and what is done with the others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """A setting in which cells of the same method differ.

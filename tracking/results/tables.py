@@ -15,12 +15,13 @@ from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, settings
-from tracking.results.comparison import method_tables
+from tracking.results.comparison import label_tables, method_tables
 from tracking.results.findings import finding_tables
 from tracking.results.formats import (
     KINDS,
     ResultTable,
     RowKind,
+    difference,
     filled,
     to_markdown,
     to_mlflow_json,
@@ -60,7 +61,6 @@ __all__ = [
     "all_tables",
     "class_accuracies_by_seed",
     "compare_records",
-    "difference",
     "leaderboard",
     "leaderboard_markdown",
     "leaderboard_metrics",
@@ -611,6 +611,7 @@ TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = 
     "classes": class_accuracies_by_seed,
     "ablation": ablation_tables,
     "methods": method_tables,
+    "labels": label_tables,
     "findings": finding_tables,
 }
 """The tables of the paper by short name, in its order."""
@@ -712,11 +713,6 @@ def _side_by_side(
         gap = _points(figures[1] - figures[0]) if len(figures) == 2 else ""
         rows.append(ComparedRow(name, first, second, gap))
     return rows
-
-
-def difference(gap: float, *, digits: int = 1) -> str:
-    """Return a change with its sign, a true minus; nothing where it is not known."""
-    return "" if is_missing(gap) else f"{gap:+.{digits}f}".replace("-", "−")
 
 
 def _points(gap: float) -> str:

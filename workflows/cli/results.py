@@ -106,7 +106,15 @@ def table(
     ],
     which: Annotated[
         Literal[
-            "main", "ablation", "schemes", "classes", "timing", "methods", "findings", "transfer"
+            "main",
+            "ablation",
+            "schemes",
+            "classes",
+            "timing",
+            "methods",
+            "labels",
+            "findings",
+            "transfer",
         ],
         typer.Argument(help="Which table."),
     ] = "main",

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 
 from dcs.data.table import ProbabilityTable
+from dcs.io import content_key
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import make_cell
 from tracking.records import CellRecord
-from tracking.results.comparison import method_tables, transfer_tables
+from tracking.results.comparison import (
+    ensemble_tables,
+    label_tables,
+    method_tables,
+    transfer_tables,
+)
 
 #: Accuracy and COBias by source and method, the mean of three seeds.
 FIGURES = {
@@ -94,6 +100,85 @@ def test_a_front_is_compared_at_the_accuracy_of_others(cells: list[CellRecord]) 
     assert rows.loc["uncorrected"].tolist() == [1, 0, 0, 0]
     assert rows.loc["Batch calibration"].tolist() == [0, 0, 1, 0]
     assert rows.loc["all"].sum() == 2
+
+
+def _labelled(task: str, seed: int, method: str, size: int | None, kept: bool) -> CellRecord:
+    """A cell of 1,000 rows; accuracy is a tenth of the digits of its number of labels."""
+    labelled = size or 1000
+    told = {"rows": 1000 if kept else labelled, "labelled": labelled}
+    plain = make_cell()
+    who = {"task": task, "seed": seed, "method": method, "optimization_size": size}
+    tuner = {"keep_unlabelled": kept} if method == "dcs" else None
+    bias = 0.1 if kept else 0.2 if task == "a" else 0.3
+    return make_cell(
+        key=content_key({**who, "kept": kept}),
+        identity={**plain.identity, **who, "tuner": tuner},
+        metrics={"test/accuracy": len(str(labelled)) / 10, "test/cobias": bias},
+        provenance={"tables": {"optimization": told}},
+    )
+
+
+def test_methods_by_labelled_rows_with_and_without_the_others() -> None:
+    cells = [
+        _labelled(task, seed, method, size, kept)
+        for task in "ab"
+        for seed in range(2)
+        for method, sizes in {
+            "icl": (None,),
+            "batch": (10, 100, None),
+            "dcs": (10, 100, None),
+        }.items()
+        for size in sizes
+        for kept in ((False, True) if method == "dcs" and size else (False,))
+    ]
+    scores, pairs, gains = label_tables(cells)
+    assert [table.name for table in (scores, pairs, gains)] == [
+        *("labels", "labels_pairs", "labels_gain")
+    ]
+    assert scores.columns == ("method", "rows used", "10", "100", "all")
+    rows = {row[:2]: row[2:] for row in scores.rows}
+    # Over sources 0.2 - 0.2 and 0.2 - 0.3; the rows without labels bring COBias to 0.1.
+    assert rows["DCS", "labelled rows alone"] == ("-5.0 ± 5.0", "5.0 ± 5.0", "15.0 ± 5.0")
+    assert rows["DCS", "with unlabelled rows"][:2] == ("10.0 ± 0.0", "20.0 ± 0.0")
+    assert set(rows["Batch calibration", "all, without labels"]) == {"15.0 ± 5.0"}
+    assert {row[:2]: row[2:] for row in gains.rows}["DCS", "with unlabelled rows"][
+        1
+    ] == "+5.0 ± 5.0"
+    assert pairs.rows[0][2:] == ("40.0 / 25.0",) * 3
+    assert label_tables(c for c in cells if c.identity["optimization_size"] is None) == []
+
+
+def test_an_ensemble_is_compared_with_the_best_of_its_tables(cells: list[CellRecord]) -> None:
+    def origin(model: str, **more: object) -> dict[str, object]:
+        return {"model": model, "task": "t", "split": "optimization", **more}
+
+    def judged(model: str, score: float, seed: int, *members: str) -> CellRecord:
+        told = origin(model, rows=10, labelled=10) if not members else {}
+        scheme = dict(make_cell().scheme or {})
+        scheme["provenance"] = (
+            {"tables": {name: origin(name) for name in members}} if members else {}
+        )
+        return make_cell(
+            key=content_key({"model": model, "seed": seed}),
+            identity={**make_cell().identity, "model": model, "task": "t", "seed": seed},
+            metrics={"test/accuracy": score + 0.1, "test/cobias": 0.1},
+            scheme=scheme,
+            provenance={"tables": {"optimization": told}},
+        )
+
+    alone = {"m": (0.5, 0.7), "n": (0.6, 0.6), "o": (0.9, 0.9)}
+    records = [
+        judged(m, score, seed) for m, own in alone.items() for seed, score in enumerate(own)
+    ]
+    records += [judged("m + n", score, seed, "m", "n") for seed, score in enumerate((0.62, 0.66))]
+    (table,) = ensemble_tables(records)
+    row = table.frame.iloc[0]
+    # Both have 0.6 on the mean; the first of them is taken. What is not in the group is not.
+    assert (row["best"], row["seeds"]) == ("m", 2)
+    assert row["gain"] == pytest.approx((0.12 - 0.04) / 2)
+    assert row["gain_error"] == pytest.approx(0.08)
+    assert table.rows[0][1:5] == ("DCS", "74.0 / 10.0", "70.0 / 10.0", "m")
+    assert ensemble_tables(cells) == []
 
 
 CLASSES = ("Sports", "World")
