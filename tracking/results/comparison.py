@@ -358,8 +358,8 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     # All labels are the end of both ways: alone it tells nothing of a method.
     several = means.groupby(["source", "method", "rows_used"])["labels"].transform("nunique") > 1
     means = means[whole & several]
-    free = means[(means["method"] == frames.method_title("batch")) & (means["labels"] == "all")]
-    free = free.drop_duplicates("source").set_index("source")["score"]
+    batch = means[(means["method"] == frames.method_title("batch")) & (means["labels"] == "all")]
+    free = batch.drop_duplicates("source").set_index("source")["score"]
     means["gain"] = means["score"] - means["source"].map(free)
     groups = means.groupby(by, sort=False)[[*figures, "gain"]]
     tidy = groups.mean().join(groups.sem().add_suffix("_error")).assign(sources=groups.size())
