@@ -1,6 +1,6 @@
 """How fast a move is, how it scales, and how long each solver takes to the best-known Z.
 
-    python benchmarks/annealing.py [TABLE.npz ...] [--part rates|scaling|solvers|quality] ...
+    python benchmarks/annealing.py [TABLE.npz ...] [--part rates|bounds|sizes|...] ...
 
 Tables are npz files with `probs` [M, N] and `labels` [M]; without any, generated ones are used.
 Prints tables to read and, after each, the same as JSON lines. Needs the extra `bench`. Times are
@@ -25,7 +25,7 @@ import numpy as np
 from annealing_solvers import SOLVERS, Target
 from numba import njit
 
-from dcs import CorrectionSet, Objective, Schedule, anneal, exact_search
+from dcs import CorrectionSet, Objective, Schedule, anneal, exact_search, lower_bound
 from dcs.search.kernels import candidates as _candidates
 from dcs.search.kernels import chains as _search
 from dcs.search.kernels import moves as _moves
@@ -34,7 +34,7 @@ from dcs.search.problem import SchemeEvaluator
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 OBJECTIVE = Objective()
-PARTS = ("rates", "scaling", "solvers", "quality", "published", "first-call")
+PARTS = ("rates", "scaling", "solvers", "quality", "published", "first-call", "bounds", "sizes")
 
 
 def generated(n_rows: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -313,6 +313,58 @@ def solvers(tables: dict[str, Any], names: list[str], seeds: int, limit: float) 
         report(f"time to the best known Z={best:.6f} on {name}, limit {limit:g} s", rows)
 
 
+def bounds(tables: dict[str, Any], steps: int) -> None:
+    rows = []
+    for name, (probs, labels) in tables.items():
+        for objective in (OBJECTIVE, Objective(beta=1.0, tau=0.0)):
+            found = anneal(probs, labels, objective=objective)
+            started = time.process_time()
+            about = lower_bound(probs, labels, found.indices, objective=objective, steps=steps)
+            rows.append(
+                {
+                    "table": name,
+                    "N": probs.shape[1],
+                    "M": labels.size,
+                    "tau": objective.tau,
+                    "Z uncorrected": found.initial_z,
+                    "Z": about.z,
+                    "bound": about.bound,
+                    "gap": about.gap,
+                    "gap closed": (found.initial_z - about.z)
+                    / max(1e-12, found.initial_z - about.bound),
+                    "s": time.process_time() - started,
+                }
+            )
+    report(f"lower bound of Z, {steps} steps", rows)
+
+
+def sizes(seeds: int) -> None:
+    """Budgets double until a search is at the best that is known, or within a thousandth of Z."""
+    rows = []
+    shapes = [(1_000, n) for n in (2, 5, 14, 50, 150)] + [(m, 14) for m in (10_000, 100_000)]
+    for n_rows, n_classes in shapes:
+        probs, labels = generated(n_rows, n_classes)
+        long = Schedule(budget=4_000_000 if n_rows < 100_000 else 1_000_000)
+        best = min(anneal(probs, labels, seed=1000 + s, schedule=long).z for s in range(2))
+        row: dict[str, Any] = {"M": n_rows, "N": n_classes, "best Z": best}
+        for within in (1e-9, 1e-3):
+            times = []
+            for seed in range(seeds):
+                budget, z, seconds = 5_000, np.inf, np.inf
+                while z > best + within and budget <= long.budget:
+                    started = time.process_time()
+                    z = anneal(probs, labels, seed=seed, schedule=Schedule(budget=budget)).z
+                    seconds, budget = time.process_time() - started, 2 * budget
+                times.append(seconds if z <= best + within else np.inf)
+            name = "best" if within < 1e-6 else "best + 0.001"
+            row |= {
+                f"s to {name}": float(np.median(times)),
+                f"reach {name}": f"{np.isfinite(times).sum()}/{seeds}",
+            }
+        rows.append(row)
+    report("time to the best known Z by size", rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", help="npz files with probs and labels")
@@ -320,6 +372,7 @@ def main() -> None:
     parser.add_argument("--solver", action="append", choices=SOLVERS, help="default: all")
     parser.add_argument("--seeds", type=int, help="default 20, but 3 for solvers")
     parser.add_argument("--limit", type=float, default=5.0, help="seconds per solver and seed")
+    parser.add_argument("--steps", type=int, default=100, help="of a lower bound")
     parser.add_argument("--rows", type=int, default=9_500)
     parser.add_argument("--classes", type=int, default=14)
     options = parser.parse_args()
@@ -337,6 +390,10 @@ def main() -> None:
         scaling()
     if "quality" in parts:
         quality(tables, options.seeds or 20)
+    if "bounds" in parts:
+        bounds(tables, options.steps)
+    if "sizes" in parts:
+        sizes(options.seeds or 3)
     if "published" in parts:
         published(tables, options.seeds or 20)
     if "solvers" in parts:

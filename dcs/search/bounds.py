@@ -3,8 +3,8 @@
 Three relaxations, none of which can exceed Z, turn the search into one over pairs of classes:
 
 - COBias is a maximum of linear functions of the class accuracies, one for each way to weigh the
-  pairs; any of them bounds it from below, and so do tangents of the PMI term. What is left is the
-  number of rows lost of each class, at a cost for each class.
+  pairs; any of them bounds it from below, and a line the PMI term. What is left is the number of
+  rows lost of each class, at a cost for each class.
 - A row is lost to the rival that takes it. Its cost is divided among its rivals, and each part
   is due when *that* rival takes it: no row costs more than it did, and each part depends on the
   corrections of two classes alone.
@@ -126,16 +126,14 @@ def lower_bound(
             f"{_MOST_PAIRS} pairs, {int(_MOST_PAIRS**0.5)} classes times corrections"
         )
     choice = problem.checked(indices)
-    predictions = problem.scheme(choice).predict(problem.probs)
-    hits = np.bincount(problem.labels[predictions == problem.labels], minlength=n_classes)
+    z = problem.z_of(problem.scheme(choice))
     table = problem.table
-    constant, costs = _linear(table, objective, hits)
+    constant, costs = _linear(table, objective, z)
     weights = np.ones((table.labels.size, n_classes))
     weights[np.arange(weights.shape[0]), problem.labels] = 0.0
     share_by_rivals(table, choice, _BLAME, weights)
     pairs = _PairWeights(table, objective, costs)
     lost = np.zeros((n_classes, n_classes, n_functions, n_functions))
-    z = problem.z_of(problem.scheme(choice))
     best = -np.inf
     made = 0
     while made < steps and best < z - 1e-12:
@@ -155,24 +153,27 @@ def lower_bound(
     return LowerBound(z, best, z - best, made, time.perf_counter() - started)
 
 
-def _linear(
-    table: Table, objective: Objective, hits: NDArray[np.int64]
-) -> tuple[float, NDArray[np.float64]]:
-    """Return a, c [N]: error and PMI are at least a + sum of c_j times the rows lost of j."""
+def _linear(table: Table, objective: Objective, z: float) -> tuple[float, NDArray[np.float64]]:
+    """Return a, c [N]: error and PMI are at least a + sum of c_j times the rows lost of j.
+
+    This holds for all schemes whose Z is at most `z`.
+    """
     n_rows, k, tau = table.labels.size, objective.pseudo_count, objective.tau
-    costs = np.full(table.class_rows.size, objective.error_weight / n_rows)
+    cost = objective.error_weight / n_rows
     if objective.pmi == "normalised":
-        return -tau, costs  # Its mean over classes is at most 1.
-    rows, correct = table.class_rows[table.present], hits[table.present]
-    costs[table.present] += tau / (correct + k)
-    # The factor holds all that does not depend on predictions. Of the sum of log(q_j + k), which
-    # is concave, the least is where one class has all predictions.
-    predicted = rows.size * np.log(k)
+        return -tau, np.full(table.class_rows.size, cost)  # Its mean over classes is at most 1.
+    # What PMI is if no row is lost of any class: a class is predicted as often as it is right.
+    rows = table.class_rows[table.present]
+    constant = float(table.factors[3]) - objective.error_weight
     if rows.size == table.class_rows.size:
-        predicted += np.log((n_rows + k) / k)
-    tangent = np.log(correct + k) + (rows - correct) / (correct + k)
-    constant = table.factors[3] - objective.error_weight
-    return float(constant + tau * (predicted - tangent.sum())), costs
+        # Otherwise rows may be lost to classes that PMI leaves out. The sum of log(q_j + k) is
+        # concave, so that lost rows raise it least where one class has them all, and the more of
+        # them there are the less each: no more than a scheme as good as `z` may lose.
+        most = float(n_rows)
+        if objective.error_weight > 0.0:
+            most = min(most, max(1.0, (z - constant) / cost))
+        cost += tau * np.log1p(most / (rows.max() + k)) / most
+    return constant, np.full(table.class_rows.size, cost)
 
 
 class _PairWeights:

@@ -235,6 +235,11 @@ def _compared(
     unit = ["source", "seed", *on]
     paired = frame.merge(against[[*unit, "key", "score"]], on=unit, how="left", suffixes=("", "_"))
     paired["change"] = (paired["score"] - paired["score_"]).mask(paired["key"] == paired["key_"])
+    methods = list(dict.fromkeys(frame["method"]))
+    orders = {"method": methods} | {axis.name: axis.in_order for axis in axes}
+    for column, values in reversed(orders.items()):
+        place = [values.index(None if frames.is_missing(v) else v) for v in paired[column]]
+        paired = paired.iloc[np.argsort(place, kind="stable")]
     keys, groups = frames.grouped(paired, ["method", *names])
     rows, lines = [], []
     for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
