@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
@@ -42,22 +41,6 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> P
     return folder
 
 
-def _run(source: str, names: dict[str, Any]) -> Any:
-    """Run a cell as a notebook does: the last expression is its value."""
-    tree = ast.parse(source)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "cell", "exec"), names)
-    if last is None:
-        return None
-    assert isinstance(last, ast.Expr)
-    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
-
-
-def _blocks(name: str, language: str = "python") -> list[str]:
-    text = (DOCS / name).read_text(encoding="utf-8")
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
-
-
 def test_the_notebook_runs(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(quickstart)
     images: list[bytes] = []
@@ -73,12 +56,14 @@ def test_the_notebook_runs(quickstart: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert all(cell["outputs"] for cell in cells), "an output is missing"
     names: dict[str, Any] = {}
     for cell in cells:
-        _run("".join(cell["source"]), names)
+        exec("".join(cell["source"]), names)
     assert names["table"].rows
     assert images and images[0].startswith(b"\x89PNG")
 
 
 def test_plain_python_applies_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / "serving.md").read_text(encoding="utf-8")
+    block = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[-1]
     corrections = CorrectionSet.dcs(weight_scale=3)
     rng = np.random.default_rng(0)
     monkeypatch.chdir(tmp_path)
@@ -90,7 +75,7 @@ def test_plain_python_applies_a_scheme(tmp_path: Path, monkeypatch: pytest.Monke
         )
         Path("scheme.json").write_text(scheme.to_json(), encoding="utf-8")
         names: dict[str, Any] = {}
-        exec(_blocks("serving.md")[-1], names)
+        exec(block, names)
         for row in rng.dirichlet([0.5] * 4, size=20):
             loaded = names["scheme"]
             ours = names["corrected"](

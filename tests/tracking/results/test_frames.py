@@ -86,17 +86,6 @@ def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
     assert several.reach == pytest.approx((math.sqrt(0.005),) * 2)
 
 
-def test_what_earlier_versions_recorded_is_shown_without_an_interval() -> None:
-    old = _cell(
-        metrics={"test/accuracy": 0.5, "test/cobias": 0.1},
-        class_accuracies={"class": ["Sports"], "before": [0.9], "after": [0.8]},
-    )
-    assert _estimate([old]).percent() == "50.0"
-    (row,) = classes_frame([old]).to_dict("records")
-    assert Estimate.of_class(row).percent() == "80.0"
-    assert main_results([old]).note == ""
-
-
 def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
     cells = [_cell(method="icl"), _cell()]
     text = leaderboard_markdown(leaderboard(cells))

@@ -44,6 +44,12 @@ def test_cells_of_one_setting_have_no_axes() -> None:
     assert axes_of(cells) == []
     assert main_cells(cells) == cells
     assert {setting(cell, []) for cell in cells} == {""}
+    assert {objective_label(cell) for cell in plain()} == {None}
+    # Different tables with different settings are no ablation, nor is what a record does not say.
+    apart = [c for c in tuned(trials=10) if c.identity["task"] == "ddi"]
+    apart += [c for c in tuned(trials=90) if c.identity["task"] == "trec"]
+    short = [_with(cell, tuner={"trials": 30}) for cell in paper_cells(tasks=("trec",))]
+    assert axes_of(apart) == axes_of([*short, *tuned()]) == []
 
 
 def test_each_setting_that_differs_is_an_axis_of_the_methods_it_differs_for() -> None:
@@ -81,12 +87,6 @@ def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
     assert [c for c in main_cells(cells) if c.identity["task"] == "ddi"] == only_five
 
 
-def test_different_tables_with_different_settings_are_no_ablation() -> None:
-    cells = [c for c in tuned(trials=10) if c.identity["task"] == "ddi"]
-    cells += [c for c in tuned(trials=90) if c.identity["task"] == "trec"]
-    assert axes_of(cells) == []
-
-
 @pytest.mark.parametrize(
     ("name", "values", "main", "in_order", "short"),
     [
@@ -111,14 +111,6 @@ def test_the_values_of_an_axis(
     (axis,) = axes_of(cells)
     assert (axis.main, axis.in_order) == (main, in_order)
     assert [axis.short(value) for value in axis.in_order] == short
-
-
-def test_what_an_older_record_does_not_say_is_not_compared() -> None:
-    older = [_with(cell, tuner={"trials": 30}) for cell in paper_cells(tasks=("trec",))]
-    cells = [*older, *tuned()]
-    assert axes_of(cells) == []
-    assert {objective_label(cell) for cell in cells} == {"full"}
-    assert {objective_label(cell) for cell in plain()} == {None}
 
 
 @pytest.mark.parametrize(
