@@ -404,10 +404,10 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
 
 
 @style.styled
-def learning_curve_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
-    """Draw accuracy and COBias against labelled rows, with and without unlabelled ones.
+def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None = None) -> Figure:
+    """Draw accuracy and COBias against labelled rows, the mean over tables and seeds.
 
-    The mean over tables and seeds.
+    A line for each method, dashed where the rows without labels take part, or for one method.
 
     Raises
     ------
@@ -415,17 +415,26 @@ def learning_curve_figure(records: Iterable[CellRecord], *, method: str = "dcs")
         No cells differ in the number of labelled rows.
     """
     frame = frames.learning_curve_frame(records, method=method)
-    figure, panels = style.grid_of(2, width=4.2, height=3.0)
-    looks = style.looks(frame["rows_used"])
-    titles = {name: name for name in looks}
+    plain = 100 * frame[[f"uncorrected_{measure}" for measure in MEASURES]].mean()
+    frame = frame[frame["method"] != "icl"]
+    frame["line"] = list(zip(frame["method"], frame["rows_used"], strict=True))
+    hues = style.looks(frame["method"])
+    looks = {line: hues[line[0]] for line in frame["line"].unique()}
+    dashed = [line for line in looks if line[1] != frames.LABELLED_ALONE]
+    titles = {
+        line: frames.method_title(line[0]) + (f", {line[1]}" if line in dashed else "")
+        for line in looks
+    }
+    figure, panels = style.grid_of(2, width=4.8, height=3.6)
     for panel, (measure, title) in zip(panels, _NAMES.items(), strict=True):
-        means = 100 * frame.pivot(index="labelled", columns="rows_used", values=measure)
-        style.series(panel, means, looks, titles, kind="lines")
+        means = 100 * frame.pivot(index="labelled", columns="line", values=measure)
+        style.series(panel, means, looks, titles, kind="lines", dashed=dashed)
         # Uncorrected, whatever is labelled.
-        plain = 100 * frame[f"uncorrected_{measure}"].mean()
-        panel.axhline(plain, color=style.GREY, ls=":", label="uncorrected")
+        panel.axhline(
+            plain[f"uncorrected_{measure}"], color=style.GREY, ls=":", label="uncorrected"
+        )
         panel.set(xscale="log", xlabel="labelled rows", ylabel=f"{title}, % of test rows")
-    style.legend(figure)
+    style.legend(figure, columns=3)
     return figure
 
 
@@ -816,7 +825,8 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         time_figure,
     ),
     "learning_curve": (
-        "How many labels are needed: accuracy and COBias of DCS by labelled rows, mean over seeds",
+        "How many labels are needed: accuracy and COBias by labelled rows, mean over tables and "
+        "seeds; dashed where the rows without labels take part",
         learning_curve_figure,
     ),
     "importances": (

@@ -467,10 +467,10 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     frame["size"] = [cell.identity.get(OPTIMIZATION_SIZE) for cell in cells]
     frame["size"] = frame["size"].astype(float)
     frame = frame.dropna(subset=["labelled", "test/accuracy"]).astype({"labelled": int})
-    frame["rows_used"] = frame["unlabelled"].gt(0).map({True: _BOTH, False: _ALONE})
+    frame["rows_used"] = frame["unlabelled"].gt(0).map({True: _BOTH, False: LABELLED_ALONE})
     whole = frame[frame["size"].isna()]
     free = whole["method"].isin(_LABEL_FREE)
-    parts = [frame.dropna(subset="size"), whole[~free].assign(rows_used=_ALONE)]
+    parts = [frame.dropna(subset="size"), whole[~free].assign(rows_used=LABELLED_ALONE)]
     parts.append(whole[~free].assign(rows_used=_BOTH))
     for size in frame["size"].unique():
         labelled = whole.loc[free, "labelled"] if math.isnan(size) else int(size)
@@ -479,25 +479,27 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
 
 
 _LABEL_FREE: Final = frozenset({"icl", "batch"})
-_ALONE, _BOTH, _NONE = "labelled rows alone", "with unlabelled rows", "all, without labels"
+LABELLED_ALONE, _BOTH, _NONE = "labelled rows alone", "with unlabelled rows", "all, without labels"
 
 
-def learning_curve_frame(records: Iterable[CellRecord], *, method: str = "dcs") -> pd.DataFrame:
+def learning_curve_frame(
+    records: Iterable[CellRecord], *, method: str | None = "dcs"
+) -> pd.DataFrame:
     """Return the figures of a method by labelled rows, the mean over tables and seeds.
 
     Parameters
     ----------
     records : iterable of CellRecord
         Cells, of any methods.
-    method : str
-        Which to take.
+    method : str or None
+        Which to take; None for all.
 
     Returns
     -------
     pandas.DataFrame
-        Columns ``labelled``, ``rows_used`` (``labelled rows alone`` or ``with unlabelled rows``),
-        ``accuracy``, ``cobias``, and these with ``uncorrected_``. All labelled rows are the end
-        of both curves. Of cells that differ in other settings, those of the main results.
+        Columns ``method``, ``rows_used`` as in `labels_frame`, ``labelled``, ``accuracy``,
+        ``cobias``, and these with ``uncorrected_``. Of cells that differ in other settings, those
+        of the main results.
 
     Raises
     ------
@@ -506,13 +508,15 @@ def learning_curve_frame(records: Iterable[CellRecord], *, method: str = "dcs") 
     """
     frame = labels_frame(main_finished(records, method=method, but=LABEL_AXES))
     # Where nothing was tried with unlabelled rows, or without, the end alone is no curve.
-    frame = frame[frame.groupby("rows_used")["labelled"].transform("nunique") > 1]
+    curve = ["method", "rows_used"]
+    frame = frame[frame.groupby(curve)["labelled"].transform("nunique") > 1]
     if frame.empty:
         raise InvalidInputError("no cells differ in the number of labelled rows")
-    figures = {f"test/{m}": m for m in MEASURES}
+    figures = {"labelled": "labelled", **{f"test/{m}": m for m in MEASURES}}
     figures |= {f"uncorrected/test/{m}": f"uncorrected_{m}" for m in MEASURES}
-    means = frame.groupby(["rows_used", "labelled"], as_index=False)[[*figures]].mean()
-    return means.rename(columns=figures)
+    groups = frame.groupby([*curve, "size"], sort=False, dropna=False)
+    means = groups[[*figures]].mean().rename(columns=figures).reset_index(curve)
+    return means.astype({"labelled": int}).sort_values([*curve, "labelled"], ignore_index=True)
 
 
 def _number(value: object) -> float:

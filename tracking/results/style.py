@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
@@ -116,10 +116,11 @@ def series(
     *,
     spreads: pd.DataFrame | None = None,
     kind: Literal["bars", "points", "lines"] = "points",
+    dashed: Collection[Any] = (),
 ) -> None:
     """Draw the columns of `means` over its index, with error bars, where they have a look.
 
-    Bars and points stand side by side; lines join the points of a column.
+    Bars and points stand side by side; lines, some dashed, join the points of a column.
     """
     step = {"bars": 0.8 / len(looks), "points": 0.12, "lines": 0.0}[kind]
     for at, (name, look) in enumerate(looks.items()):
@@ -134,7 +135,8 @@ def series(
             for bar, value in zip(axes.bar(places, own, 0.92 * step, **about), own, strict=True):
                 tip(bar, f"{titles[name]}: {value:.1f}")
         else:
-            about |= {"marker": look.marker, "linestyle": "-" if kind == "lines" else "none"}
+            line = "none" if kind != "lines" else "--" if name in dashed else "-"
+            about |= {"marker": look.marker, "linestyle": line}
             axes.errorbar(places, own, elinewidth=0.8, **about)
 
 
@@ -178,14 +180,14 @@ def place_labels(axes: Axes, *, left: float, below: float) -> None:
     axes.yaxis.set_label_coords(-left * _DPI / axes.bbox.width, 0.5)
 
 
-def legend(figure: Figure) -> None:
+def legend(figure: Figure, *, columns: int = 5) -> None:
     """Set one legend above all panels, each label once."""
     entries = {
         label: handle
         for axes in figure.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(list(entries.values()), list(entries), loc="outside upper right", ncols=5)
+    figure.legend(list(entries.values()), list(entries), loc="outside upper right", ncols=columns)
 
 
 def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:

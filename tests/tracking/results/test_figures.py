@@ -113,7 +113,8 @@ def test_learning_curves_end_where_all_rows_have_labels() -> None:
         "with unlabelled rows": [100, 10_000],
     }
     assert frame["accuracy"].tolist() == pytest.approx([0.8] * 5)
-    assert len(learning_curve_figure(records).axes) == 2
+    accuracy, _ = learning_curve_figure(records).axes
+    assert [line.get_linestyle() for line in accuracy.lines] == ["-", "--", ":"]
     assert "learning_curve" in overview_figures(records)
     alone = [*cells(False, None), *cells(False, 100)]
     assert set(learning_curve_frame(alone)["rows_used"]) == {"labelled rows alone"}
