@@ -18,6 +18,7 @@ from dcs.messages import last_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
 from tracking.results import frames, settings, style, tables
+from tracking.results.comparison import label_tables, method_tables
 from tracking.results.figures import ABLATION, cell_pictures, figure_bytes, overview_figures
 from tracking.results.formats import difference, filled
 from tracking.results.frames import MEASURES, Estimate, cells_frame
@@ -49,7 +50,7 @@ _MEASURED = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MOST_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by the part of the report that they stand in.
-_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "class_groups")
+_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "class_groups", "learning_curve")
 _SEARCH_FIGURES = ("annealing_time", "importances", "costs", "slices", "annealing")
 
 
@@ -116,6 +117,7 @@ def render_report(
         over_seeds=len({record.identity.get("seed") for record in records}) > 1,
         main=tables.main_results(records),
         result_figures=[figures[name] for name in _RESULT_FIGURES if name in figures],
+        comparisons=[*method_tables(records), *label_tables(records)],
         ablations=tables.ablation_tables(records),
         ablation_figures=[figures[name] for name in ablations],
         scheme_summary=tables.scheme_summary(records),
