@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from unittest import mock
 
@@ -41,6 +41,14 @@ def run_dcs(*arguments: object) -> Outcome:
         except SystemExit as end:
             code = int(end.code or 0)
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def refused(*arguments: object, says: Iterable[str] = ()) -> None:
+    """Expect of ``dcs ARGUMENTS`` one line that says what is wrong, and exit code 2."""
+    outcome = run_dcs(*arguments)
+    assert outcome.code == 2, outcome
+    assert outcome.err.startswith("dcs: error: ") and outcome.err.count("\n") == 1
+    assert [word for word in says if word not in outcome.err] == [], outcome.err
 
 
 #: Drawing takes longer than all else in recording, and is tested where it is written.

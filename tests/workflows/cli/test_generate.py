@@ -15,7 +15,7 @@ import pytest
 
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.models import load_tokenizer
-from tests.workflows.conftest import run_dcs
+from tests.workflows.conftest import refused, run_dcs
 from workflows.cli.scoring import table_name
 from workflows.tables import TableRequest
 
@@ -126,10 +126,7 @@ def test_killed_at_a_random_moment(data, generated, tmp_path):
     ],
 )
 def test_errors_are_one_line(data, tmp_path, more, named):
-    outcome = run_dcs(*arguments(data, tmp_path / "out", *more))
-    assert outcome.code == 2
-    assert len(outcome.err.strip().splitlines()) == 1
-    assert named in outcome.err
+    refused(*arguments(data, tmp_path / "out", *more), says=[named])
     assert not list(tmp_path.rglob("*.parquet"))
 
 
