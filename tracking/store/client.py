@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ from tracking import schema
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Experiment, Run, RunInfo
 
 _DATABASES = ("postgresql", "mysql", "mssql")
 
@@ -276,7 +277,29 @@ def load_client_class() -> type[MlflowClient]:
     # The models of schemes need pyfunc, and a thread that imports it races with other imports.
     from mlflow import MlflowClient, pyfunc  # noqa: F401
 
+    _acknowledge_at_once()
     return MlflowClient
+
+
+@cache
+def _acknowledge_at_once() -> None:
+    """Have the answers of HTTP servers acknowledged at once, where the system can.
+
+    A worker of `mlflow server` sends head and body of an answer one after the other, and keeps
+    the body back until the head is acknowledged. On a connection that is kept open Linux would
+    wait 40 ms with that, at every request.
+    """
+    from urllib3.connection import HTTPConnection
+    from urllib3.connectionpool import HTTPConnectionPool
+    from urllib3.response import HTTPResponse
+
+    class Connection(HTTPConnection):
+        def getresponse(self) -> HTTPResponse:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            return super().getresponse()
+
+    if hasattr(socket, "TCP_QUICKACK"):
+        HTTPConnectionPool.ConnectionCls = Connection
 
 
 def check_reachable(uri: str) -> None:
@@ -354,11 +377,15 @@ def search_runs(
         token = page.token or ""
 
 
-def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:
+def log_files(client: MlflowClient, info: RunInfo, files: Mapping[str, str | bytes]) -> None:
     """Keep files with a run, by their paths there."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    # MLflow's client would ask the store where they go.
+    place = get_artifact_repository(info.artifact_uri, tracking_uri=client.tracking_uri)
     with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
         for name, content in files.items():
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.encode() if isinstance(content, str) else content)
-        client.log_artifacts(run_id, folder)
+        place.log_artifacts(folder)

@@ -186,19 +186,15 @@ class SweepRuns:
         if self.status != "RUNNING":
             self._client.update_run(self.parent_id, status="RUNNING")
             self.status = "RUNNING"
-        run = _Found.of(
-            self._create(
-                schema.KIND_CELL,
-                cell_name(record, self._varied),
-                {
-                    schema.PARENT: self.parent_id,
-                    schema.RECORD_DIGEST: digest,
-                    schema.CLAIM: f"{self._owner} {time.time():.0f}",
-                    **_cell_tags(record, self._varied),
-                },
-                start=record.started_ms,
-            )
-        )
+        tags = {
+            schema.PARENT: self.parent_id,
+            schema.RECORD_DIGEST: digest,
+            schema.CLAIM: f"{self._owner} {time.time():.0f}",
+            **_cell_tags(record, self._varied),
+        }
+        name = cell_name(record, self._varied)
+        made = self._create(schema.KIND_CELL, name, tags, start=record.started_ms)
+        run = _Found.of(made)
         self._found[record.key] = [run]
         if inputs := _datasets(record):
             self._client.log_inputs(run.id, inputs)
@@ -207,13 +203,13 @@ class SweepRuns:
             files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
             if has_chosen(record):
                 files |= scheme_model(record.scheme, run_id=run.id)
-        log_files(self._client, run.id, files)
+        log_files(self._client, made.info, files)
         params = _params({**record.identity, **record.params})
         own = RunContent(run_id=run.id, metrics=_cell_metrics(record), params=params)
         trials = chosen(record, self._sweep.trials)
         contents = [own, *(self._trial(trial, record, run.id) for trial in trials)]
         write_runs(self._client, self._place, contents)
-        if (other := self._written_elsewhere(record, run.id)) is not None:
+        if (other := self._written_elsewhere(record.status, name, run)) is not None:
             self._delete(run)
             self._found[record.key] = [replace(other, digest=digest, status=record.status)]
             return other.id
@@ -221,21 +217,21 @@ class SweepRuns:
         self._found[record.key] = [replace(run, status=record.status)]
         return run.id
 
-    def _written_elsewhere(self, record: CellRecord, claim: str) -> _Found | None:
+    def _written_elsewhere(self, status: str, name: str, own: _Found) -> _Found | None:
         """Return the run of a cell that a driver with another output folder is faster with.
 
         What the store had at first is gone by now. Of two runs that both still run the lower id
         stays: whoever of the two looks later sees the other.
         """
         # By name: a store searches its runs faster than their tags.
-        for run in self._search(f"attributes.run_name = '{cell_name(record, self._varied)}'"):
-            other = _Found.of(run)
-            if other.key != record.key or other.id == claim:
+        same = f"attributes.run_name = '{name}' and attributes.run_id != '{own.id}'"
+        for other in map(_Found.of, self._search(same)):
+            if other.key != own.key:
                 continue
-            if other.status in ("FINISHED", record.status):
+            if other.status in ("FINISHED", status):
                 return other
             if other.written_by_another(self._owner):
-                if other.id < claim:
+                if other.id < own.id:
                     return other
             else:
                 self._delete(other)
@@ -281,7 +277,7 @@ class SweepRuns:
         cells = list(records)
         board = leaderboard(cells)
         files = table_files(cells, board)
-        log_files(self._client, self.parent_id, files)
+        log_files(self._client, self.info, files)
         now = time.time_ns() // 1_000_000
         figures = {
             "cells/finished": sum(cell.finished for cell in cells),
@@ -301,7 +297,7 @@ class SweepRuns:
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Keep figures with the sweep, replacing earlier ones."""
-        log_files(self._client, self.parent_id, figures)
+        log_files(self._client, self.info, figures)
 
     def end(self, status: str) -> None:
         """End the parent run."""

@@ -143,11 +143,11 @@ def log_scheme(
         if found is None
         else found.experiment_id
     )
-    run_id = str(client.create_run(experiment_id, run_name=name).info.run_id)
-    files = scheme_model(scheme.to_dict(), run_id=run_id)
-    log_files(client, run_id, {**files, schema.SCHEME_FILE: scheme.to_json()})
-    client.set_terminated(run_id)
-    return run_id
+    run = client.create_run(experiment_id, run_name=name).info
+    files = scheme_model(scheme.to_dict(), run_id=run.run_id)
+    log_files(client, run, {**files, schema.SCHEME_FILE: scheme.to_json()})
+    client.set_terminated(run.run_id)
+    return str(run.run_id)
 
 
 def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | None = None) -> str:

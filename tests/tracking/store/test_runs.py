@@ -28,8 +28,7 @@ from tracking.store.runs import (
 )
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
-WRITES = {"create_run", "log_batch", "log_artifacts", "set_terminated", "delete_run", "set_tag"}
-WRITES |= {"log_inputs"}
+WRITES = {"create_run", "log_batch", "set_terminated", "delete_run", "set_tag", "log_inputs"}
 _TABLES = (
     "main_results",
     "schemes",
@@ -95,7 +94,7 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> 
         assert again.write_cell(changed, {}) == run_id
         if crashes < call:
             break
-    assert crashes > 12, "every call was to be tried"
+    assert crashes > 10, "every call was to be tried"
     deleted = client.search_runs([again.experiment_id], run_view_type=2)
     assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
 
@@ -127,7 +126,7 @@ def test_a_run_that_another_driver_replaced_does_not_count_as_deleted_on_purpose
 def test_what_another_driver_is_writing_is_left_to_it(uri: str) -> None:
     client, record = open_client(uri), make_cell(1)
     with pytest.raises(Crash):
-        _sweep(FailingClient(client, after=4, done=True), uri, owner="there").write_cell(
+        _sweep(FailingClient(client, after=3, done=True), uri, owner="there").write_cell(
             record, {}
         )
     (theirs,) = runs(kind="cell")["run_id"]
