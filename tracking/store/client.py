@@ -294,7 +294,7 @@ def _acknowledge_at_once() -> None:
     from urllib3.response import HTTPResponse
 
     class Connection(HTTPConnection):
-        def getresponse(self) -> HTTPResponse:
+        def getresponse(self) -> HTTPResponse:  # type: ignore[override]
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             return super().getresponse()
 
@@ -388,4 +388,4 @@ def log_files(client: MlflowClient, info: RunInfo, files: Mapping[str, str | byt
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.encode() if isinstance(content, str) else content)
-        place.log_artifacts(folder)
+        place.log_artifacts(folder)  # type: ignore[no-untyped-call]
