@@ -15,9 +15,8 @@ from typing import Any, Final
 from dcs.errors import ConfigError
 from dcs.messages import check_choice
 from dcs.plugins import find_named, plugin_names
-from dcs.scoring.base import Progress, Scorer
+from dcs.scoring.base import LabelRule, Progress, Scorer
 from dcs.scoring.cache import StoredScorer, score_settings
-from dcs.scoring.label_words import LabelRule
 from dcs.scoring.models import PACKAGED_MODELS, ModelReference, resolve_model
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any
 
 from dcs.errors import ConfigError, MissingDependencyError, ScoringError
 from dcs.messages import hub_advice, named, suggest
-from dcs.scoring.label_words import Tokenizer
+from dcs.scoring.base import Tokenizer
 
 PACKAGED_MODELS = ("tiny_lm",)
 

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from dcs.data.checks import softmax, whole_number
 from dcs.errors import ScoringError
 from dcs.messages import check_choice, named, plain_address, show
-from dcs.scoring.base import Engine, Progress
-from dcs.scoring.label_words import LabelRule
+from dcs.scoring.base import Engine, LabelRule, Progress
 from dcs.scoring.models import load_tokenizer
 
 if TYPE_CHECKING:

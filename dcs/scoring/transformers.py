@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dcs.errors import ScoringError
 from dcs.messages import check_choice
-from dcs.scoring.base import Progress, TokenEngine
-from dcs.scoring.label_words import LabelRule
+from dcs.scoring.base import LabelRule, Progress, TokenEngine
 from dcs.scoring.models import (
     LoadedModel,
     ModelReference,

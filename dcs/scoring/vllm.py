@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from dcs.data.checks import whole_number
 from dcs.errors import ScoringError
 from dcs.messages import check_choice, named
-from dcs.scoring.base import Progress, TokenEngine
-from dcs.scoring.label_words import LabelRule
+from dcs.scoring.base import LabelRule, Progress, TokenEngine
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
 _MOST_TOKEN_IDS = 128  # what vLLM allows by token id

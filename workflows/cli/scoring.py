@@ -221,7 +221,7 @@ def show(
 def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
     """Return how long the prompt is for a model, and how it would read the label words."""
     from dcs.errors import ScoringError
-    from dcs.scoring.label_words import label_token_ids
+    from dcs.scoring.base import label_token_ids
     from dcs.scoring.models import load_tokenizer
 
     tokenizer = load_tokenizer(model)

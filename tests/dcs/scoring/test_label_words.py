@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dcs.errors import ScoringError
-from dcs.scoring.label_words import LabelRule, Tokenizer, class_probabilities, read_label_words
+from dcs.scoring.base import LabelRule, Tokenizer, class_probabilities, read_label_words
 
 
 def read(
