@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.uncertainty import percent, sentence_of_chance
@@ -240,11 +240,11 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
 
     tuned = [cell for cell in cells if cell.record.finished and frames.has_chosen(cell.record)]
     shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
-    best: dict[tuple[Any, Any], StoredCell] = {}
-    for cell in shown:
-        where = cell.record.who["model"], cell.record.who["task"]
-        best[where] = max(best.get(where, cell), cell, key=merit)
-    drawn = {cell.run_id for cell in best.values()}
+    # The best comes last, and of equals the first.
+    best = {
+        (cell.record.who["model"], cell.record.who["task"]): cell.run_id
+        for cell in sorted(shown[::-1], key=merit)
+    }
     schemes = []
     for cell in shown:
         record = cell.record
@@ -257,7 +257,7 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
                 link=link(cell),
                 calibration=scheme.calibration.name if scheme.calibration else "",
                 classes=tuple((name, each.kind, each.effect) for name, each in corrections),
-                pictures=_pictures(record) if cell.run_id in drawn else (),
+                pictures=_pictures(record) if cell.run_id in best.values() else (),
             )
         )
     return schemes
@@ -308,11 +308,11 @@ def _cells(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
     for cell in cells:
         record, row = cell.record, found.get(cell.record.key)
         measures = {}
-        for measure, title in (("accuracy", "accuracy"), ("cobias", "COBias")):
+        for measure, title in {"accuracy": "accuracy", "cobias": "COBias"}.items():
             after = Estimate(math.nan) if row is None else Estimate.of(row, measure)
             measures[title] = after.marked()
             measures[f"{title} was"] = percent(record.metrics.get(f"uncorrected/test/{measure}"))
-        who = {name: "" if value is None else str(value) for name, value in record.who.items()}
+        who = {name: frames.text_of(value) for name, value in record.who.items()}
         seconds = record.metrics.get("opt/seconds")
         rows.append(
             {
