@@ -240,11 +240,9 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
 
     tuned = [cell for cell in cells if cell.record.finished and frames.has_chosen(cell.record)]
     shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
-    # The best comes last, and of equals the first.
-    best = {
-        (cell.record.who["model"], cell.record.who["task"]): cell.run_id
-        for cell in sorted(shown[::-1], key=merit)
-    }
+    best: dict[tuple[Any, Any], str] = {}
+    for cell in sorted(shown, key=merit, reverse=True):
+        best.setdefault((cell.record.who["model"], cell.record.who["task"]), cell.run_id)
     schemes = []
     for cell in shown:
         record = cell.record
