@@ -240,7 +240,7 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
 
     tuned = [cell for cell in cells if cell.record.finished and frames.has_chosen(cell.record)]
     shown = [c for c in tuned if c.record.identity.get("method") == _DRAWN_METHOD] or tuned
-    best: dict[tuple[Any, Any], str] = {}
+    best: dict[tuple[object, object], str] = {}
     for cell in sorted(shown, key=merit, reverse=True):
         best.setdefault((cell.record.who["model"], cell.record.who["task"]), cell.run_id)
     schemes = []
