@@ -28,7 +28,7 @@ from tests.dcs.data.importers.test_lm_eval import asked, sample
 from tests.dcs.prompting.test_files import OWN
 from tests.tracking.cells import make_cell
 from tests.workflows.conftest import biased_table
-from tracking import Archive
+from tracking import Archive, Sweep
 from workflows.config.sweep import load_config
 
 thorough = settings(max_examples=12, deadline=None)
@@ -103,6 +103,12 @@ def read_record(path: Path) -> Any:
     return archive.read(RECORD.key)
 
 
+def read_sweeps(path: Path) -> Any:
+    (path.parent / "sweeps").mkdir()
+    path.rename(path.parent / "sweeps" / path.name)
+    return Archive(path.parent).sweeps()
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of file: a good one, and what reads it; structured ones by their content."""
@@ -133,6 +139,9 @@ KINDS = {
     "texts csv": Kind("texts.csv", read_texts, b'label,text\n1,"tears, many"\nSad,a smile\n'),
     "texts lines": Kind("texts.txt", read_texts, b"Happy: a smile\nSad: tears, many\n"),
     "sweep": Kind("s.yaml", load_config, content=SWEEP, dump=yaml.safe_dump),
+    "recorded sweep": Kind(
+        "s1.json", read_sweeps, content=Sweep(experiment="s", sweep_key="s1").model_dump()
+    ),
     "record": Kind(f"{RECORD.key}.json", read_record, content=json.loads(RECORD.to_json())),
 }
 

@@ -123,20 +123,3 @@ def test_only_one_process_records_a_sweep(tmp_path: Path) -> None:
     with archive.lock(SWEEP), pytest.raises(TrackingError, match="'demo'"):
         Archive(tmp_path).lock(SWEEP)
     archive.lock(SWEEP).release()
-
-
-@settings(deadline=None)
-@given(cut=st.integers(0, 150), inserted=st.binary(max_size=8), skipped=st.integers(0, 20))
-def test_a_damaged_description_of_a_sweep_is_named_on_one_line(
-    tmp_path_factory: pytest.TempPathFactory, cut: int, inserted: bytes, skipped: int
-) -> None:
-    archive = Archive(tmp_path_factory.mktemp("archive"))
-    archive.save_sweep(SWEEP)
-    (path,) = archive.output.glob("sweeps/*.json")
-    good = path.read_bytes()
-    path.write_bytes(good[:cut] + inserted + good[cut + skipped :])
-    try:
-        archive.sweeps()
-    except TrackingError as error:
-        assert str(path) in str(error)
-        assert "\n" not in str(error)

@@ -240,19 +240,9 @@ def _answering(status: int, body: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "remedy"),
-    [
-        (401, b"You are not authenticated.", "MLFLOW_TRACKING_USERNAME"),
-        (404, b"<html>\n<h1>Not Found</h1></html>", "mlflow server"),
-        (200, b"<html>\nhello</html>", "mlflow server"),
-    ],
+    ("status", "body"), [(401, b"Not authenticated."), (404, b"<html>\n"), (200, b"<html>\n")]
 )
-def test_what_a_server_refuses_is_said_with_a_remedy(
-    status: int, body: bytes, remedy: str
-) -> None:
-    with (
-        _answering(status, body) as address,
-        pytest.raises(TrackingError, match=f"store {address} cannot be used.*{remedy}") as told,
-    ):
+def test_what_a_server_refuses_is_said_on_one_line(status: int, body: bytes) -> None:
+    with _answering(status, body) as address, pytest.raises(TrackingError, match=address) as told:
         queries.cells(address, "demo")
     assert "\n" not in str(told.value)
