@@ -365,18 +365,17 @@ def _label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Seque
         return [None if label == "" else label for label in labels]
     stripped = [text.strip() for text in labels]
     none = {"": -1, "-1": -1}
-    numbers = none | {str(k): k for k in range(len(names.classes))}
-    known = numbers
+    readings = [none | {str(k): k for k in range(len(names.classes))}]
     if named:
-        known = none | {name.strip(): k for k, name in enumerate(names.classes)}
-    for reading in (known, numbers):
-        if all(text in reading for text in stripped):
+        readings.insert(0, none | {name.strip(): k for k, name in enumerate(names.classes)})
+    wrong = [np.array([text not in reading for text in stripped]) for reading in readings]
+    for reading, misfits in zip(readings, wrong, strict=True):
+        if not misfits.any():
             return [reading[text] for text in stripped]
     # A row that is neither is the fault, even if rows before it are only one of the two.
-    neither = [text not in known and text not in numbers for text in stripped]
-    mixed = [text not in numbers for text in stripped]
+    neither = np.logical_and.reduce(wrong)
     names.refuse(
-        np.array(neither if any(neither) else mixed),
+        neither if neither.any() else wrong[-1],
         labels,
         f"allowed are 0..{len(names.classes) - 1} or "
         + (listing(names.classes) if named else "class names if --classes names the columns"),

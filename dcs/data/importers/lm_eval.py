@@ -12,7 +12,6 @@ each. Its results file tells model and shots.
 
 from __future__ import annotations
 
-import itertools
 import re
 import warnings
 from collections.abc import Sequence
@@ -71,6 +70,8 @@ class Sample(BaseModel, extra="allow"):
 
     def read(self, kind: TargetKind, classes: Sequence[str]) -> int | None:
         """Return the number of the target under one reading, None if it fits no choice."""
+        if self.target in (None, "", -1, "-1"):
+            return -1  # As the hub has it where a test split comes without answers.
         numbers = {str(k): k for k in range(len(self.scores))}
         if isinstance(self.target, int) or kind == "index":
             # A number in the log itself is a number under either reading.
@@ -83,7 +84,7 @@ class Sample(BaseModel, extra="allow"):
     def agrees(self, number: int) -> bool | None:
         """Whether the logged accuracy fits a target; None if it does not tell."""
         best = [k for k, score in enumerate(self.scores) if score == max(self.scores)]
-        if self.acc not in (0, 1) or len(best) != 1:
+        if number < 0 or self.acc not in (0, 1) or len(best) != 1:
             return None
         return bool(self.acc) == (best[0] == number)
 
@@ -124,13 +125,9 @@ def _read_log(path: Path, options: ImportOptions) -> ProbabilityTable:
     names = samples[0].choices
     if names is None or len(set(names)) < n_choices or any(s.choices != names for s in samples):
         names = [f"choice_{k}" for k in range(n_choices)]
-    # Test splits without answers have -1 on the hub.
-    labelled = [sample.target not in (None, "", -1, "-1") for sample in samples]
-    known = [*itertools.compress(samples, labelled)]
-    numbers = iter(_targets(known, options.classes or names, options.targets, source))
     return build_table(
         np.array([sample.scores for sample in samples]),
-        [next(numbers) if known else -1 for known in labelled],
+        _targets(samples, options.classes or names, options.targets, source),
         classes=names,
         ids=[sample.doc_id for sample in samples],
         provenance=_provenance(path),
