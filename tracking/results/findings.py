@@ -114,6 +114,10 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     """
     frame, axes = findings_frame(records)
     frame = frame[frame["accuracy"].notna() & (frame["method"] != "icl")]
+    for axis in axes:
+        # Cells of methods that a setting has no part in are not compared by it.
+        values = [None if frames.is_missing(value) else value for value in frame[axis.name]]
+        frame = frame[[value in axis.values for value in values]]
     if not axes or frame["source"].nunique() < 2:
         return []
     names = [axis.name for axis in axes]

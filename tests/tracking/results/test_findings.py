@@ -55,7 +55,8 @@ def cells() -> list[CellRecord]:
 
 
 def test_changes_are_paired_by_source_and_split(cells: list[CellRecord]) -> None:
-    methods, settings = finding_tables(cells)
+    untuned = {**cells[0].identity, "method": "batch", "tuner": None}
+    methods, settings = finding_tables([*cells, replace(cells[0], key="b", identity=untuned)])
     by_method = methods.frame.set_index(["method", "search"])
     change = by_method.loc[("dcs", "heat-bath")]
     assert change["change"] == pytest.approx(0.0, abs=1e-12)
