@@ -1,4 +1,4 @@
-"""Files: written all or nothing, read as bounded JSON and YAML."""
+"""Files: written all or nothing, read as bounded JSON and YAML, checked by pydantic models."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dcs.errors import DCSError
-from dcs.messages import escaped, one_line, reason, show
+from dcs.messages import escaped, one_line, reason, show, suggest
 
 #: Largest file of settings: a mistaken path is said at once instead of parsed for minutes.
 YAML_BYTES: Final = 2**20
@@ -27,6 +28,8 @@ JSON_BYTES: Final = 2**28
 
 #: Deeper nesting is no configuration, and overflows the stack of the compiled YAML parser.
 _YAML_DEPTH: Final = 100
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 @contextmanager
@@ -223,3 +226,65 @@ class _UniqueKeys(yaml.CSafeLoader):
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors: a misspelt key that is ignored costs a night on a cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                raise ValueError(
+                    f"unknown key {show(key)}{suggest(key, cls.model_fields)}; "
+                    f"allowed here: {', '.join(sorted(cls.model_fields))}"
+                )
+        return values
+
+
+def validated(model: type[_Model], values: Any, *, source: str, error: type[DCSError]) -> _Model:
+    """Return a model made of plain values.
+
+    Parameters
+    ----------
+    model : type of BaseModel
+        What the values are checked against.
+    values : mapping
+        Values by key.
+    source : str
+        Where they come from: a file, or ``command line``.
+    error : type
+        The class to raise.
+
+    Raises
+    ------
+    DCSError
+        The class given, if a key or value is not allowed; names the source and the first such key.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as problem:
+        raise error(f"{source}: {first_fault(problem)}") from None
+
+
+def as_value_error(function: Callable[[Any], Any], value: Any) -> Any:
+    """Call a function of ours so that pydantic names the place of what it refuses."""
+    try:
+        return function(value)
+    except DCSError as error:
+        raise ValueError(str(error)) from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Say on one line which key does not fit, what is allowed and what is there."""
+    faults = error.errors(include_url=False)
+    first = faults[0]
+    place = ".".join(map(str, first["loc"]))
+    said = escaped(first["msg"].removeprefix("Value error, "))
+    if first["type"] not in ("value_error", "missing"):
+        said += f", got {show(first['input'])}"
+    others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{f'key {place!r}: ' if place else ''}{said}{others}"

@@ -24,9 +24,8 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dcs.errors import ConfigError, TrackingError
-from dcs.io import atomic_write_text, read_text
+from dcs.io import atomic_write_text, first_fault, read_text
 from dcs.messages import suggest
-from dcs.validation import first_fault
 from tracking.records import (
     KEY_PATTERN,
     CellRecord,

@@ -21,10 +21,9 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import to_json, to_jsonable_python
 
 from dcs.errors import TrackingError
-from dcs.io import parse_json
+from dcs.io import first_fault, parse_json
 from dcs.messages import show
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.validation import first_fault
 
 if TYPE_CHECKING:
     from dcs.search.problem import TracePoint

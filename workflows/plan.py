@@ -15,11 +15,10 @@ from typing import Any, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dcs.errors import ConfigError, DCSError
-from dcs.io import content_key
+from dcs.io import content_key, first_fault
 from dcs.prompting import SPLITS, Shots, get_task
 from dcs.selection.ensemble import joint_digest
 from dcs.selection.methods import Method, get_method
-from dcs.validation import first_fault
 from tracking import Archive, CellRecord
 from workflows.config.scoring import INDECISIVE
 from workflows.config.sweep import Grouping, SweepConfig

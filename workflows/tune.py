@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dcs.errors import ConfigError
+from dcs.io import validated
 from dcs.selection.ensemble import TableEnsemble
 from dcs.selection.methods import get_method
-from dcs.validation import validated
 from workflows.config.sweep import SweepConfig, TuneConfig
 from workflows.plan import SweepPlan, plan_sweep
 from workflows.tables import Rows, join_unlabelled

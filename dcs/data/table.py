@@ -26,9 +26,8 @@ from dcs.data.checks import (
     refuse_too_large,
 )
 from dcs.errors import TableError
-from dcs.io import atomic_path, existing_file, parse_json
+from dcs.io import atomic_path, existing_file, parse_json, validated
 from dcs.messages import escaped, listing, reason, show
-from dcs.validation import validated
 
 PREFIX: Final = "p:"
 """What stands before a class in the name of its column."""

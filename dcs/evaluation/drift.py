@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import SchemeError
-from dcs.validation import validated
+from dcs.io import validated
 
 LEVEL: Final = 0.01
 """How often rows that are alike are said to have drifted, over all tests together."""

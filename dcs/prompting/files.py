@@ -28,11 +28,10 @@ from pydantic import (
 )
 
 from dcs.errors import ConfigError
-from dcs.io import existing_file, parse_json, read_yaml
+from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
 from dcs.messages import check_choice, escaped, hub_advice, named, reason, show, unknown
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
-from dcs.validation import Strict, validated
 
 _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
 

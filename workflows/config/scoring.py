@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dcs.io import Strict, as_value_error
 from dcs.messages import plain_address
 from dcs.scoring import (
     LabelRule,
@@ -19,7 +20,6 @@ from dcs.scoring import (
     resolve_model,
 )
 from dcs.scoring.base import SCORING_VERSION
-from dcs.validation import Strict, as_value_error
 
 __all__ = ["INDECISIVE", "ScoringSettings"]
 

@@ -24,12 +24,11 @@ from pydantic import (
 )
 
 from dcs.errors import ConfigError, InvalidInputError
-from dcs.io import parse_yaml, read_yaml
+from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
 from dcs.messages import show, suggest, unknown
 from dcs.prompting import get_task, parse_shots
 from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
-from dcs.validation import Strict, as_value_error, validated
 from tracking.results.settings import objective_name
 from workflows.config.scoring import ScoringSettings
 from workflows.config.storage import StudyStorage

@@ -16,11 +16,11 @@ from pydantic import (
 )
 
 from dcs.evaluation.objective import PmiTerm
+from dcs.io import Strict, as_value_error
 from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Prefer, Preference
 from dcs.selection.methods import Method
-from dcs.validation import Strict, as_value_error
 from tracking.archive import parse_trials
 
 __all__ = [

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dcs.errors import ConfigError
-from dcs.validation import validated
+from dcs.io import validated
 from workflows.config.scoring import (
     INDECISIVE,
     ScoringSettings,
