@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError
 from dcs.io import validated
-from dcs.selection.ensemble import TableEnsemble
 from dcs.selection.methods import get_method
 from workflows.config.sweep import SweepConfig, TuneConfig
 from workflows.plan import SweepPlan, plan_sweep
 from workflows.tables import Rows, join_unlabelled
 
-__all__ = ["HELD_OUT", "MOST_CERTIFIED", "called", "plan_tuning"]
+__all__ = ["HELD_OUT", "called", "plan_tuning"]
 
 #: Share of the rows that is held out for the final figures when no test table is given.
 HELD_OUT = 0.3
 
 #: Most classes that an exhaustive search can cope with.
-MOST_CERTIFIED = 4
+_MOST_CERTIFIED = 4
 
 #: Labelled rows of a learning curve.
 _CURVE_SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 
 
 def called(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return paths by the name of the file, or by all of the path where two names are alike.
+    """Return paths by the name of the file, or by the words of the path where two are alike.
+
+    The names become parts of file names.
 
     Raises
     ------
@@ -36,7 +39,7 @@ def called(paths: Sequence[Path]) -> dict[str, Path]:
     """
     names = [path.name if path.is_dir() else path.stem for path in paths]
     if len({*names}) < len(names):
-        names = [str(path) for path in paths]
+        names = [re.sub(r"[^\w.-]+", "-", str(path.with_suffix(""))) for path in paths]
     found = dict(zip(names, paths, strict=True))
     if len(found) < len(paths):
         raise ConfigError(f"{', '.join(names)}: one is given twice; each table once")
@@ -86,13 +89,6 @@ def plan_tuning(
                 f"{option}: {len(given)} given for {len(tables)} tables; give one for each, in "
                 "the same order, or none"
             )
-    is_study = config.tuner.protocol == "study"
-    searches = [get_method(name).searches for name in methods]
-    if certify and not (is_study and searches[0]):
-        raise ConfigError(
-            "--certify proves the one search of a study with dcs, dnip or furud; "
-            "add --set tuner.protocol=study, or leave --certify out"
-        )
     choices: dict[str, Any] = {}
     for i, (name, table) in enumerate(tables.items()):
         choice = (str(table), str(test[i])) if test else str(table)
@@ -112,13 +108,15 @@ def plan_tuning(
     (key,) = plan.cells
     rows = plan.read(key)
     fitted = rows["optimization"]
-    if certify and (fitted.n_classes > MOST_CERTIFIED or isinstance(fitted, TableEnsemble)):
+    is_study, is_one = config.tuner.protocol == "study", isinstance(fitted, ProbabilityTable)
+    is_small = is_one and fitted.n_classes <= _MOST_CERTIFIED
+    if certify and not (is_study and is_small and get_method(methods[0]).searches):
         raise ConfigError(
-            f"--certify: {fitted.n_classes} classes in {len(tables)} tables; exhaustive search is "
-            f"of one table and takes minutes up to {MOST_CERTIFIED} classes, years beyond; leave "
-            "--certify out"
+            f"--certify: {methods[0]} on {len(tables)} tables with {fitted.n_classes} classes; it "
+            "proves the one search of a study (--set tuner.protocol=study) with dcs, dnip or "
+            f"furud, of one table with up to {_MOST_CERTIFIED} classes; leave it out otherwise"
         )
-    if refit and (is_study or isinstance(fitted, TableEnsemble)):
+    if refit and (is_study or not is_one):
         raise ConfigError(
             "--refit fits again what cross-validation chose of one table; leave it out, or "
             "tuner.protocol=study, or give one table"

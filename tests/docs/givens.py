@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from dcs.data.table import ProbabilityTable
 from dcs.prompting import get_task
@@ -58,12 +59,10 @@ def _parquet(path: Path) -> None:
 
 def _csv(path: Path) -> None:
     probs, labels = _biased()
-    head = ",".join(["id", "label", *(f"p:{name}" for name in CLASSES)])
-    rows = [
-        ",".join([f"row{i}", CLASSES[label], *map(repr, row)])
-        for i, (row, label) in enumerate(zip(probs.tolist(), labels.tolist(), strict=True))
-    ]
-    path.write_text("\n".join([head, *rows, ""]), encoding="utf-8")
+    frame = pd.DataFrame(probs, columns=[f"p:{name}" for name in CLASSES])
+    frame.insert(0, "label", [CLASSES[label] for label in labels])
+    frame.insert(0, "id", [f"row{i}" for i in frame.index])
+    frame.to_csv(path, index=False)
 
 
 def _jsonl(path: Path) -> None:

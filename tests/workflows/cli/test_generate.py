@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -81,39 +75,6 @@ def test_what_was_scored_is_not_scored_again(data, generated):
     assert outcome.code == 0, outcome.err
     assert "0 prompts scored" in outcome.out
     assert tables(generated) == before
-
-
-@pytest.mark.slow
-def test_killed_at_a_random_moment(data, generated, tmp_path):
-    code = "from workflows.cli import main; main()"
-    command = [sys.executable, "-c", code, *arguments(data, tmp_path, "--seeds", "0,1,2")]
-    rng = random.Random(os.getpid())  # another moment on every run
-    done_before: dict[str, int] = {}
-    for _ in range(2):
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        shards = len(list(tmp_path.rglob("*.npz")))
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline and process.poll() is None:
-            if len(list(tmp_path.rglob("*.npz"))) > shards:
-                break
-            time.sleep(0.01)
-        time.sleep(rng.random() * 0.5)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        for path, stamp in done_before.items():
-            assert os.stat(path).st_mtime_ns == stamp, "a finished shard was written again"
-        done_before = {str(p): p.stat().st_mtime_ns for p in tmp_path.rglob("*.npz")}
-        assert done_before
-    outcome = run_dcs(*arguments(data, tmp_path, "--seeds", "0,1,2"))
-    assert outcome.code == 0, outcome.err
-    for path, stamp in done_before.items():
-        assert os.stat(path).st_mtime_ns == stamp, "a finished shard was written again"
-    assert tables(tmp_path) == tables(generated)
 
 
 @pytest.mark.parametrize(

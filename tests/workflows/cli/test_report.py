@@ -74,15 +74,6 @@ def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, arguments, named):
     assert list(tmp_path.iterdir()) == [], "half a report was left behind"
 
 
-def test_two_runs_are_compared(dcs, runs):
-    keys = sorted(path.stem for path in (runs / "cells").glob("*.json"))
-    outcome = dcs("compare", keys[0], keys[3], "--runs", runs)
-    assert outcome.code == 0, outcome.err
-    for words in ("test/accuracy", "World", "multiplied by 0.8"):
-        assert words in outcome.out
-    assert dcs("compare", keys[0], keys[0], "--runs", runs).code == 0
-
-
 def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
     main = dcs("table", "paper", "--runs", runs)
     assert main.code == 0, main.err

@@ -72,11 +72,3 @@ def test_a_served_model(cluster, served, tmp_path):
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert SECRET.encode() not in written
     assert SECRET not in outcome.out + outcome.err
-
-
-def test_a_wrong_option_is_one_line_before_anything_starts(tmp_path):
-    for option, value in (("label_rule", "mean"), ("dtype", "float16")):
-        outcome = sweep(tmp_path, "http://127.0.0.1:1/v1", "--set", f"scoring.{option}={value}")
-        assert outcome.code == 2
-        assert len(outcome.err.strip().splitlines()) == 1
-        assert value in outcome.err or option in outcome.err
