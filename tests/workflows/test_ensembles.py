@@ -105,7 +105,7 @@ def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_
 
 
 def test_tune_and_apply_several_tables(tmp_path, dcs):
-    paths = _tables(tmp_path)
+    paths = _tables(tmp_path, 1200)
     tuned = dcs("tune", *paths, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
     assert tuned.code == 0, tuned.err
     path = tmp_path / "runs" / "a+b+c-batch" / "scheme.json"
