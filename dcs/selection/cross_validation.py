@@ -87,8 +87,8 @@ class SelectionSettings:
     candidates : tuple of Hyperparameters
         Settings to compare; those that search are tried with every beta. Those that would
         overfit are left out when others remain: a logistic calibration above 12 classes,
-        membership functions below 400 rows per class, and all calibrations that are fitted to
-        labels below 1,000 rows or 100 per class.
+        membership functions below 400 rows per class, and below 1,000 rows or 100 per class all
+        but ``"shrunk"``, which above that takes part where there are unlabelled rows too.
     betas : tuple of float
         Weights of COBias at which is searched; the rest of the front is interpolated.
     fixed : tuple of Hyperparameters
@@ -343,6 +343,7 @@ class _Front:
             noise=folds.noise(estimate),
             change=folds.change(self.before, fit.predictions),
             doubt=folds.change(self.middle.predictions, fit.predictions).score_error,
+            unlabelled=folds.unlabelled,
         )
 
     def dense(self, ends: Sequence[_End]) -> list[FrontPoint]:
@@ -407,7 +408,7 @@ def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hype
     n_rows, n_classes = folds.probs.shape
     fewest = max(_CALIBRATED_ROWS, _CALIBRATED_CLASS_ROWS * n_classes)
     shrunk = tuple(c for c in candidates if c.calibration == "shrunk")
-    if shrunk and folds.unlabelled and n_rows < fewest:
+    if shrunk and n_rows < fewest:
         # As many rows of each class as the prior is worth with four.
         return tuple(replace(c, prior_rows=c.prior_rows * max(1.0, n_classes / 4)) for c in shrunk)
     kept = tuple(

@@ -245,6 +245,9 @@ def _knee(front: Sequence[Figures]) -> Figures:
 #: How many rows are too few to choose another point than that of middle beta.
 _CAUTIOUS_ROWS: Final = 100.0
 
+#: Rows per class, labelled or not, from which on their mean probabilities say what is to be done.
+_TRUSTED_ROWS: Final = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -302,6 +305,8 @@ class FrontPoint:
         Against the uncorrected probabilities.
     doubt : float
         Standard error of accuracy minus COBias, against the point of middle beta.
+    unlabelled : int
+        Rows without labels that took part in the fit.
     """
 
     setting: Setting | None
@@ -313,6 +318,7 @@ class FrontPoint:
     noise: float
     change: Change
     doubt: float
+    unlabelled: int = 0
 
     def __post_init__(self) -> None:
         # Refuses what is no confusion matrix.
@@ -572,7 +578,9 @@ def _chosen(
     # The best of many points flatters itself; where it costs accuracy it must show more.
     costs = best.change.accuracy < -best.change.accuracy_error
     least = (1.0 if costs else 0.5) * best.change.error(*rates)
-    if best.setting is not None and best.setting.calibration == "shrunk":
+    rows_per_class = (best.estimate.n_rows + best.unlabelled) / len(best.confusion)
+    shrunk = best.setting is not None and best.setting.calibration == "shrunk"
+    if shrunk and rows_per_class >= _TRUSTED_ROWS:
         # All rows speak for it before any label is known: labels must clearly speak against it.
         least = -2.0 * best.change.error(*rates) - best.noise
     enough = gain(best, plain) > least

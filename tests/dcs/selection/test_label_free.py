@@ -75,13 +75,25 @@ class TestFitScheme:
             assert few > none - 0.01
             assert few > 0.0
 
+    def test_few_labels_start_from_batch_calibration_of_their_rows(self) -> None:
+        probs, labels = biased_table(20_000, 4, seed=7)
+        gains = []
+        for seed in range(4):
+            rows = _with(60, seed) >= 0
+            few, known = _PROBS[rows], _LABELS[rows]
+            schemes = (
+                fit_scheme(few, known, settings=_QUICK, seed=seed).scheme,
+                get_method("batch").fit(few, known),
+            )
+            gains.append([sum(gain(scheme, probs, labels)) for scheme in schemes])
+        fitted, batch = np.mean(gains, axis=0)
+        assert fitted > batch - 0.01 > 0.0
+
     def test_rows_without_labels_are_not_judged(self) -> None:
         fitted = fit_scheme(_PROBS, _with(60), settings=_QUICK)
         assert {point.estimate.n_rows for point in fitted.points} == {60}
         settings = {point.setting.calibration for point in fitted.points if point.setting}
         assert settings == {"shrunk"}
-        alone = fit_scheme(_PROBS[:60], _LABELS[:60], settings=_QUICK)
-        assert all(p.setting.calibration != "shrunk" for p in alone.points if p.setting)
 
     @pytest.mark.parametrize("count", [0, 1])
     def test_too_few_labels_are_refused(self, count: int) -> None:
