@@ -205,6 +205,8 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     tables = []
     for axis in settings.axes_of(cells):
         own = [cell for cell in settings.main_cells(cells, but=(axis.name,)) if axis.varies(cell)]
+        if axis.name not in (each.name for each in settings.axes_of(own)):
+            continue  # It differs only where another setting is not that of the main results.
         rows: _Rows = {axis.name: (axis.in_order, axis.short)}
         named = f"{axis.name}_ablation"
         if axis.name == OBJECTIVE and "dcs" in axis.methods:

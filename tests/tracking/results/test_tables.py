@@ -120,6 +120,12 @@ def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     assert table.name == "optimization_size_ablation"
     assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "all")]
     assert table.frame["optimization_size"].tolist() == [100, None]
+    kept = [
+        paper_cells(tasks=("trec",), optimization_size=100, tuner={"keep_unlabelled": k})
+        for k in (0, 1)
+    ]
+    named = [table.name for table in ablation_tables([*_sizes(), *kept[0], *kept[1]])]
+    assert named == ["optimization_size_ablation"], "all rows have labels in main results"
 
 
 def test_ablation_rows_are_the_terms_of_the_objective() -> None:
