@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -71,6 +72,8 @@ _COSTS = {
     "moves": ("opt/evaluations", "candidate solutions judged"),
     "seconds": ("opt/seconds", "seconds of annealing"),
 }
+#: Characters of a line above a panel.
+_WIDEST = 56
 #: More dots are a picture, and no longer lines to edit.
 _MOST_DOTS = 2000
 _EARLY = "#f0c9d5"
@@ -357,7 +360,8 @@ def _panel_name(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     if with_shots and len(shots) == 1:
         common["shots"] = shots[0]
     task, *about = frames.name_of(common, *common).split(", ")
-    return f"{task} ({', '.join(about)})" if about else task
+    # Ensembles have long names.
+    return fill(f"{task} ({', '.join(about)})" if about else task, _WIDEST)
 
 
 @style.styled
