@@ -221,7 +221,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
 def recording(folder: Path, *, cells: int, database: str | None) -> None:
     _record(folder / "sqlite", None, cells, writers=1)
     with _server(folder / "server", database) as address:
-        for writers in (1, 2, 4):
+        for writers in (1, 2, 4, 8):
             _record(folder / f"http{writers}", address, cells, writers=writers)
 
 

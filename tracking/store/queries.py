@@ -20,7 +20,6 @@ from tracking.store.client import (
     cells_link,
     open_experiment,
     open_store,
-    run_link,
     search_runs,
 )
 
@@ -28,22 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
     from mlflow.entities import Run
-
-__all__ = [
-    "best_first",
-    "cells",
-    "find_cell",
-    "is_share",
-    "log_report",
-    "matching",
-    "newest_link",
-    "run_link",
-    "schemes",
-    "stored_cells",
-    "sweep_run",
-    "trials",
-]
-
 
 _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 

@@ -40,8 +40,9 @@ _log = logging.getLogger("tracking")
 #: Seconds until a store that was away is tried again.
 _PAUSE = 15.0
 
-#: How many cells are written at a time to a store that takes several; SQLite has one writer.
-_WRITERS = 4
+#: How many cells are written at a time to a store that takes several, most of the time waiting for
+#: its answers; SQLite has one writer.
+_WRITERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ class Results:
 
     def link(self, key: str) -> str:
         """Return a cell's key and link for people, without the link while it is in no store."""
-        from tracking.store.queries import run_link
+        from tracking.store.client import run_link
 
         try:
             return f"cell {key[:8]}: {run_link(self.store, self.cell(key))}"

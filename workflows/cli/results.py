@@ -71,8 +71,8 @@ def report(
     from tracking.results.figures import sweep_figures
     from tracking.results.report import render_report
     from tracking.results.tables import all_tables
-    from tracking.store.client import redact
-    from tracking.store.queries import log_report, run_link
+    from tracking.store.client import redact, run_link
+    from tracking.store.queries import log_report
 
     results = Results(runs, tracking_uri)
     uri = results.store

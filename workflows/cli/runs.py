@@ -55,13 +55,14 @@ def runs(
     Example: `dcs runs quickstart --where method=dcs --sort test/cobias`
     """
     from tracking.store import queries
+    from tracking.store.client import run_link
 
     uri = Results(output, tracking_uri).store
     with console.status("reading the runs"):
         found = queries.matching(queries.cells(uri, sweep), where or ())
     if sort is not None:
         found = queries.best_first(found, sort)
-    found = found.assign(link=[queries.run_link(uri, row) for row in found.itertuples()])
+    found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
     if as_json:
         typer.echo(
             found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)

@@ -22,8 +22,8 @@ from tracking import Archive, Recorder
 from tracking.records import StoredCell
 from tracking.results.figures import cell_figures
 from tracking.results.report import render_report
-from tracking.store.client import default_tracking_uri
-from tracking.store.queries import newest_link, run_link, stored_cells, sweep_run
+from tracking.store.client import default_tracking_uri, run_link
+from tracking.store.queries import newest_link, stored_cells, sweep_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Page

@@ -16,8 +16,8 @@ from dcs.errors import ConfigError, TrackingError
 from tests.tracking.cells import failed_cell, make_cell
 from tracking import Archive, Recorder, sync
 from tracking.store import queries
-from tracking.store.client import open_client
-from tracking.store.queries import find_cell, log_report, run_link, stored_cells, sweep_run
+from tracking.store.client import open_client, run_link
+from tracking.store.queries import find_cell, log_report, stored_cells, sweep_run
 
 SWEEP = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
 
