@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import string
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache, partial
 from pathlib import Path, PurePath
@@ -390,11 +391,9 @@ def _read(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
         rng = derive_generator(file.seed, "texts", file.name, split)
         kept = np.sort(rng.permutation(len(examples))[:size])
         examples = [examples[int(row)] for row in kept]
-    seen: set[str] = set()
-    for example in examples:
-        if example.id in seen:
-            raise ConfigError(f"{where}: id {example.id!r} occurs more than once")
-        seen.add(example.id)
+    counts = Counter(example.id for example in examples)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise ConfigError(f"{where}: id {repeated[0]!r} occurs more than once")
     return tuple(examples)
 
 

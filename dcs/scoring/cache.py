@@ -108,8 +108,8 @@ class ShardGroup:
             else:
                 self.rows.update(zip(hashes, probs, strict=True))
 
-    def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> Path:
-        """Keep the probabilities of some queries as one shard; returns its file."""
+    def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> None:
+        """Keep the probabilities of some queries as one shard."""
         buffer = io.BytesIO()
         queries = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(len(hashes), 16)
         np.savez(buffer, queries=queries, probs=np.asarray(probs, dtype="<f8"))
@@ -123,7 +123,6 @@ class ShardGroup:
             atomic_write_bytes(path, data)
         self._seen.add(path.name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
-        return path
 
     @contextmanager
     def lock(self, hashes: Sequence[bytes], *, wait: bool) -> Iterator[bool]:

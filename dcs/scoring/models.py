@@ -123,9 +123,6 @@ def _add_content(digest: hashlib._Hash, path: Path) -> None:
             digest.update(file.read(_SAMPLE_SIZE))
 
 
-_COMMIT = re.compile(r"/snapshots/([^/]+)/")
-
-
 def require(package: str, install: str = "") -> Any:
     """Import a package that an engine needs, or say how to install it."""
     try:
@@ -189,8 +186,7 @@ def loaded_revision(reference: ModelReference) -> str:
     path = hub.try_to_load_from_cache(
         reference.location, "config.json", revision=reference.version
     )
-    found = _COMMIT.search(path.replace(os.sep, "/")) if isinstance(path, str) else None
-    return found[1] if found else "unknown"
+    return Path(path).parent.name if isinstance(path, str) else "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ class OpenAIScorer(Engine):
         import openai
 
         key = os.environ.get(self._key_variable, "").strip()
-        found: dict[int, NDArray[np.float64]] = {}
+        probs = np.empty((len(prompts), len(label_words)))
         rows = iter(range(len(prompts)))  # shared: each worker takes the next row
         async with openai.AsyncOpenAI(
             base_url=self.base_url,
@@ -212,12 +212,12 @@ class OpenAIScorer(Engine):
                             f"model {self.model!r}; use a server and interface (api "
                             f"{self._api!r}) that does"
                         ) from None
-                    found[row] = self._read(row, shown, prompts[row], label_words)
+                    probs[row] = self._read(row, shown, prompts[row], label_words)
                     self.answered += 1
                     progress(1)
 
             await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(prompts)))))
-        return np.stack([found[row] for row in range(len(prompts))])
+        return probs
 
     async def _next_tokens(self, client: AsyncOpenAI, prompt: str) -> dict[str, float]:
         """Return the tokens that may follow a prompt, with their log-probabilities."""

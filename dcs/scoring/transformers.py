@@ -243,7 +243,9 @@ class TransformersScorer(TokenEngine):
             cache = prefix.repeated(len(rows))
         if cache is not None:
             inputs["past_key_values"] = cache
-        return self._model(**inputs, use_cache=keep_cache or cache is not None, **self._last(keep))
+        if "logits_to_keep" in self._accepted:
+            inputs["logits_to_keep"] = keep
+        return self._model(**inputs, use_cache=keep_cache or cache is not None)
 
     def _whole_words(
         self, tails: list[list[int]], prefix: _Prefix, words: Sequence[tuple[int, ...]]
@@ -267,9 +269,6 @@ class TransformersScorer(TokenEngine):
             for layer, keys, values in layers:
                 layer.keys, layer.values = keys, values
         return total
-
-    def _last(self, keep: int) -> dict[str, int]:
-        return {"logits_to_keep": keep} if "logits_to_keep" in self._accepted else {}
 
     def _free(self) -> None:
         del self._model

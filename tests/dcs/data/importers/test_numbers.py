@@ -183,10 +183,6 @@ class TestVectors:
         path = vectors(tmp_path, notes=LINES)
         with pytest.raises(TableError):
             import_file("vectors", path)
-        (path / "opt.txt").write_text(LINES)
-        (path / "test.txt").write_text("x 0 0 1 0 0\n")
-        with pytest.raises(TableError, match="optimization 2, test 3"):
-            import_tables("vectors", path)
 
     def test_rounded_numbers_and_names_as_labels(self, tmp_path: Path) -> None:
         path = vectors(tmp_path, test='"x no no 0.333 0.666\n')
