@@ -169,28 +169,27 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     """
     if not method.searches:
         return None
-    trials = tuner.n_trials(method)
-    tuned = {"beta", "tau", "weight_scale"} if method.uses_weight_scale else {"beta", "tau"}
-    idle: list[str] = []
-    if not method.uses_memberships:
-        idle.append("memberships")
-    if method.name != "dcs" or tuner.protocol == "study":
+    study, trials = tuner.protocol == "study", tuner.n_trials(method)
+    idle = {
+        "memberships": not method.uses_memberships,
+        "weight_scale": not method.uses_weight_scale,
         # Only calibrations learn from rows without labels.
-        idle.append("keep_unlabelled")
-    if not method.uses_weight_scale:
-        idle.append("weight_scale")
-    if tuner.protocol == "study":
+        "keep_unlabelled": study or method.name != "dcs",
+        "pseudo_count": tuner.pmi == "normalised",
+        "development": not study,
+        "window": not trials,
+        "sampler": not trials,
+    }
+    if study:
         tuned = {*tuner.space(method)}
-        if tuner.pmi == "normalised":
-            idle.append("pseudo_count")
+    elif trials:
+        tuned = {"beta", "tau", "weight_scale"}
     else:
-        idle.append("development")
-        if trials == 0:
-            idle += ["window", "sampler"]
-            # The largest weight of PMI decides which weights are compared.
-            tuned = {"tau"} if tuner.values("beta") == (0.0,) else set()
+        # The largest weight of PMI decides which weights are compared.
+        tuned = {"tau"} if tuner.values("beta") == (0.0,) else set()
     bounds = {name: getattr(tuner.bounds, name) for name in tuned if len(tuner.values(name)) > 1}
-    usual = {name: TunerSettings.model_fields[name].default for name in idle}
+    fields = TunerSettings.model_fields
+    usual = {name: fields[name].default for name, unused in idle.items() if unused}
     return tuner.model_copy(update={**usual, "trials": trials, "bounds": Bounds(**bounds)})
 
 
