@@ -1,11 +1,13 @@
 """Time what a sweep costs beside its annealing and scoring.
 
-Three parts, each printed as it ends::
+Four parts, each printed as it ends::
 
     python benchmarks/sweep.py overhead             # a 48-cell sweep on 2 CPUs, tracking included
     python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs
     python benchmarks/sweep.py recording            # cells/s into SQLite and into a server, whose
                                                     # database is --database or SQLite
+    python benchmarks/sweep.py glue                 # the same trials by Ray Tune, OptunaSearch and
+                                                    # MLflowLoggerCallback: pip install ray[tune]
 
 The virtual CPUs of `scheduling` are real Ray workers that sleep: some 80 MB of memory each.
 """
@@ -27,13 +29,19 @@ from pathlib import Path
 import numpy as np
 
 from dcs.data.table import ProbabilityTable
+from dcs.evaluation.metrics import ClassificationMetrics
+from dcs.evaluation.objective import Objective
+from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.search.annealing import Schedule, anneal
 from tracking import CellRecord, Recorder, TrialRecord, collect_provenance
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep
-from workflows.config.sweep import SweepConfig, load_config, packaged_config
+from workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
+from workflows.parallel import one_thread
 from workflows.plan import Cell, SweepPlan, plan_sweep, sweep_key
-from workflows.tables import ProbabilityStore, TableRequest
+from workflows.tables import ProbabilityStore, TableRequest, split_rows
+from workflows.tuning.study import study_rows
 
 
 @contextmanager
@@ -275,6 +283,90 @@ def _record(output: Path, uri: str | None, cells: int, *, writers: int) -> None:
     )
 
 
+def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
+    """Run the same annealing on the same tables as a sweep, and as it is usually put together.
+
+    Recorded are all trials in MLflow on SQLite; figures, intervals and judging on test rows, which
+    the other has not, are left to the sweep.
+    """
+    rng, paths = np.random.default_rng(0), []
+    for number in range(tables):
+        labels = rng.integers(0, 5, 1200)
+        probs = np.exp(rng.normal(size=(1200, 5)) + 1.5 * np.eye(5)[labels] + [2, 1, 0, 0, 0])
+        paths.append(folder / f"table{number}.parquet")
+        ProbabilityTable.from_arrays(probs, labels, normalise=True).write(paths[-1])
+    tuner = {"protocol": "study", "trials": trials, "development": 0.3}
+    settings = {"methods": ["dcs"], "tuner": tuner, "tracking": {"trials": "all"}}
+    config = SweepConfig(name="ours", tables=list(map(str, paths)), **settings)
+    with local_ray(cpus):
+        clock = time.perf_counter()
+        with Recorder(output=folder, experiment="ours", sweep_key="s", trials="all") as recorder:
+            records = run_sweep(plan_sweep(config, folder), recorder, Silent())
+        ours = time.perf_counter() - clock
+        number = sum(len(record.trials) for record in records)
+        clock, glued = time.perf_counter(), 0
+        for path in paths:
+            glued += _glued(path, folder, trials=trials, tuner=config.tuner)
+        other = time.perf_counter() - clock
+    annealing = np.mean([trial.seconds for record in records for trial in record.trials])
+    print(
+        f"glue: {number} trials on {tables} tables and {cpus} CPUs: {ours:.1f} s as a sweep "
+        f"({ours / number:.2f} s a trial), {other:.1f} s by Ray Tune with OptunaSearch and "
+        f"MLflowLoggerCallback ({other / glued:.2f} s a trial); a trial's annealing took "
+        f"{annealing:.2f} s in the sweep"
+    )
+
+
+def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> int:
+    """Tune one table with Ray Tune, and return the number of its trials."""
+    from ray import tune
+    from ray.air.integrations.mlflow import MLflowLoggerCallback
+    from ray.tune.search.optuna import OptunaSearch
+
+    rows, held_out = study_rows(
+        split_rows({"": (path,)}, seed=0, held_out=0.3)["optimization"], settings=tuner, seed=0
+    )
+
+    def trainable(params: dict[str, float], rows: ProbabilityTable, held_out: ProbabilityTable):
+        with one_thread():
+            found = anneal(
+                rows.probs,
+                rows.labels,
+                corrections=CorrectionSet.dcs(weight_scale=params["weight_scale"]),
+                objective=Objective(beta=params["beta"], tau=params["tau"]),
+                schedule=Schedule(budget=750_000),
+                classes=rows.classes,
+            )
+        predicted = found.scheme.predict(held_out.probs)
+        judged = ClassificationMetrics.from_predictions(
+            held_out.labels, predicted, held_out.n_classes
+        )
+        tune.report({"score": judged.accuracy - judged.cobias, "z": found.z})
+
+    bounds = tuner.bounds
+    found = tune.Tuner(
+        tune.with_parameters(trainable, rows=rows, held_out=held_out),
+        param_space={
+            "weight_scale": tune.randint(bounds.weight_scale[0], bounds.weight_scale[-1] + 1),
+            "beta": tune.uniform(*bounds.beta),
+            "tau": tune.uniform(*bounds.tau),
+        },
+        tune_config=tune.TuneConfig(
+            metric="score", mode="max", num_samples=trials, search_alg=OptunaSearch(seed=0)
+        ),
+        run_config=tune.RunConfig(
+            storage_path=str(folder / "tune"),
+            callbacks=[
+                MLflowLoggerCallback(
+                    tracking_uri=f"sqlite:///{folder}/glue.db", experiment_name="glue"
+                )
+            ],
+            verbose=0,
+        ),
+    ).fit()
+    return len(found)
+
+
 @contextmanager
 def _server(folder: Path, database: str | None, port: int = 5987) -> Iterator[str]:
     folder.mkdir()
@@ -300,17 +392,19 @@ def _server(folder: Path, database: str | None, port: int = 5987) -> Iterator[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["overhead", "scheduling", "recording"])
+    parser.add_argument("part", choices=["overhead", "scheduling", "recording", "glue"])
     parser.add_argument("--cpus", type=int, help="2, or 200 virtual ones for scheduling")
     parser.add_argument("--cells", type=int, help="10000, or 200 for recording")
     parser.add_argument("--seconds", type=float, default=4.0, help="sleep of a cell")
     parser.add_argument("--database", help="of the server, for recording: postgresql://...")
-    parser.add_argument("--trials", type=int, default=15, help="per cell, for overhead")
+    parser.add_argument("--trials", type=int, default=15, help="per cell, for overhead and glue")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dcs-bench-") as name:
         folder = Path(name)
         if options.part == "overhead":
             overhead(folder, cpus=options.cpus or 2, trials=options.trials)
+        elif options.part == "glue":
+            glue(folder, cpus=options.cpus or 2, trials=options.trials)
         elif options.part == "scheduling":
             scheduling(
                 folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["free_port", "free_ports", "mlflow_server", "running"]
+__all__ = ["free_port", "free_ports", "mlflow_server", "ray_head", "running"]
 
 
 def free_ports(count: int) -> list[int]:
@@ -32,8 +33,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], health: str) -> Iterator[None]:
-    """Run a command until the block ends; the block starts when `health` answers."""
+def running(command: list[str], health: str) -> Iterator[int]:
+    """Run a command while the block lasts, from when `health` answers; give its process id."""
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     # MLflow starts its server by name, and Ray is started so.
     settings["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -46,7 +47,7 @@ def running(command: list[str], health: str) -> Iterator[None]:
     ) as process:
         try:
             _wait_for(health, process)
-            yield
+            yield process.pid
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -63,6 +64,25 @@ def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
         except OSError:
             time.sleep(0.1)
     raise RuntimeError(f"nothing answers at {address}")
+
+
+@contextmanager
+def ray_head(port: int) -> Iterator[tuple[int, str]]:
+    """Run ``ray start --head`` on loopback; give its process id and its address for jobs."""
+    dashboard, agent = free_ports(2)
+    # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed.
+    folder = Path(f"/tmp/ray-dcs-{os.getpid()}")
+    command = ["ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+    command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
+    command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+    # The fixed default may be taken by another Ray on this machine; jobs are started there.
+    command += [f"--dashboard-agent-listen-port={agent}"]
+    address = f"http://127.0.0.1:{dashboard}"
+    try:
+        with running(command, f"{address}/api/gcs_healthz") as pid:
+            yield pid, address
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -1,20 +1,38 @@
-"""One function over many items, in order: here, or as Ray tasks with the same results."""
+"""One function over many items, in order: here, or as Ray tasks with the same results.
+
+And what worker processes need beside: one thread each, and a heartbeat.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 # Brings a library of its own, which can only be held to one thread once it is loaded.
 import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
 
-__all__ = ["Mapper", "RayMapper", "in_process", "one_thread", "ray_mapper"]
+__all__ = [
+    "Heartbeat",
+    "Mapper",
+    "Pulse",
+    "RayMapper",
+    "StoppedWorkers",
+    "in_process",
+    "one_thread",
+    "ray_mapper",
+]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,6 +65,126 @@ def one_thread() -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(threads)
+
+
+class Pulse:
+    """Hears from the worker processes of a sweep; made a Ray actor by the driver."""
+
+    def __init__(self) -> None:
+        self._heard: dict[tuple[str, int], float] = {}
+        self._asked = time.monotonic()
+
+    def beat(self, node: str, pid: int) -> None:
+        """Note that a process of a node runs."""
+        self._heard[node, pid] = time.monotonic()
+
+    def silent(self, seconds: float) -> list[tuple[str, int]]:
+        """Return, and forget, the node and the id of processes not heard of for so long."""
+        now = time.monotonic()
+        if now - self._asked > 0.75 * seconds:
+            # This process was asleep itself; what it was told meanwhile is still to be read.
+            self._heard = dict.fromkeys(self._heard, now)
+        self._asked = now
+        found = [worker for worker, heard in self._heard.items() if now - heard > seconds]
+        for worker in found:
+            del self._heard[worker]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """How a worker process says that it runs, which a stopped one does not.
+
+    Attributes
+    ----------
+    pulse : ray.actor.ActorHandle
+        Of a :class:`Pulse`.
+    seconds : float
+        Between two beats.
+    """
+
+    pulse: Any
+    seconds: float
+
+    def keep(self) -> None:
+        """Beat from now on, as long as this process lives."""
+        _beating(self.pulse, self.seconds)
+
+
+@cache
+def _beating(pulse: Any, seconds: float) -> threading.Thread:
+    import ray
+
+    node, pid = ray.get_runtime_context().get_node_id(), os.getpid()
+
+    def beat() -> None:
+        while True:
+            pulse.beat.remote(node, pid)
+            time.sleep(seconds)
+
+    thread = threading.Thread(target=beat, name="dcs-heartbeat", daemon=True)
+    thread.start()
+    return thread
+
+
+#: A worker that is not heard of for so long does not run: compiled code lets others run beside it.
+_SILENT_SECONDS = 60.0
+
+
+class StoppedWorkers:
+    """Ends workers of a sweep that do not run though their node does: Ray then repeats their work.
+
+    Attributes
+    ----------
+    heartbeat : Heartbeat
+        What the workers are given.
+    """
+
+    def __init__(self) -> None:
+        import ray
+
+        pulse = ray.remote(num_cpus=0, max_restarts=-1)(Pulse).remote()
+        self.heartbeat = Heartbeat(pulse, _SILENT_SECONDS / 6)
+        self._end = ray.remote(num_cpus=0, max_retries=0)(_end_worker)
+        self._next_look = 0.0
+        # What is asked of others: who is silent, and to end those.
+        self._looks: list[Any] = []
+        self._ends: dict[Any, str] = {}
+
+    def ended(self) -> Iterator[str]:
+        """Yield a line for each that was ended since this was last called; waits for nothing."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if not self._looks and time.monotonic() > self._next_look:
+            self._next_look = time.monotonic() + self.heartbeat.seconds
+            self._looks.append(self.heartbeat.pulse.silent.remote(_SILENT_SECONDS))
+        asked = [*self._looks, *self._ends]
+        done, _ = ray.wait(asked, num_returns=len(asked), timeout=0) if asked else ([], [])
+        for answer in done:
+            # It may be lost with its node, as the worker is then.
+            with suppress(ray.exceptions.RayError):
+                if answer in self._ends:
+                    if ray.get(answer):
+                        yield self._ends[answer]
+                    continue
+                for node, pid in ray.get(answer):
+                    there = NodeAffinitySchedulingStrategy(node, soft=False)
+                    self._ends[self._end.options(scheduling_strategy=there).remote(pid)] = (
+                        f"worker {pid} on node {node[:6]} did not run for {_SILENT_SECONDS:.0f} s "
+                        "and was ended; what it was at is done again"
+                    )
+        self._looks = [answer for answer in self._looks if answer not in done]
+        self._ends = {answer: said for answer, said in self._ends.items() if answer not in done}
+
+
+def _end_worker(pid: int) -> bool:
+    """End a worker of Ray on this node; False for one that has ended by itself."""
+    with suppress(OSError):
+        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
+            os.kill(pid, signal.SIGKILL)
+            return True
+    return False
 
 
 class Mapper(Protocol):
@@ -100,10 +238,13 @@ class RayMapper:
         Tasks at once.
     options : dict
         Ray's options of each task, such as where it may run.
+    heartbeat : Heartbeat or None
+        Of the processes that run them.
     """
 
     width: int
     options: dict[str, Any] = field(default_factory=dict)
+    heartbeat: Heartbeat | None = None
 
     def __call__(
         self,
@@ -136,7 +277,7 @@ class RayMapper:
                         raise error.cause from error
                     yield result
                 for item in islice(source, min(self.width - len(running), most - len(taken))):
-                    taken.append(task.remote(shared, item))
+                    taken.append(task.remote(shared, item, self.heartbeat))
                     running.add(taken[-1])
                 if not running:
                     return
@@ -148,11 +289,15 @@ class RayMapper:
                 ray.cancel(reference, force=False)
 
 
-def ray_mapper(*, width: int, options: dict[str, Any] | None = None) -> Mapper:
+def ray_mapper(
+    *, width: int, options: dict[str, Any] | None = None, heartbeat: Heartbeat | None = None
+) -> Mapper:
     """Return the mapper that keeps `width` Ray tasks at work, or :func:`in_process` for one."""
-    return RayMapper(width, options or {}) if width > 1 else in_process
+    return RayMapper(width, options or {}, heartbeat) if width > 1 else in_process
 
 
-def _apply(function: Callable[[T], R], item: T) -> R:
+def _apply(function: Callable[[T], R], item: T, heartbeat: Heartbeat | None) -> R:
     """Run on a worker; Ray has put `function` in place of its reference."""
+    if heartbeat is not None:
+        heartbeat.keep()
     return function(item)

@@ -56,13 +56,18 @@ def title(pid: int) -> str:
         return ""
 
 
+def find_workers(root: int, name: str) -> list[int]:
+    """Return the Ray workers below `root` that are doing `name` just now."""
+    return [pid for pid in descendants(root) if title(pid).startswith(f"ray::{name}")]
+
+
 def find_worker(root: int, name: str) -> int | None:
-    """Return a Ray worker below `root` that is doing `name` just now."""
-    return next((pid for pid in descendants(root) if title(pid).startswith(f"ray::{name}")), None)
+    """Return one of :func:`find_workers`."""
+    return next(iter(find_workers(root, name)), None)
 
 
-def kill_worker(root: int, name: str, *, after: float = 0.2) -> int:
-    """Send SIGKILL to a Ray worker once it has been doing `name` for some time."""
+def kill_worker(root: int, name: str, *, after: float = 0.2, number: int = signal.SIGKILL) -> int:
+    """Send a signal to a Ray worker once it has been doing `name` for some time."""
 
     def at_it() -> int | None:
         pid = find_worker(root, name)
@@ -73,7 +78,7 @@ def kill_worker(root: int, name: str, *, after: float = 0.2) -> int:
 
     pid = wait_for(at_it, f"a worker that runs {name}")
     assert isinstance(pid, int)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, number)
     return pid
 
 

@@ -26,6 +26,8 @@ CONFIG = SweepConfig(
     tuner=TunerSettings(protocol="study", trials=10),
     tracking={"trials": "none", "figures": "none"},
 )
+#: One cell, which has all CPUs for its trials.
+ALONE = CONFIG.model_copy(update={"seeds": (0,), "methods": ("dcs",)})
 
 
 def sweep_command(
@@ -81,6 +83,12 @@ def results(records: list[CellRecord]) -> list[dict]:
         {name: content[name] for name in ("key", "identity", "params", "metrics", "scheme")}
         for content in sorted(contents, key=lambda content: content["key"])
     ]
+
+
+def same_cells(records: list[CellRecord], undisturbed: list[dict]) -> list[dict]:
+    """Return those of the undisturbed results that are of the cells of some records."""
+    keys = {record.key for record in records}
+    return [cell for cell in undisturbed if cell["key"] in keys]
 
 
 def kept(output: Path) -> list[CellRecord]:

@@ -16,11 +16,19 @@ from tracking import CellRecord
 from workflows.config.storage import STORAGE_VARIABLE
 
 from .processes import done, end, find_worker, kill_worker, start_dcs, wait_for
-from .sweeps import CONFIG, check_complete, disturbed_sweep, kept, results, sweep_command
+from .sweeps import (
+    ALONE,
+    CONFIG,
+    check_complete,
+    disturbed_sweep,
+    kept,
+    results,
+    same_cells,
+    sweep_command,
+)
 
 PASSWORD = "a%21pass-word"
 TRIALS = CONFIG.tuner.trials
-ALONE = CONFIG.model_copy(update={"seeds": (0,), "methods": ("dcs",)})
 
 
 @pytest.fixture
@@ -130,7 +138,7 @@ def test_a_lone_cell_or_a_trial_of_it_killed(cluster, undisturbed, scored, victi
         return kill_worker(os.getpid(), victim, after=0)
 
     records, _ = disturbed_sweep(kill_in_mid_trial, scored, ALONE)
-    assert results(records) == _same_cells(records, undisturbed[1])
+    assert results(records) == same_cells(records, undisturbed[1])
 
 
 def test_trials_elsewhere_end_with_their_driver(cluster, undisturbed, scored):
@@ -143,9 +151,4 @@ def test_trials_elsewhere_end_with_their_driver(cluster, undisturbed, scored):
     for name in ("_apply", "run_cell"):
         wait_for(lambda name=name: find_worker(os.getpid(), name) is None, f"{name} to end")
     done(*arguments)
-    assert results(kept(scored)) == _same_cells(kept(scored), undisturbed[1])
-
-
-def _same_cells(records: list[CellRecord], undisturbed: list[dict]) -> list[dict]:
-    keys = {record.key for record in records}
-    return [cell for cell in undisturbed if cell["key"] in keys]
+    assert results(kept(scored)) == same_cells(kept(scored), undisturbed[1])

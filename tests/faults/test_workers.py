@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +13,17 @@ import pytest
 from tracking.store import queries
 from tracking.store.queries import stored_cells
 
-from .processes import add_node, kill_worker, wait_for
-from .sweeps import CONFIG, check_complete, disturbed_sweep, kept, results, sweep
+from .processes import add_node, find_workers, kill_worker, wait_for
+from .sweeps import (
+    ALONE,
+    CONFIG,
+    check_complete,
+    disturbed_sweep,
+    kept,
+    results,
+    same_cells,
+    sweep,
+)
 
 
 def test_a_worker_killed_in_mid_annealing(cluster, undisturbed, scored):
@@ -24,6 +35,29 @@ def test_a_worker_killed_in_mid_annealing(cluster, undisturbed, scored):
 def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, tmp_path):
     disturbed_sweep(lambda: kill_worker(os.getpid(), "ScoringActor.generate"), tmp_path)
     check_complete(tmp_path, undisturbed[1])
+
+
+@pytest.mark.parametrize("name", ["run_cell", "_apply", "ScoringActor.generate"])
+def test_a_stopped_worker_is_ended_and_its_work_done_again(
+    cluster, undisturbed, tmp_path, name, monkeypatch
+):
+    """Its node is alive, and Ray would wait for it for ever."""
+    monkeypatch.setattr("workflows.parallel._SILENT_SECONDS", 12.0)
+    if name != "ScoringActor.generate":
+        shutil.copytree(undisturbed[0] / "probabilities", tmp_path / "probabilities")
+
+    before = {*find_workers(os.getpid(), "Pulse")}
+
+    def stop() -> int:
+        wait_for(lambda: {*find_workers(os.getpid(), "Pulse")} - before, "who hears of workers")
+        return kill_worker(os.getpid(), name, after=1.0, number=signal.SIGSTOP)
+
+    # The last cells are fanned out.
+    config = ALONE if name == "_apply" else CONFIG
+    with pytest.warns(UserWarning, match="did not run") as said:
+        records, _ = disturbed_sweep(stop, tmp_path, config)
+    assert len(said) == 1
+    assert results(records) == same_cells(records, undisturbed[1])
 
 
 def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, tmp_path):

@@ -127,16 +127,6 @@ def test_a_dry_run_counts_and_computes_nothing(dcs, begun):
     assert "to do: 1 table to score" in outcome.out
 
 
-def test_a_dry_run_of_a_large_sweep_is_short(dcs, tmp_path):
-    config = CONFIG.model_copy(update={"seeds": tuple(range(200)), "shots": (1, "N")})
-    path = tmp_path / "sweep.yaml"
-    path.write_text(config.model_dump_json(), encoding="utf-8")
-    outcome = dcs("sweep", path, "--output", tmp_path / "runs", "--dry-run")
-    assert outcome.code == 0, outcome.err
-    assert "6,000 cells" in outcome.out
-    assert len(outcome.out.splitlines()) < 60
-
-
 def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     # Without demonstrations the seed changes no prompt, but it does change split and search.
     config = CONFIG.model_copy(update={"shots": (0, 1)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from workflows.cluster.connect import (
 from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.storage import StudyStorage, StudyStorageError
-from workflows.parallel import Mapper, ray_mapper
+from workflows.parallel import Heartbeat, Mapper, StoppedWorkers, ray_mapper
 from workflows.plan import Cell, SweepPlan, sharing
 from workflows.tables import ProbabilityStore, Rows, Scoring, TableRequest
 from workflows.tuning.cell import compute_cell, failed_record
@@ -233,6 +234,7 @@ class Driver:
             self._storage.check()
         self._watch = ClusterWatch(look)
         self._look = self._watch.latest
+        self._stopped = StoppedWorkers()
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
         self._actor_class = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES)(
             ScoringActor
@@ -321,6 +323,8 @@ class Driver:
         missing = len(self._requests) + len(self._scoring) + len(self._unscored)
         self._progress.tables(self._plan.n_tables - missing, self._plan.n_tables)
         self._progress.cells(self._cells_ended, self._plan.n_cells, self._cells_failed)
+        for said in self._stopped.ended():
+            warnings.warn(said, stacklevel=2)
         if self._watch.latest is not self._look:
             self._look = self._watch.latest
             self._progress.machines(running=len(self._tuning), **self._look.machines)
@@ -355,7 +359,11 @@ class Driver:
             return self._idle[model].pop()
         self._idle.clear()
         return self._actor_class.options(**options).remote(
-            model, self._store.root, options["num_gpus"], self._plan.config.scoring
+            model,
+            self._store.root,
+            options["num_gpus"],
+            self._plan.config.scoring,
+            self._stopped.heartbeat,
         )
 
     def _end_scoring(self, done: Any, ended: _Scoring) -> Iterator[tuple[CellRecord, Figures]]:
@@ -430,12 +438,14 @@ class Driver:
                 waiting.tables = ray.put(self._plan.read(waiting.key))
             width = self._width(waiting.cells[0][0])
             cells = waiting.cells.popleft()
+            heartbeat = self._stopped.heartbeat
             running = task.remote(
+                heartbeat,
                 run_cell,
                 cells,
                 waiting.tables,
                 self._plan.config.name,
-                ray_mapper(width=width, options=self._placement.cells),
+                ray_mapper(width=width, options=self._placement.cells, heartbeat=heartbeat),
                 self._storage,
                 self._plan.config.tracking.figures == "all",
             )
@@ -504,9 +514,14 @@ def _creation_failed(error: RayError) -> bool:
 
 
 def run_cells(
-    run: Callable[..., tuple[CellRecord, Figures]], cells: tuple[Cell, ...], *more: Any
+    heartbeat: Heartbeat | None,
+    run: Callable[..., tuple[CellRecord, Figures]],
+    cells: tuple[Cell, ...],
+    *more: Any,
 ) -> list[tuple[CellRecord, Figures]]:
     """Compute cells that share a search, each as `run` does with the other arguments."""
+    if heartbeat is not None:
+        heartbeat.keep()
     known: dict[Any, Any] = {}
     return [run(cell, *more, known) for cell in cells]
 

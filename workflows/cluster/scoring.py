@@ -12,7 +12,7 @@ from dcs.prompting import get_task, select_demonstrations
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import generate_tables
 from workflows.config.scoring import ScoringSettings
-from workflows.parallel import one_thread
+from workflows.parallel import Heartbeat, one_thread
 from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
 
 __all__ = ["ScoringActor"]
@@ -31,6 +31,8 @@ class ScoringActor:
         GPUs that the actor holds.
     scoring : ScoringSettings
         The engine and its options.
+    heartbeat : Heartbeat, optional
+        Of its process, from before the model is loaded.
     """
 
     def __init__(
@@ -39,7 +41,10 @@ class ScoringActor:
         store: Path,
         gpus: float,
         scoring: ScoringSettings = ScoringSettings(),  # noqa: B008 - frozen
+        heartbeat: Heartbeat | None = None,
     ) -> None:
+        if heartbeat is not None:
+            heartbeat.keep()
         # By default beside the tables: what an actor that died has scored, the next one finds.
         self._scorer = StoredScorer(scoring.load(model), scoring.store or store.parent / "shards")
         self._gpus = gpus

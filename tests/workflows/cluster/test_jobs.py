@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import free_ports, running
+from tests.servers import free_port, ray_head
 from tests.workflows.conftest import run_dcs
 from tracking import Archive
 
@@ -36,20 +36,9 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[str]:
-    """The jobs' address of ``ray start --head``, with these tests' token, all on loopback."""
-    port, dashboard, agent = free_ports(3)
-    # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed.
-    folder = Path(f"/tmp/ray-dcs-{os.getpid()}")
-    command = ["ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
-    command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
-    command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
-    # The fixed default may be taken by another Ray on this machine; jobs are started there.
-    command += [f"--dashboard-agent-listen-port={agent}"]
-    try:
-        with running(command, f"http://127.0.0.1:{dashboard}/api/gcs_healthz"):
-            yield f"http://127.0.0.1:{dashboard}"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """The jobs' address of ``ray start --head``, with these tests' token."""
+    with ray_head(free_port()) as (_, address):
+        yield address
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
 import re
 import signal
@@ -37,11 +37,6 @@ def _check_sweep(arguments: list[str]) -> None:
     command.make_context("sweep", list(arguments))
 
 
-# Private names of Ray, kept to these fixtures: this is how it reads and checks both files.
-def _ray(module: str) -> Any:
-    return importlib.import_module(f"ray.autoscaler._private.{module}")
-
-
 @pytest.fixture(scope="module")
 def aws() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8")))
@@ -52,22 +47,25 @@ def job() -> dict[str, Any]:
     return dict(yaml.safe_load(_block("Kubernetes", "yaml")))
 
 
-@pytest.fixture(scope="module", params=["AWS", "Kubernetes"])
-def node_types(request: pytest.FixtureRequest, aws: Any, job: Any) -> dict[str, Any]:
-    if request.param == "AWS":
-        config = _ray("util").prepare_config(aws)
-    else:
-        cluster = {
-            "metadata": {"name": "dcs", "namespace": "default"},
-            "spec": job["spec"]["rayClusterSpec"],
-        }
-        reader = _ray("kuberay.autoscaling_config")
-        config = reader._derive_autoscaling_config_from_ray_cr(cluster)
-    _ray("util").validate_config(config)
-    return dict(config["available_node_types"])
+def _kuberay_types(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the groups of a cluster on Kubernetes as ``cluster.yaml`` has them."""
+    cluster = job["spec"]["rayClusterSpec"]
+    head = {"groupName": "head", "maxReplicas": 1, **cluster["headGroupSpec"]}
+    types = {}
+    for group in (head, *cluster["workerGroupSpecs"]):
+        start = group["rayStartParams"]
+        resources = {"CPU": int(start["num-cpus"])}
+        if "num-gpus" in start:
+            resources["GPU"] = int(start["num-gpus"])
+        # Quoted once for the shell and once as JSON.
+        resources |= json.loads(json.loads(start.get("resources", '"{}"').strip("'")))
+        types[group["groupName"]] = {"resources": resources, "max_workers": group["maxReplicas"]}
+    return types
 
 
-def test_work_is_placed_by_resource(node_types):
+@pytest.mark.parametrize("where", ["AWS", "Kubernetes"])
+def test_work_is_placed_by_resource(where, aws, job):
+    node_types = aws["available_node_types"] if where == "AWS" else _kuberay_types(job)
     (head,) = (each["resources"] for name, each in node_types.items() if "head" in name)
     cells = node_types["cells"]
     scoring = [each for name, each in node_types.items() if "scoring" in name]

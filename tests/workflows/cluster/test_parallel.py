@@ -23,7 +23,7 @@ from tracking import CellRecord
 from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
 from workflows.config.sweep import TunerSettings
-from workflows.parallel import in_process, ray_mapper
+from workflows.parallel import Pulse, in_process, ray_mapper
 from workflows.plan import Cell
 
 
@@ -138,6 +138,21 @@ def test_the_others_are_cancelled_when_one_fails(cluster, tmp_path):
     # Both CPUs are free again: this would wait for ever.
     task = ray.remote(num_cpus=2)(_square)
     assert ray.get(task.remote(5), timeout=60) == 25
+
+
+def test_a_process_that_is_no_longer_heard_of_is_told_once(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("workflows.parallel.time.monotonic", lambda: now[0])
+    pulse, told = Pulse(), []
+    pulse.beat("node", 1)
+    for second in range(30):
+        now[0] = float(second)
+        pulse.beat("node", 2)
+        told += [(second, worker) for worker in pulse.silent(12.0)]
+    assert told == [(13, ("node", 1))]
+    # After a sleep of its own it has not heard of anybody.
+    now[0] += 60.0
+    assert pulse.silent(12.0) == []
 
 
 def _computed(error: Exception) -> CellRecord:

@@ -211,7 +211,7 @@ def test_the_grid_of_the_published_baseline_is_recorded():
     # Together with the one that chooses otherwise, both are as they are alone.
     pair = (_cell("published"), _cell("published-balanced"))
     tables = {"optimization": TABLE, "test": TEST}
-    records = [r for r, _ in run_cells(run_cell, pair, tables, "x", in_process, None, False)]
+    records = [r for r, _ in run_cells(None, run_cell, pair, tables, "x", in_process, None, False)]
     assert records[0].trials[0].seconds == records[1].trials[0].seconds
     for cell, together in zip(pair, records, strict=True):
         alone = record if cell == pair[0] else _computed(cell)

@@ -1,12 +1,15 @@
-"""A Ray of this machine that dies under its driver: one line, no failed cell, and it goes on."""
+"""A Ray that dies under its driver: one line, no failed cell, and the same command goes on."""
 
 from __future__ import annotations
 
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests.servers import free_port, ray_head
 
 from .processes import descendants, done, end, find_worker, start_dcs, title, wait_for
 from .sweeps import check_complete, kept, sweep_command
@@ -27,4 +30,23 @@ def test_a_local_ray_that_dies_ends_the_sweep_with_one_line(undisturbed, scored,
     assert {record.status for record in kept(scored)} <= {"FINISHED"}
 
     done(*arguments)
+    check_complete(scored, undisturbed[1])
+
+
+def test_a_joined_head_that_is_killed_ends_the_sweep_with_one_line(undisturbed, scored):
+    port = free_port()
+    arguments = sweep_command(SimpleNamespace(address=f"127.0.0.1:{port}"), scored)
+    with ray_head(port) as (head, _):
+        process = start_dcs(*arguments)
+        wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")
+        for pid in [head, *descendants(head)]:
+            os.kill(pid, signal.SIGKILL)
+        code, _, err = end(process)
+    assert code == 2
+    (line,) = [line for line in err.splitlines() if line.startswith("dcs: ")]
+    assert "same command" in line
+    assert {record.status for record in kept(scored)} <= {"FINISHED"}
+
+    with ray_head(port):
+        done(*arguments)
     check_complete(scored, undisturbed[1])
