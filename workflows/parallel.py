@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -107,25 +106,23 @@ class Heartbeat:
     seconds: float
 
     def keep(self) -> None:
-        """Beat from now on, as long as this process lives."""
-        _beating(self.pulse, self.seconds)
+        """Beat from now on, until this process ends or is given another heartbeat."""
+        global _pulse
+        if self.pulse != _pulse:
+            _pulse = self.pulse
+            threading.Thread(target=self._beat, name="dcs-heartbeat", daemon=True).start()
+
+    def _beat(self) -> None:
+        import ray
+
+        node, pid = ray.get_runtime_context().get_node_id(), os.getpid()
+        while self.pulse == _pulse:
+            self.pulse.beat.remote(node, pid)
+            time.sleep(self.seconds)
 
 
-@cache
-def _beating(pulse: Any, seconds: float) -> threading.Thread:
-    import ray
-
-    node, pid = ray.get_runtime_context().get_node_id(), os.getpid()
-
-    def beat() -> None:
-        while True:
-            pulse.beat.remote(node, pid)
-            time.sleep(seconds)
-
-    thread = threading.Thread(target=beat, name="dcs-heartbeat", daemon=True)
-    thread.start()
-    return thread
-
+#: Whom this process tells that it runs: that of the last sweep where it works for several.
+_pulse: Any = None
 
 #: A worker that is not heard of for so long does not run: compiled code lets others run beside it.
 _SILENT_SECONDS = 60.0

@@ -55,23 +55,6 @@ def test_a_full_disk_leaves_what_was_there(name: str, tmp_path: Path) -> None:
     assert path.read_bytes() != before
 
 
-@by_writer
-def test_an_interrupt_leaves_what_was_there(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(handle: int) -> None:
-        raise KeyboardInterrupt
-
-    path = tmp_path / name
-    WRITERS[name](path, 1)
-    before = path.read_bytes()
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        WRITERS[name](path, 2)
-    assert os.listdir(tmp_path) == [name]
-    assert path.read_bytes() == before
-
-
 def test_a_killed_writer_leaves_one_whole_version(tmp_path: Path) -> None:
     code = (
         "import sys, itertools\n"
