@@ -44,7 +44,7 @@ def test_intervals_hold_their_estimate_and_narrow_with_rows() -> None:
         assert (b.high - b.low) == pytest.approx((a.high - a.low) / 10, rel=0.25)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.01, 0.02, 0.1])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.1])
 def test_covers_the_true_cobias_where_the_bootstrap_does_not(spread: float) -> None:
     rng = np.random.default_rng(0)
     true = 0.6 + spread * np.array([1, -1, 0, 0])
