@@ -13,7 +13,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -108,13 +108,8 @@ class Fitted:
     annealing: AnnealingResult | None = None
 
 
-class Fitter(Protocol):
-    """Fits a method of a package's own in one go."""
-
-    def __call__(
-        self, probs: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None, seed: int
-    ) -> CorrectionScheme:
-        """Return the scheme for labelled probabilities; arguments as of :meth:`Method.fit`."""
+#: Fits a method of a package's own: of probabilities and labels, with `classes` and `seed`.
+Fitter: TypeAlias = Callable[..., CorrectionScheme]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,30 +169,13 @@ class Method:
         corrections = self.build(weight_scale)
         return corrections.limited(memberships) if self.uses_memberships else corrections
 
-    def fit(
-        self,
-        probs: ArrayLike,
-        labels: ArrayLike,
-        *,
-        classes: Sequence[str] | None = None,
-        seed: int = 0,
-        content_free: ArrayLike | None = None,
-    ) -> CorrectionScheme:
+    def fit(self, probs: ArrayLike, labels: ArrayLike, **options: Any) -> CorrectionScheme:
         """Fit the method on labelled probabilities, all choices included.
 
         Parameters
         ----------
-        probs : array of float, shape [M, N]
-            Class probabilities.
-        labels : array of int, shape [M]
-            True class indices, -1 for unlabelled rows. Methods of other packages are given the
-            labelled rows alone.
-        classes : sequence of str, optional
-            Class names, by default ``"class_0", "class_1", ...``.
-        seed : int, optional
-            Seed of methods that draw at random.
-        content_free : array of float, shape [N] or [K, N], optional
-            Probabilities for content-free inputs; needed by contextual calibration only.
+        probs, labels, **options
+            As of :meth:`fitted`.
 
         Returns
         -------
@@ -209,9 +187,7 @@ class Method:
         InvalidInputError
             When an argument is not allowed.
         """
-        return self.fitted(
-            probs, labels, classes=classes, seed=seed, content_free=content_free
-        ).scheme
+        return self.fitted(probs, labels, **options).scheme
 
     def fitted(
         self,
@@ -227,8 +203,17 @@ class Method:
 
         Parameters
         ----------
-        probs, labels, classes, seed, content_free
-            As of :meth:`fit`.
+        probs : array of float, shape [M, N]
+            Class probabilities.
+        labels : array of int, shape [M]
+            True class indices, -1 for unlabelled rows. Methods of other packages are given the
+            labelled rows alone.
+        classes : sequence of str, optional
+            Class names, by default ``"class_0", "class_1", ...``.
+        seed : int, optional
+            Seed of methods that draw at random.
+        content_free : array of float, shape [N] or [K, N], optional
+            Probabilities for content-free inputs; needed by contextual calibration only.
         known : dict, optional
             Give the same one, empty at first, to methods that are fitted on the same rows: what
             one tries serves those that it shares with.
