@@ -344,7 +344,7 @@ def sizes(seeds: int) -> None:
     shapes = [(1_000, n) for n in (2, 5, 14, 50, 150)] + [(m, 14) for m in (10_000, 100_000)]
     for n_rows, n_classes in shapes:
         probs, labels = generated(n_rows, n_classes)
-        long = Schedule(budget=4_000_000 if n_rows < 100_000 else 1_000_000)
+        long = Schedule(budget=1_000_000)
         best = min(anneal(probs, labels, seed=1000 + s, schedule=long).z for s in range(2))
         row: dict[str, Any] = {"M": n_rows, "N": n_classes, "best Z": best}
         for within in (1e-9, 1e-3):

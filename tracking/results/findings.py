@@ -51,6 +51,8 @@ _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
     "restarts": (1,),
 }
 _RESAMPLES: Final = 10_000
+#: More words than this below an axis are set at an angle.
+_MOST_LEVEL: Final = 4
 _NOTE: Final = (
     "Means over {sources} sources of means over splits. Memberships: classes with a membership "
     "function other than Don't Change; weak: the less accurate half of the classes of a source, "
@@ -173,7 +175,8 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     ]
     titles = {title: title for title in series}
     looks = dict(zip(series, _looks(frame["method"], series), strict=True))
-    at = [across.in_order.index(None if frames.is_missing(v) else v) for v in frame[across.name]]
+    places = _in_order(across)
+    at = [places.index(None if frames.is_missing(v) else v) for v in frame[across.name]]
     of_series = frame.assign(at=at, series=series)
     off = (of_series["high"] - of_series["low"]) / 2
     figure, panels = style.grid_of(len(_PANELS), width=4.2, height=2.9)
@@ -193,9 +196,11 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
             spreads=spreads if name == "change" else None,
             kind="lines" if across.is_scale else "points",
         )
-        panel.set_xticks(range(len(across.values)), map(across.short, across.in_order))
-        panel.set(ylabel=title, xlabel=across.title)
-        panel.margins(x=0.08)
+        turned: dict[str, Any] = (
+            {"rotation": 20, "ha": "right"} if len(places) > _MOST_LEVEL else {}
+        )
+        panel.set_xticks(range(len(places)), map(across.short, places), **turned)
+        panel.set(ylabel=title, xlabel=across.title, xlim=(-0.4, len(places) - 0.6))
     style.legend(figure)
     return figure
 
@@ -212,6 +217,11 @@ def _looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
         replace(hues[method], marker=markers[each].marker)
         for method, each in zip(methods, rest, strict=True)
     ]
+
+
+def _in_order(axis: Axis) -> list[Any]:
+    """Return the values of an axis, rising, where it is no scale by the alphabet."""
+    return axis.in_order if axis.is_scale else sorted(axis.values, key=str)
 
 
 def _reference(axis: Axis) -> Any:
@@ -240,7 +250,7 @@ def _compared(
     paired = frame.merge(against[[*unit, "key", "score"]], on=unit, how="left", suffixes=("", "_"))
     paired["change"] = (paired["score"] - paired["score_"]).mask(paired["key"] == paired["key_"])
     methods = list(dict.fromkeys(frame["method"]))
-    orders = {"method": methods} | {axis.name: axis.in_order for axis in axes}
+    orders = {"method": methods} | {axis.name: _in_order(axis) for axis in axes}
     for column, values in reversed(orders.items()):
         place = [values.index(None if frames.is_missing(v) else v) for v in paired[column]]
         paired = paired.iloc[np.argsort(place, kind="stable")]
