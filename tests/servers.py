@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-__all__ = ["free_port", "free_ports", "mlflow_server", "ray_head", "running"]
+__all__ = ["answering", "free_port", "free_ports", "mlflow_server", "ray_head", "running"]
 
 
 def free_ports(count: int) -> list[int]:
@@ -103,3 +105,31 @@ def mlflow_server(
         command += ["--default-artifact-root", str(folder / "mlartifacts")]
     with running(command, f"{address}/health"):
         yield address
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """Run a server that gives one answer to everything, its head and its body one by one."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST
+
+        def log_message(self, *told: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from dcs.errors import ConfigError, TrackingError
+from tests.servers import answering
 from tests.tracking.cells import failed_cell, make_cell
 from tracking import Archive, Recorder, sync
 from tracking.store import queries
@@ -218,31 +215,10 @@ def test_an_experiment_of_somebody_else_is_shared_in_peace(output: Path, uri: st
     assert len(client.search_runs([theirs])) == 6, "theirs, the sweep, a cell and its trials"
 
 
-@contextmanager
-def _answering(status: int, body: bytes) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *told: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.mark.parametrize(
     ("status", "body"), [(401, b"Not authenticated."), (404, b"<html>\n"), (200, b"<html>\n")]
 )
 def test_what_a_server_refuses_is_said_on_one_line(status: int, body: bytes) -> None:
-    with _answering(status, body) as address, pytest.raises(TrackingError, match=address) as told:
+    with answering(status, body) as address, pytest.raises(TrackingError, match=address) as told:
         queries.cells(address, "demo")
     assert "\n" not in str(told.value)

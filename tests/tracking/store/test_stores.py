@@ -6,16 +6,15 @@ import socket
 import statistics
 import subprocess
 import sys
-import threading
 import timeit
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 
 from dcs.errors import ConfigError
+from tests.servers import answering
 from tracking.store.client import (
     StoreUnavailable,
     default_tracking_uri,
@@ -88,35 +87,19 @@ def test_two_sweeps_may_make_the_same_database(tmp_path: Path) -> None:
 def test_answers_of_a_server_are_not_waited_for() -> None:
     """Head and body come one after the other, the body once the head is acknowledged."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *told: object) -> None:
-            pass
-
     def seconds(ask: Callable[[], bytes]) -> float:
         return statistics.median(timeit.repeat(ask, number=1, repeat=11))
 
     load_client_class()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        plain = http.client.HTTPConnection("127.0.0.1", server.server_port)
-        with requests.Session() as session:
+    with answering(200, b"{}") as address, requests.Session() as session:
+        plain = http.client.HTTPConnection(address.removeprefix("http://"))
 
-            def ask() -> bytes:
-                plain.request("GET", "/")
-                return plain.getresponse().read()
+        def ask() -> bytes:
+            plain.request("GET", "/")
+            return plain.getresponse().read()
 
-            address = f"http://127.0.0.1:{server.server_port}"
-            slow, quick = seconds(ask), seconds(lambda: session.get(address).content)
+        slow, quick = seconds(ask), seconds(lambda: session.get(address).content)
         plain.close()
-        server.shutdown()
     if slow < 0.04:
         pytest.skip("this system does not delay acknowledgements")
     assert quick < slow / 2
