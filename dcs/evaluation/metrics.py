@@ -11,18 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import Named, checked_labels
 from dcs.errors import InvalidInputError
 
-__all__ = [
-    "FIGURES",
-    "ClassificationMetrics",
-    "accuracy",
-    "class_accuracies",
-    "cobias",
-    "confusion_matrix",
-    "macro_f1",
-    "mean_distance",
-    "rates",
-]
-
 FIGURES: Final = ("accuracy", "cobias", "balanced_accuracy", "macro_f1", "weakest_class")
 """Names of the figures that say in one number what predictions are worth."""
 

@@ -20,17 +20,6 @@ from scipy.special import bdtr
 from dcs.data.checks import whole_number
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix, mean_distance, rates
 
-__all__ = [
-    "Interval",
-    "MetricIntervals",
-    "PairedComparison",
-    "bootstrap_intervals",
-    "chance",
-    "compare_predictions",
-    "percent",
-    "sentence_of_chance",
-]
-
 _RESAMPLES: Final = 2000
 
 #: A bootstrap of 2,000 samples says no more than this.

@@ -30,22 +30,6 @@ from dcs.data.checks import (
 from dcs.errors import InvalidInputError
 from dcs.messages import check_choice
 
-__all__ = [
-    "DEFAULT_FLOOR",
-    "Calibration",
-    "CalibrationKind",
-    "batch_calibration",
-    "contextual_calibration",
-    "fit_calibration",
-    "fit_stack",
-    "from_arrays",
-    "from_offset",
-    "mean_combination",
-    "prior_reweighting",
-    "shrunk_calibration",
-    "side_by_side",
-]
-
 Array: TypeAlias = NDArray[np.float64]
 
 #: What `fit_calibration` can fit.

@@ -13,16 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import finite_number, whole_number
 from dcs.errors import InvalidInputError
 
-__all__ = [
-    "Correction",
-    "CorrectionSet",
-    "DONT_CHANGE",
-    "LARGEST_WEIGHT",
-    "MEMBERSHIP_COUNT",
-    "Membership",
-    "Weight",
-]
-
 #: A narrower side has a slope that overflows, or that turns rounding errors into values.
 _NARROWEST: Final = 1e-6
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from dcs.data.table import ProbabilityTable
 
-__all__ = ["CorrectionScheme"]
-
 #: Shares of the predictions below which a class is said to have as many as before.
 _SHOWN: Final = 0.0005
 

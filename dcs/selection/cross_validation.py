@@ -29,8 +29,6 @@ from dcs.selection.settings import (
     between,
 )
 
-__all__ = ["FEWEST_LABELS", "SelectionSettings", "fit_scheme", "label_free_scheme"]
-
 FEWEST_LABELS: Final = 2
 """With fewer labelled rows nothing can be cross-validated."""
 

@@ -23,8 +23,6 @@ from dcs.schemes.calibration import DEFAULT_FLOOR, fit_stack, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.folds import stratified_folds
 
-__all__ = ["TableEnsemble", "combine", "inputs_of", "joint_digest", "mean_of"]
-
 Array: TypeAlias = NDArray[np.float64]
 
 _FOLDS: Final = 5

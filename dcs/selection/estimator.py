@@ -33,8 +33,6 @@ from dcs.selection.folds import Threads, stratified_folds
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
 
-__all__ = ["DCSClassifier"]
-
 #: What ``effort="fast"`` searches; the rest of the front is interpolated.
 _FAST_BETAS: Final = (0.0, 0.3, 1.0)
 

@@ -23,8 +23,6 @@ from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.front import Change
 from dcs.selection.settings import Hyperparameters, Setting, fit_settings
 
-__all__ = ["Folds", "Mapper", "Threads", "cobias_noise", "cross_validate", "stratified_folds"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -35,17 +35,6 @@ from dcs.selection.settings import Interpolated, Setting, between, fit_settings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Change",
-    "Figures",
-    "FittedScheme",
-    "FrontPoint",
-    "Prefer",
-    "Preference",
-    "choose",
-    "pareto_front",
-]
-
 Prefer: TypeAlias = Literal[
     "no-harm", "balance", "knee", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class"
 ]

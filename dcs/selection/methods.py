@@ -47,18 +47,6 @@ from dcs.selection.cross_validation import (
 if TYPE_CHECKING:
     from dcs.search.annealing import AnnealingResult
 
-__all__ = [
-    "BASELINES",
-    "METHODS",
-    "PUBLISHED_GRID",
-    "Fitted",
-    "Method",
-    "Trial",
-    "fit_published",
-    "get_method",
-    "method_names",
-]
-
 _Probs: TypeAlias = NDArray[np.float64]
 _Labels: TypeAlias = NDArray[np.int64]
 

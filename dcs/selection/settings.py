@@ -23,21 +23,10 @@ from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Memb
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
 
-__all__ = [
-    "CorrectionFamily",
-    "Hyperparameters",
-    "Interpolated",
-    "Setting",
-    "WeightSpacing",
-    "between",
-    "fit_settings",
-]
-
-
 _MOST_COPIES: Final = 64
 
 
-def smoothed(
+def _smoothed(
     probs: NDArray[np.float64],
     labels: NDArray[np.int64],
     share: float,
@@ -64,14 +53,14 @@ def smoothed(
     return np.tile(probs, (copies, 1)), np.concatenate(targets)
 
 
-def logarithms(corrections: tuple[Correction, ...]) -> NDArray[np.float64]:
+def _logarithms(corrections: tuple[Correction, ...]) -> NDArray[np.float64]:
     """Return the logarithms of weights, with mean 0: only their ratios matter."""
     logs = np.log([c.value if isinstance(c, Weight) else 1.0 for c in corrections])
     centred: NDArray[np.float64] = logs - logs.mean()
     return centred
 
 
-def weights_of(logs: NDArray[np.float64]) -> tuple[Correction, ...]:
+def _weights_of(logs: NDArray[np.float64]) -> tuple[Correction, ...]:
     """Return weights of these logarithms, the largest 1; a range above 30 has no use."""
     return tuple(Weight(float(w)) for w in np.exp(np.maximum(logs - logs.max(), -30.0)))
 
@@ -269,8 +258,8 @@ def between(
             for x, y in ((a.matrix, b.matrix), (a.offset, b.offset))
         )
         calibration = from_arrays("interpolated", matrix, offset)
-    logs = [logarithms(scheme.corrections) for scheme in ends]
-    chosen = weights_of((1.0 - share) * logs[0] + share * logs[1])
+    logs = [_logarithms(scheme.corrections) for scheme in ends]
+    chosen = _weights_of((1.0 - share) * logs[0] + share * logs[1])
     return CorrectionScheme(first.classes, chosen, first.provenance, calibration)
 
 
@@ -358,7 +347,7 @@ class _Calibrated:
             halves = [generator.permutation(n_rows)[: n_rows // 2] for _ in range(averages)]
             several = [self._search(half, searched, seed + i) for i, half in enumerate(halves)]
             found = [
-                weights_of(np.mean([logarithms(one) for one in ones], axis=0))
+                _weights_of(np.mean([_logarithms(one) for one in ones], axis=0))
                 for ones in zip(*several, strict=True)
             ]
         results, share = iter(found), first.smoothing(n_rows)
@@ -367,7 +356,7 @@ class _Calibrated:
             if weights and share > 0.0:
                 target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
                 target -= target.mean()
-                chosen = weights_of((1.0 - share) * logarithms(chosen) + share * target)
+                chosen = _weights_of((1.0 - share) * _logarithms(chosen) + share * target)
             yield chosen
 
     def _search(
@@ -382,7 +371,7 @@ class _Calibrated:
         share = path[0].smoothing(self.labels.size)
         whole = rows.size == self.labels.size
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
-        probs, labels = smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
+        probs, labels = _smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
         corrections = _correction_set(self.probs, path[0])
         names = tuple(map(str, range(self.means.size)))
         found: list[tuple[Correction, ...]] = []
