@@ -363,7 +363,9 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     means["gain"] = means["score"] - means["source"].map(free)
     groups = means.groupby(by, sort=False)[[*figures, "gain"]]
     tidy = groups.mean().join(groups.sem().add_suffix("_error")).assign(sources=groups.size())
-    tidy = tidy.reset_index()
+    tidy = tidy.reset_index().sort_values("rows_used", kind="stable")
+    rank = {name: place for place, name in enumerate(means["method"].unique())}
+    tidy = tidy.sort_values("method", key=lambda names: names.map(rank), kind="stable")
     texts = {
         "score": list(map(percent, tidy["score"], tidy["score_error"])),
         "pair": list(map(_pair, tidy["accuracy"], tidy["cobias"])),

@@ -347,12 +347,13 @@ def main_finished(
 
 
 def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
-    """Sort cells by model and task as they first come, then by shots, method and seed."""
+    """Sort cells by model and task as they first come, then by shots, method, setting and seed."""
     cells = list(records)
     models, tasks = (
         list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
     )
     methods = method_names(baselines=True)
+    axes = axes_of(cells)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:
         who = cell.who
@@ -363,6 +364,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
             shots_rank(who["shots"]),
             methods.index(method) if method in methods else len(methods),
             method,
+            setting(cell, axes),
             _number(who["seed"]),
         )
 
