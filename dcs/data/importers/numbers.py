@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,30 +21,28 @@ from dcs.errors import TableError
 from dcs.io import existing_file
 from dcs.messages import escaped, listing, reason, show, suggest
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def read_csv(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     """Read comma-, semicolon- or tab-separated text under a header line."""
     text = text_of(path).lstrip("\r\n")
-    frame = _frame(text, path, sep=max(",;\t", key=text.partition("\n")[0].count))
-    names = [name.strip() for name in frame.iloc[0]]
-    rows = frame.iloc[1:]
-    return {"all": _table(path, names, lambda k: list(rows.iloc[:, k]), len(rows), options)}
+    header, *rows = _cells(text, path, sep=max(",;\t", key=text.partition("\n")[0].count))
+    names = [name.strip() for name in header]
+    return {"all": _table(path, names, lambda k: [row[k] for row in rows], len(rows), options)}
 
 
-def _frame(text: str, path: Path, **form: Any) -> pd.DataFrame:
+def _cells(text: str, path: Path, **form: Any) -> list[list[str]]:
+    """Return the fields of every line."""
     import pandas as pd
 
     try:
         # Fields that a line lacks become empty texts, which no number or label is.
-        frame: pd.DataFrame = pd.read_csv(
-            io.StringIO(text), header=None, dtype=str, keep_default_na=False, **form
+        frame = pd.read_csv(
+            io.StringIO(text), header=None, dtype=object, keep_default_na=False, **form
         )
     except ValueError as error:
         raise TableError(f"{escaped(path)}: cannot be read as columns: {reason(error)}") from None
-    return frame
+    cells: list[list[str]] = frame.to_numpy().tolist()
+    return cells
 
 
 def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
@@ -150,11 +148,11 @@ def read_vectors(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
 
 
 def _read_vectors(path: Path, options: ImportOptions) -> ProbabilityTable:
-    frame = _frame(text_of(path), path, sep=r"\s+", quoting=csv.QUOTE_NONE)
-    classes = [f"{PREFIX}class_{k}" for k in range(frame.shape[1] - 3)]
+    rows = _cells(text_of(path), path, sep=r"\s+", quoting=csv.QUOTE_NONE)
+    classes = [f"{PREFIX}class_{k}" for k in range(len(rows[0]) - 3)]
     names = ["id", "label", "prediction", *classes]
     told = _vectors_provenance(path)
-    return _table(path, names, lambda k: list(frame.iloc[:, k]), len(frame), options, told)
+    return _table(path, names, lambda k: [row[k] for row in rows], len(rows), options, told)
 
 
 def _vectors_provenance(path: Path) -> Provenance:
