@@ -276,7 +276,7 @@ def tune(
         tracking=config.tracking,
         experiment="tune",
         sweep_key=content_key({"cells": [c.key for cells in plan.cells.values() for c in cells]}),
-        sweep_params={"table": name, "method": method, "seed": seed, **dict(config.tuner)},
+        sweep_params={"table": name, "method": method, "seed": seed, **config.tuner.model_dump()},
         run_name=name,
     ) as recorder:
         with progress_bar(f"tuning {method}") as progress:
