@@ -56,12 +56,6 @@ def accuracy(confusion: NDArray[Any]) -> float:
     return float(np.trace(counts) / counts.sum())
 
 
-def class_accuracies(confusion: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the accuracy of every class, shape [N]; NaN for a class with no rows."""
-    counts = _square(confusion)
-    return rates(counts.diagonal(), counts.sum(axis=1))
-
-
 def rates(right: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
     """Return the share of rows that are right, NaN where there are none."""
     values = np.full(rows.shape, np.nan)
@@ -75,18 +69,8 @@ def cobias(confusion: NDArray[Any]) -> float:
     Classes without rows are left out; with fewer than two classes present the value is 0.
     Source: Z_COBias in the appendix on the objective function.
     """
-    return float(mean_distance(class_accuracies(confusion)))
-
-
-def macro_f1(confusion: NDArray[Any]) -> float:
-    """Return the mean F1 score of the classes that have rows or are predicted, 0..1.
-
-    The F1 score of a class is the harmonic mean of its precision and its recall, 0 where both
-    are 0, as in scikit-learn's ``f1_score(average="macro")``.
-    """
     counts = _square(confusion)
-    scores = rates(2 * counts.diagonal(), counts.sum(axis=0) + counts.sum(axis=1))
-    return float(np.nanmean(scores))
+    return float(mean_distance(rates(counts.diagonal(), counts.sum(axis=1))))
 
 
 def mean_distance(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,7 +96,8 @@ class ClassificationMetrics:
     Attributes
     ----------
     accuracy, cobias, macro_f1 : float
-        Overall accuracy, COBias and the mean F1 score of the classes, all 0..1.
+        Overall accuracy, COBias, and the mean F1 score of the classes that have rows or are
+        predicted, 0 where precision and recall are 0, as scikit-learn has it; all 0..1.
     class_accuracies : tuple of float
         One accuracy per class; NaN for a class with no rows.
     n_rows : int
@@ -149,12 +134,16 @@ class ClassificationMetrics:
         ClassificationMetrics
             All figures.
         """
+        counts = _square(confusion)
+        right, rows = counts.diagonal(), counts.sum(axis=1)
+        shares = rates(right, rows)
+        scores = rates(2 * right, counts.sum(axis=0) + rows)
         return cls(
-            accuracy=accuracy(confusion),
-            cobias=cobias(confusion),
-            macro_f1=macro_f1(confusion),
-            class_accuracies=tuple(float(v) for v in class_accuracies(confusion)),
-            n_rows=int(np.asarray(confusion).sum()),
+            accuracy=float(right.sum() / rows.sum()),
+            cobias=float(mean_distance(shares)),
+            macro_f1=float(np.nanmean(scores)),
+            class_accuracies=tuple(shares.tolist()),
+            n_rows=int(rows.sum()),
         )
 
     @classmethod
