@@ -235,7 +235,7 @@ def _knee(front: Sequence[Figures]) -> Figures:
 _CAUTIOUS_ROWS: Final = 100.0
 
 #: Rows per class, labelled or not, from which on their mean probabilities say what is to be done.
-_TRUSTED_ROWS: Final = 10.0
+_TRUSTED_ROWS: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True)
