@@ -22,6 +22,8 @@ CELL_KEY: Final = "dcs.cell_key"
 TABLE_KEY: Final = "dcs.table_key"
 RECORD_DIGEST: Final = "dcs.record_digest"
 CLAIM: Final = "dcs.claim"
+#: Begins the name of an experiment's tag, one for each driver that ever wrote into it.
+DRIVER: Final = "dcs.driver."
 DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")
 TRIAL_NUMBER: Final = "dcs.trial"
 TRIAL_STATE: Final = "dcs.trial_state"
