@@ -22,7 +22,6 @@ import typer
 from typer.core import TyperCommand
 
 from dcs.errors import ConfigError, DCSError
-from dcs.io import atomic_write_bytes, atomic_write_text
 from dcs.messages import last_line, named, reason, redact
 from dcs.plugins import Group, plugin_names
 from workflows.cli import options
@@ -101,6 +100,8 @@ def check_versions(requirements: list[str] | None = None) -> str:
 
 def check_disk(output: Path) -> str:
     """Write to the folder of the results, or to where it would be made, and leave nothing."""
+    from dcs.io import atomic_write_bytes
+
     folder = output.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -172,6 +173,8 @@ def new_plugin(
 
     Example: `dcs new-plugin quotas`, then `pip install -e dcs-quotas`
     """
+    from dcs.io import atomic_write_text
+
     group, point, usage = _KINDS[kind]
     package = f"dcs-{name}"
     module, folder = package.replace("-", "_"), output or Path(package)

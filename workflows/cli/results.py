@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dcs.errors import ConfigError, TrackingError
-from dcs.io import atomic_write_bytes, atomic_write_text
 from dcs.messages import escaped
 from workflows.cli import options
 from workflows.cli.console import console
@@ -68,6 +67,7 @@ def report(
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
+    from dcs.io import atomic_write_bytes, atomic_write_text
     from tracking.results.figures import sweep_figures
     from tracking.results.report import render_report
     from tracking.results.tables import all_tables

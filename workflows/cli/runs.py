@@ -14,7 +14,6 @@ from rich.style import Style
 from rich.text import Text
 
 from dcs.errors import ConfigError
-from dcs.io import atomic_write_text
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar, width_of
 from workflows.cli.options import Results
@@ -201,6 +200,7 @@ def reproduce(
 
     Example: `dcs reproduce best:method=dcs --table my.parquet`
     """
+    from dcs.io import atomic_write_text
     from tracking import collect_provenance
     from tracking.store.runs import cell_name
     from workflows import reproduce as again

@@ -15,7 +15,6 @@ import typer
 
 import dcs
 from dcs.errors import SchemeError, TableError
-from dcs.io import atomic_write_bytes, atomic_write_text, read_text
 from dcs.messages import listing, reason
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
@@ -487,6 +486,8 @@ def _is_table(path: Path) -> bool:
 def _read_rows(path: Path) -> pd.DataFrame:
     import pandas as pd
 
+    from dcs.io import read_text
+
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
@@ -526,6 +527,8 @@ def _probabilities(
 
 
 def _write_rows(frame: pd.DataFrame, path: Path) -> None:
+    from dcs.io import atomic_write_bytes, atomic_write_text
+
     if path.suffix == ".parquet":
         atomic_write_bytes(path, frame.to_parquet())
     elif path.suffix == ".jsonl":
