@@ -30,7 +30,7 @@ __all__ = ["FIGURES", "finding_figure", "finding_tables", "findings_frame"]
 #: Figures of a method in a setting, means over sources, and their heads.
 FIGURES: Final[Mapping[str, str]] = {
     "z": "Z",
-    "memberships": "memberships, % of classes",
+    "membership_share": "memberships, % of classes",
     "weak": "of these to weak classes, %",
     "accuracy": "accuracy, %",
     "cobias": "COBias, %",
@@ -38,7 +38,7 @@ FIGURES: Final[Mapping[str, str]] = {
     "lost": "classes never right, %",
 }
 _PANELS: Final = {
-    **{name: FIGURES[name] for name in ("z", "memberships", "accuracy", "cobias", "score")},
+    **{name: FIGURES[name] for name in ("z", "membership_share", "accuracy", "cobias", "score")},
     "change": "change of the difference, points",
 }
 _SOURCE: Final = ("model", "task", "shots")
@@ -87,7 +87,7 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
     found = frame.assign(
         source=[frames.name_of(row, *_SOURCE) for row in frame.to_dict("records")],
         z=frame.get("opt/z"),
-        memberships=frame["key"].map(used.groupby(corrections["key"]).mean()),
+        membership_share=frame["key"].map(used.groupby(corrections["key"]).mean()),
         weak=frame["key"].map(served).astype(float),
         accuracy=frame["test/accuracy"],
         cobias=frame["test/cobias"],

@@ -74,9 +74,9 @@ def test_changes_are_paired_by_source_and_split(cells: list[CellRecord]) -> None
 
 def test_memberships_count_where_they_change_something(cells: list[CellRecord]) -> None:
     frame = finding_tables(cells)[1].frame.set_index(["method", "search"])
-    assert frame.loc[("dcs", "heat-bath"), "memberships"] == 0.0
+    assert frame.loc[("dcs", "heat-bath"), "membership_share"] == 0.0
     chosen = frame.loc[("dcs", "published")]
-    assert (chosen["memberships"], chosen["weak"], chosen["lost"]) == (0.5, 1.0, 0.5)
+    assert (chosen["membership_share"], chosen["weak"], chosen["lost"]) == (0.5, 1.0, 0.5)
 
 
 def test_a_cell_that_lacks_its_partner_is_not_compared(cells: list[CellRecord]) -> None:
