@@ -299,21 +299,20 @@ def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
     settings = {"methods": ["dcs"], "tuner": tuner, "tracking": {"trials": "all"}}
     config = SweepConfig(name="ours", tables=list(map(str, paths)), **settings)
     with local_ray(cpus):
-        clock = time.perf_counter()
+        clock, watched = time.perf_counter(), CpuTime()
         with Recorder(output=folder, experiment="ours", sweep_key="s", trials="all") as recorder:
             records = run_sweep(plan_sweep(config, folder), recorder, Silent())
-        ours = time.perf_counter() - clock
-        number = sum(len(record.trials) for record in records)
-        clock, glued = time.perf_counter(), 0
-        for path in paths:
-            glued += _glued(path, folder, trials=trials, tuner=config.tuner)
-        other = time.perf_counter() - clock
+        ours, busy = time.perf_counter() - clock, sum(watched.end().values())
+    with local_ray(cpus):
+        clock, watched = time.perf_counter(), CpuTime()
+        number = sum(_glued(path, folder, trials=trials, tuner=config.tuner) for path in paths)
+        other, busier = time.perf_counter() - clock, sum(watched.end().values())
     annealing = np.mean([trial.seconds for record in records for trial in record.trials])
     print(
-        f"glue: {number} trials on {tables} tables and {cpus} CPUs: {ours:.1f} s as a sweep "
-        f"({ours / number:.2f} s a trial), {other:.1f} s by Ray Tune with OptunaSearch and "
-        f"MLflowLoggerCallback ({other / glued:.2f} s a trial); a trial's annealing took "
-        f"{annealing:.2f} s in the sweep"
+        f"glue: {number} trials on {tables} tables and {cpus} CPUs: {ours / number:.2f} s a trial "
+        f"as a sweep ({busy / number:.2f} s of CPU time), {other / number:.2f} s by Ray Tune with "
+        f"OptunaSearch and MLflowLoggerCallback ({busier / number:.2f} s of CPU time); a trial's "
+        f"annealing took {annealing:.2f} s"
     )
 
 
