@@ -129,7 +129,7 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
         update={"tuner": config.tuner.model_copy(update={"trials": trials})}
     )
     with local_ray(cpus):
-        clock, before, watched = time.perf_counter(), time.process_time(), CpuTime()
+        clock, watched = time.perf_counter(), CpuTime()
         with Recorder(output=folder, experiment="overhead", sweep_key=sweep_key(config)) as to:
             records = run_sweep(plan_sweep(config, folder), to, Silent())
             computed = time.perf_counter() - clock
@@ -304,7 +304,7 @@ def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
             records = run_sweep(plan_sweep(config, folder), recorder, Silent())
         ours, busy = time.perf_counter() - clock, sum(watched.end().values()) - before
     with local_ray(cpus):
-        clock, watched = time.perf_counter(), CpuTime()
+        clock, before, watched = time.perf_counter(), time.process_time(), CpuTime()
         number = sum(_glued(path, folder, trials=trials, tuner=config.tuner) for path in paths)
         other, busier = time.perf_counter() - clock, sum(watched.end().values()) - before
     annealing = np.mean([trial.seconds for record in records for trial in record.trials])
