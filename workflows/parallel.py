@@ -125,7 +125,7 @@ class Heartbeat:
 _pulse: Any = None
 
 #: A worker that is not heard of for so long does not run: compiled code lets others run beside it.
-_SILENT_SECONDS = 60.0
+_SILENT_SECONDS = 120.0
 
 
 class StoppedWorkers:

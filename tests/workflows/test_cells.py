@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from dcs.io import content_key
-from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import Cell, cells_of, sharing, variants_of
-from workflows.tables import table_requests
+from workflows.config.sweep import TunerSettings
+from workflows.plan import Cell, sharing
 
 CELL = Cell(
     model="tiny_lm",
@@ -45,21 +44,6 @@ def test_the_key_does_not_depend_on_the_process():
 )
 def test_every_part_of_a_cell_counts(change):
     assert dataclasses.replace(CELL, **change).key != CELL.key
-
-
-def test_a_sweep_is_the_product_of_its_axes():
-    config = SweepConfig(name="x", tasks=("reviews", "helpdesk"), shots=(1, "N"), seeds=(0, 1, 2))
-    requests = table_requests(config)
-    assert len(requests) == len(set(requests)) == 12
-    cells = [
-        cell
-        for number, request in enumerate(requests)
-        for cell in cells_of(
-            request, variants_of(config), {"optimization": f"o{number}", "test": f"t{number}"}
-        )
-    ]
-    assert len({cell.key for cell in cells}) == 48
-    assert {cell.method for cell in cells if cell.tuner is None} == {"icl"}
 
 
 def test_cells_that_share_a_search_are_together():

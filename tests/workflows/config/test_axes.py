@@ -241,14 +241,6 @@ def test_two_names_of_one_objective_are_one_cell():
     assert TunerSettings(objective={"beta": 0, "tau": 0}) == TunerSettings(objective="err")
 
 
-@pytest.mark.parametrize(
-    ("value", "label"),
-    [("err+pmi", "err+pmi"), (FixedObjective(beta=0.5, tau=0.1), "beta=0.5 tau=0.1")],
-)
-def test_objectives_are_written_as_people_write_them(value, label):
-    assert value_label("objectives", value) == label
-
-
 def test_every_setting_of_the_tuner_can_be_an_axis():
     assert set(ABLATED) | {"objective"} == set(TunerSettings.model_fields)
     tuner = TunerSettings()
