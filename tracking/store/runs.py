@@ -58,6 +58,8 @@ _UNKNOWN_SOURCE = dict.fromkeys(("source_name", "entry_point_name", "source_vers
 
 #: Seconds after which a driver that has not finished writing a cell is taken for dead.
 _LEASE = 600.0
+#: Seconds between two looks at a run that another driver is about to end.
+_GLANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,9 @@ class RunContent:
         Named as MLflow allows.
     run_id : str or None
         A run that is there, which goes on; None makes one that has ended.
-    name, tags, start, end, status
+    tags : mapping of str to str
+        That the run does not have yet.
+    name, start, end, status
         Of a new run; times in milliseconds since the epoch.
     """
 
@@ -191,7 +195,6 @@ class SweepRuns:
             self.status = "RUNNING"
         tags = {
             schema.PARENT: self.parent_id,
-            schema.RECORD_DIGEST: digest,
             schema.CLAIM: f"{self._owner} {time.time():.0f}",
             **_cell_tags(record, self._varied),
         }
@@ -208,7 +211,12 @@ class SweepRuns:
                 files |= scheme_model(record.scheme, run_id=run.id)
         log_files(self._client, made.info, files)
         params = _params({**record.identity, **record.params})
-        own = RunContent(run_id=run.id, metrics=_cell_metrics(record), params=params)
+        own = RunContent(
+            run_id=run.id,
+            metrics=_cell_metrics(record),
+            params=params,
+            tags={schema.RECORD_DIGEST: digest},
+        )
         trials = chosen(record, self._sweep.trials)
         contents = [own, *(self._trial(trial, record, run.id) for trial in trials)]
         write_runs(self._client, self._place, contents)
@@ -217,14 +225,16 @@ class SweepRuns:
             self._found[record.key] = [replace(other, digest=digest, status=record.status)]
             return other.id
         self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
-        self._found[record.key] = [replace(run, status=record.status)]
+        self._found[record.key] = [replace(run, digest=digest, status=record.status)]
         return run.id
 
     def _written_elsewhere(self, status: str, name: str, own: _Found) -> _Found | None:
         """Return the run of a cell that a driver with another output folder is faster with.
 
-        What the store had at first is gone by now. Of two runs that both still run the lower id
-        stays: whoever of the two looks later sees the other.
+        What the store had at first is gone by now. A run has its digest before its driver looks
+        here, so that of two drivers one at least sees the other. Of two runs that both still run
+        the lower id stays; where the other had its digest first, it may have looked before this
+        run was there, and how it ends is waited for.
         """
         if self._alone:  # A search costs a server many times as much.
             tags = self._client.get_experiment(self.experiment_id).tags
@@ -234,17 +244,22 @@ class SweepRuns:
             return None
         # By name: a store searches its runs faster than their tags.
         same = f"attributes.run_name = '{name}' and attributes.run_id != '{own.id}'"
-        for other in map(_Found.of, self._search(same)):
-            if other.key != own.key:
-                continue
-            if other.status in ("FINISHED", status):
-                return other
-            if other.written_by_another(self._owner):
-                if other.id < own.id:
+        while True:
+            undecided = False
+            for other in map(_Found.of, self._search(same)):
+                if other.key != own.key:
+                    continue
+                if other.status in ("FINISHED", status):
                     return other
-            else:
-                self._delete(other)
-        return None
+                if not other.written_by_another(self._owner):
+                    self._delete(other)
+                elif other.id < own.id:
+                    return other
+                else:
+                    undecided = undecided or bool(other.digest)
+            if not undecided:
+                return None
+            time.sleep(_GLANCE)
 
     def forget_cell(self, key: str) -> None:
         """Delete what an attempt left of a cell that the store does not take."""
@@ -563,15 +578,17 @@ def write_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunC
 
 def request_run(client: MlflowClient, experiment: Experiment, run: RunContent) -> None:
     """Write a run by requests, with MLflow's client."""
-    run_id = run.run_id
-    if run_id is None:
-        made = client.create_run(
-            experiment.experiment_id, start_time=run.start, tags=dict(run.tags), run_name=run.name
-        )
-        run_id = made.info.run_id
-    client.log_batch(run_id, run.metrics, run.params, synchronous=True)
-    if run.run_id is None:
-        client.set_terminated(run_id, run.status, end_time=run.end)
+    from mlflow.entities import RunTag
+
+    if run.run_id is not None:
+        tags = [RunTag(key, value) for key, value in run.tags.items()]
+        client.log_batch(run.run_id, run.metrics, run.params, tags, synchronous=True)
+        return
+    made = client.create_run(
+        experiment.experiment_id, start_time=run.start, tags=dict(run.tags), run_name=run.name
+    )
+    client.log_batch(made.info.run_id, run.metrics, run.params, synchronous=True)
+    client.set_terminated(made.info.run_id, run.status, end_time=run.end)
 
 
 def insert_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
@@ -589,8 +606,9 @@ def insert_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[Run
         models.SqlLatestMetric: [],
     }
     for run in runs:
-        run_id = run.run_id or uuid.uuid4().hex
+        run_id, tags = run.run_id or uuid.uuid4().hex, dict(run.tags)
         if run.run_id is None:
+            tags[MLFLOW_RUN_NAME] = run.name
             place = append_to_uri_path(  # type: ignore[no-untyped-call]
                 experiment.artifact_location, run_id, "artifacts"
             )
@@ -607,8 +625,8 @@ def insert_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[Run
                     "experiment_id": int(experiment.experiment_id),
                 }
             )
-            for key, value in {**run.tags, MLFLOW_RUN_NAME: run.name}.items():
-                rows[models.SqlTag].append({"run_uuid": run_id, "key": key, "value": value})
+        for key, value in tags.items():
+            rows[models.SqlTag].append({"run_uuid": run_id, "key": key, "value": value})
         for param in run.params:
             row = {"run_uuid": run_id, "key": param.key, "value": str(param.value)}
             rows[models.SqlParam].append(row)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,51 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> 
     assert crashes > 10, "every call was to be tried"
     deleted = client.search_runs([again.experiment_id], run_view_type=2)
     assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
+
+
+class _Between:
+    """A client that does something before it ends a run, or after it has searched."""
+
+    def __init__(self, client: MlflowClient) -> None:
+        self._client = client
+        self.ending: Callable[[], object] = bool
+        self.searched: Callable[[], object] = bool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def set_terminated(self, *args: Any, **kwargs: Any) -> None:
+        self.ending()
+        self._client.set_terminated(*args, **kwargs)
+
+    def search_runs(self, *args: Any, **kwargs: Any) -> Any:
+        found = self._client.search_runs(*args, **kwargs)
+        self.searched()
+        return found
+
+
+def test_of_two_drivers_the_one_about_to_end_a_cell_is_waited_for(uri: str) -> None:
+    # Which of two is to yield goes by their ids, which are random.
+    for number in range(8):
+        record = make_cell(number, trials=0)
+        ending, looked = threading.Event(), threading.Event()
+
+        def wait(ending: threading.Event = ending, looked: threading.Event = looked) -> None:
+            ending.set()
+            assert looked.wait(60)
+
+        slow: Any = _Between(open_client(uri))
+        slow.ending = wait
+        first = _sweep(slow, uri, owner="first")
+        writer = threading.Thread(target=first.write_cell, args=(record, {}))
+        writer.start()
+        assert ending.wait(60)
+        quick: Any = _Between(open_client(uri))
+        second = _sweep(quick, uri, owner="second")
+        quick.searched = looked.set
+        second.write_cell(record, {})
+        writer.join()
+    assert content()[1] == {make_cell(number).key: "FINISHED" for number in range(8)}
 
 
 class _EndedMeanwhile:
