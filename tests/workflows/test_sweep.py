@@ -233,7 +233,7 @@ def test_cells_come_with_their_figures(finished, tmp_path):
     shutil.copytree(output / "probabilities", tmp_path / "probabilities")
     part = {"tasks": ("reviews",), "shots": (1,), "tracking": TrackingSettings()}
     _sweep(CONFIG.model_copy(update=part), tmp_path)
-    for name in ("scheme.png", "annealing.svg"):
+    for name in ("scheme.png", "annealing.png"):
         assert len([*tmp_path.glob(f"mlartifacts/**/figures/{name}")]) == 1
 
 

@@ -902,17 +902,22 @@ def _drawn(
 
 
 def sweep_figures(records: Iterable[CellRecord]) -> dict[str, bytes]:
-    """Return the figures of a whole sweep as files, by artifact path; see `overview_figures`."""
-    return _files(overview_figures(records))
+    """Return the figures of a whole sweep, PNG and SVG, by path; see `overview_figures`."""
+    return _files(overview_figures(records), ("png", "svg"))
 
 
 def cell_figures(record: CellRecord) -> dict[str, bytes]:
-    """Return the figures of one cell as files, by artifact path; see `cell_pictures`."""
-    return _files(cell_pictures(record))
+    """Return the figures of one cell as PNG files, by artifact path; see `cell_pictures`."""
+    return _files(cell_pictures(record), ("png",))
 
 
-def _files(figures: Mapping[str, tuple[str, Figure]]) -> dict[str, bytes]:
+def _files(
+    figures: Mapping[str, tuple[str, Figure]], forms: Sequence[Literal["png", "svg"]]
+) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for name, (_, figure) in figures.items():
-        files |= style.figure_files(figure, f"{schema.FIGURES_FOLDER}/{name}")
+        for form in forms:
+            files[f"{schema.FIGURES_FOLDER}/{name}.{form}"] = style.figure_bytes(figure, form)
+            # The layout stands, and takes as long as the drawing.
+            figure.set_layout_engine("none")
     return files

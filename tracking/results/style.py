@@ -200,11 +200,3 @@ def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:
     with matplotlib.rc_context(_SHEET):
         figure.savefig(buffer, format=form, metadata=metadata)
     return _TIPS.sub(rb"<g><title>\1</title>", buffer.getvalue())
-
-
-def figure_files(figure: Figure, name: str) -> dict[str, bytes]:
-    """Return ``name.png`` and ``name.svg``."""
-    png = figure_bytes(figure, "png")
-    # The layout stands, and takes as long as the drawing.
-    figure.set_layout_engine("none")
-    return {f"{name}.png": png, f"{name}.svg": figure_bytes(figure, "svg")}
