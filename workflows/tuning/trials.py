@@ -17,7 +17,6 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.pruners import BasePruner, HyperbandPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, GPSampler, GridSampler, RandomSampler, TPESampler
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
@@ -333,6 +332,9 @@ def importances(trials: Sequence[StudyTrial[W, P]], aim: str) -> dict[str, float
         Of those that every trial has and that vary, with sum 1; empty for fewer than 10 trials,
         or where all trials reached the same.
     """
+    # Loads scikit-learn and pandas, which most processes do not need.
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
     if len(trials) < _FEWEST_TRIALS or len({trial.metrics[aim] for trial in trials}) == 1:
         return {}
     study = _as_study(trials, {aim: "maximize"})
