@@ -371,10 +371,11 @@ def search_runs(
     view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
     oldest_first = ["attributes.start_time ASC"]
     token: str | None = None
-    while token != "":
+    while True:
         page = client.search_runs([experiment_id], where, view, 1000, oldest_first, token)
         yield from page
-        token = page.token or ""
+        if not (token := page.token):
+            return
 
 
 def log_files(client: MlflowClient, info: RunInfo, files: Mapping[str, str | bytes]) -> None:
