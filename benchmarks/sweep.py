@@ -33,7 +33,8 @@ from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.annealing import Schedule, anneal
+from dcs.search.annealing import anneal
+from dcs.search.schedule import Schedule
 from tracking import CellRecord, Recorder, TrialRecord, collect_provenance
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep

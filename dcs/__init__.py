@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from dcs.schemes.corrections import Membership as Membership
     from dcs.schemes.corrections import Weight as Weight
     from dcs.schemes.scheme import CorrectionScheme as CorrectionScheme
-    from dcs.search.annealing import AnnealingResult as AnnealingResult
     from dcs.search.annealing import anneal as anneal
     from dcs.search.bounds import lower_bound as lower_bound
     from dcs.search.exact import exact_search as exact_search
+    from dcs.search.problem import AnnealingResult as AnnealingResult
     from dcs.search.schedule import Schedule as Schedule
     from dcs.selection.cross_validation import SelectionSettings as SelectionSettings
     from dcs.selection.cross_validation import fit_scheme as fit_scheme
@@ -39,9 +39,10 @@ _HOMES = {
     "dcs.evaluation.objective": ("Objective",),
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
-    "dcs.search.annealing": ("AnnealingResult", "anneal"),
+    "dcs.search.annealing": ("anneal",),
     "dcs.search.bounds": ("lower_bound",),
     "dcs.search.exact": ("exact_search",),
+    "dcs.search.problem": ("AnnealingResult",),
     "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),
     "dcs.selection.cross_validation": ("SelectionSettings", "fit_scheme"),

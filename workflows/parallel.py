@@ -22,17 +22,6 @@ from typing import Any, Protocol, TypeVar
 import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
 
-__all__ = [
-    "Heartbeat",
-    "Mapper",
-    "Pulse",
-    "RayMapper",
-    "StoppedWorkers",
-    "in_process",
-    "one_thread",
-    "ray_mapper",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -39,20 +39,6 @@ from workflows.tables import (
     texts_key,
 )
 
-__all__ = [
-    "UNFITTED",
-    "Cell",
-    "Ensemble",
-    "SweepPlan",
-    "Variant",
-    "cells_of",
-    "effective_settings",
-    "plan_sweep",
-    "sharing",
-    "sweep_key",
-    "variants_of",
-]
-
 #: Methods that take nothing from the optimization rows.
 UNFITTED = frozenset({"icl"})
 

@@ -22,16 +22,6 @@ from workflows.tables import ProbabilityStore, Rows, TableRequest, table_request
 from workflows.tuning.cell import compute_cell, failed_record
 from workflows.tuning.trials import unheard
 
-__all__ = [
-    "Compared",
-    "compare_results",
-    "compare_software",
-    "recompute",
-    "request_of",
-    "requirements_of",
-    "stored_tables",
-]
-
 Tables = Mapping[str, Rows]
 
 #: What is measured anew.

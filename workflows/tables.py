@@ -39,26 +39,6 @@ from dcs.selection.ensemble import TableEnsemble
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
 
-__all__ = [
-    "GivenTable",
-    "ProbabilityStore",
-    "Rows",
-    "Scoring",
-    "Source",
-    "TableRequest",
-    "alike",
-    "common_shots",
-    "given_tables",
-    "group_name",
-    "join_unlabelled",
-    "matched_tables",
-    "request_key",
-    "split_rows",
-    "table_requests",
-    "texts_key",
-]
-
-
 #: A table, or several of the same rows.
 Rows: TypeAlias = ProbabilityTable | TableEnsemble
 

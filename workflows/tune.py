@@ -15,8 +15,6 @@ from workflows.config.sweep import SweepConfig, TuneConfig
 from workflows.plan import SweepPlan, plan_sweep
 from workflows.tables import Rows, join_unlabelled
 
-__all__ = ["HELD_OUT", "called", "plan_tuning"]
-
 #: Share of the rows that is held out for the final figures when no test table is given.
 HELD_OUT = 0.3
 

@@ -13,8 +13,6 @@ from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import accuracy, cobias
 
-__all__ = ["Objective", "PmiTerm"]
-
 PmiTerm = Literal["published", "normalised"]
 
 

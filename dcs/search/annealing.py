@@ -33,8 +33,6 @@ from dcs.search.problem import (
 )
 from dcs.search.schedule import Schedule, Start
 
-__all__ = ["AnnealingResult", "Schedule", "TracePoint", "anneal", "cooled"]
-
 #: The schedule of `anneal`.
 DEFAULT_SCHEDULE: Final = Schedule()
 

@@ -32,8 +32,6 @@ from dcs.search.kernels.pairs import count_lost, share_by_rivals, tighten
 from dcs.search.kernels.table import Table
 from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
 
-__all__ = ["LowerBound", "lower_bound"]
-
 #: Numbers of lost rows that are held at a time, one for each pair of corrections of two classes.
 _MOST_PAIRS: Final = 50_000_000
 #: How far one step goes: weights of pairs of classes lie in -1..1, those of rivals are multiplied.

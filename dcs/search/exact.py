@@ -17,8 +17,6 @@ from dcs.search.kernels.chains import exhaust
 from dcs.search.kernels.table import make_room
 from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 
-__all__ = ["MOST_SOLUTIONS", "exact_search"]
-
 #: More solutions than this would take the better part of an hour at 10,000 rows.
 MOST_SOLUTIONS: Final = 1_000_000_000
 

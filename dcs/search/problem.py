@@ -18,15 +18,6 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.kernels.candidates import count_confusion
 from dcs.search.kernels.table import MOST_CLASSES, Table, make_room, make_table
 
-__all__ = [
-    "DEFAULT_CORRECTIONS",
-    "DEFAULT_OBJECTIVE",
-    "AnnealingResult",
-    "Problem",
-    "SchemeEvaluator",
-    "TracePoint",
-]
-
 #: What a search chooses from, and what it minimises, when not told otherwise.
 DEFAULT_CORRECTIONS: Final = CorrectionSet.dcs()
 DEFAULT_OBJECTIVE: Final = Objective()

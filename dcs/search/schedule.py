@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from dcs.data.checks import finite_number, whole_number
 from dcs.errors import InvalidInputError
 
-__all__ = ["Moves", "Schedule", "Start"]
-
 Moves = Literal["metropolis", "heat-bath"]
 Start = Literal["dont-change", "weight-one", "random"]
 

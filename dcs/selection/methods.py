@@ -45,7 +45,7 @@ from dcs.selection.cross_validation import (
 )
 
 if TYPE_CHECKING:
-    from dcs.search.annealing import AnnealingResult
+    from dcs.search.problem import AnnealingResult
 
 _Probs: TypeAlias = NDArray[np.float64]
 _Labels: TypeAlias = NDArray[np.int64]

@@ -18,7 +18,8 @@ from workflows.cluster.connect import Look
 from workflows.cluster.driver import Silent
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_sweep
-from workflows.config.sweep import SweepConfig, TrackingSettings, TunerSettings
+from workflows.config.sweep import SweepConfig
+from workflows.config.tuner import TrackingSettings, TunerSettings
 from workflows.plan import plan_sweep
 from workflows.tables import ProbabilityStore, request_key, table_requests
 from workflows.tuning.cell import failed_record

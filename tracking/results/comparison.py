@@ -25,8 +25,6 @@ from tracking.results.formats import ResultTable, difference
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ensemble_tables", "label_tables", "method_tables", "transfer_tables"]
-
 _SOURCE: Final = ("model", "task", "shots")
 _MEANS: Final = {
     "accuracy": "accuracy",

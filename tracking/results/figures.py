@@ -29,36 +29,12 @@ from tracking.results.findings import finding_figure
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped
 from tracking.results.paper import task_rank, task_title
 from tracking.results.settings import axes_of
-from tracking.results.style import figure_bytes
 from tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = [
-    "ABLATION",
-    "ablation_figure",
-    "cell_figures",
-    "cell_pictures",
-    "class_accuracy_figure",
-    "class_group_figure",
-    "class_histograms",
-    "confusion_figure",
-    "cost_figure",
-    "figure_bytes",
-    "front_figure",
-    "importance_figure",
-    "learning_curve_figure",
-    "overview_figures",
-    "scheme_figure",
-    "slice_figure",
-    "sweep_figures",
-    "time_figure",
-    "trace_figure",
-    "tradeoff_figure",
-]
 
 #: Names of the figures of ablations begin so.
 ABLATION = "ablation"

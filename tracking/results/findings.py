@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["FIGURES", "finding_figure", "finding_tables", "findings_frame"]
-
 #: Figures of a method in a setting, means over sources, and their heads.
 FIGURES: Final[Mapping[str, str]] = {
     "z": "Z",

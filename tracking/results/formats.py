@@ -13,8 +13,6 @@ from dcs.io import atomic_write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ResultTable"]
-
 RowKind = Literal["measured", "paper", "difference"]
 KINDS: Final[tuple[RowKind, ...]] = ("measured", "paper", "difference")
 

@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.core.groupby import DataFrameGroupBy
 
-__all__ = [
-    "Estimate",
-    "cells_frame",
-    "classes_frame",
-    "corrections_frame",
-    "estimates",
-    "importances_frame",
-    "labels_frame",
-    "learning_curve_frame",
-    "trials_frame",
-]
-
 MEASURES: Final = ("accuracy", "cobias")
 _FIGURES: Final = ("mean", "std", "low", "high", "p")
 MEASURE_COLUMNS: Final = tuple(f"{m}_{figure}" for m in MEASURES for figure in _FIGURES)

@@ -19,17 +19,16 @@ from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
 from tracking.results import frames, settings, style, tables
 from tracking.results.comparison import label_tables, method_tables
-from tracking.results.figures import ABLATION, cell_pictures, figure_bytes, overview_figures
+from tracking.results.figures import ABLATION, cell_pictures, overview_figures
 from tracking.results.formats import difference, filled
 from tracking.results.frames import MEASURES, Estimate, cells_frame
 from tracking.results.settings import Axis, axes_of
+from tracking.results.style import figure_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
     from markupsafe import Markup
     from matplotlib.figure import Figure
-
-__all__ = ["render_report"]
 
 #: A picture of more characters than this is smaller, and no worse, as a bitmap.
 _LARGEST_SVG = 250_000

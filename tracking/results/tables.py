@@ -54,22 +54,6 @@ if TYPE_CHECKING:
 #: Values of a column that rows differ by, in order, and how one is shown.
 _Rows: TypeAlias = "Mapping[str, tuple[Sequence[Any], Callable[[Any], str]]]"
 
-__all__ = [
-    "TABLES",
-    "ComparedRow",
-    "ablation_tables",
-    "all_tables",
-    "class_accuracies_by_seed",
-    "compare_records",
-    "leaderboard",
-    "leaderboard_markdown",
-    "leaderboard_metrics",
-    "main_results",
-    "scheme_summary",
-    "table_files",
-    "timing_table",
-]
-
 _GROUP: Final = ("model", "task", "shots", "method", "setting")
 _PROMPT: Final = ("model", "task", "shots")
 LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *frames.MEASURE_COLUMNS)

@@ -209,8 +209,9 @@ def _advice(fitted: FittedScheme) -> str:
 
 def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) -> None:
     """Print what a method reaches with more and more labelled rows, and write the figure."""
-    from tracking.results.figures import figure_bytes, learning_curve_figure
+    from tracking.results.figures import learning_curve_figure
     from tracking.results.frames import learning_curve_frame
+    from tracking.results.style import figure_bytes
 
     frame = learning_curve_frame(records, method=method)
     console.print("% of the same held-out rows by labelled rows", style="bold")

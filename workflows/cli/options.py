@@ -14,7 +14,7 @@ from workflows.cli.console import console
 if TYPE_CHECKING:
     from tracking import CellRecord, Recorder
     from tracking.records import StoredCell
-    from workflows.config.sweep import TrackingSettings
+    from workflows.config.tuner import TrackingSettings
 
 Models = Annotated[
     list[str] | None,

@@ -20,7 +20,7 @@ from dcs.io import atomic_write_bytes
 from dcs.messages import last_line
 from dcs.selection.methods import get_method
 from tracking import CellRecord
-from tracking.results.figures import class_accuracy_figure, figure_bytes
+from tracking.results.figures import class_accuracy_figure
 from tracking.results.frames import (
     MEASURES,
     Estimate,
@@ -30,6 +30,7 @@ from tracking.results.frames import (
     grouped,
 )
 from tracking.results.settings import axes_of
+from tracking.results.style import figure_bytes
 from tracking.store.runs import cell_name
 from workflows.cli.console import bars, column_tables, console, duration, new_table, width_of
 from workflows.cli.scoring import announce

@@ -30,22 +30,6 @@ from workflows.cluster.placement import Placement, place
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-__all__ = [
-    "ClusterError",
-    "ClusterWatch",
-    "Look",
-    "OutOfTimeError",
-    "check_alive",
-    "check_software",
-    "connected",
-    "follow_job",
-    "gone",
-    "look",
-    "open_jobs",
-    "software",
-    "start_job",
-]
-
 _CHECK_SECONDS = 120.0
 _CONNECT_SECONDS = 5.0
 #: How often the cluster is looked at: nodes come and go.

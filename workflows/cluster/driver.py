@@ -25,7 +25,8 @@ from ray.util.metrics import Gauge
 
 from dcs.errors import DCSError, ScoringError
 from dcs.messages import last_line
-from dcs.search.annealing import Schedule, anneal
+from dcs.search.annealing import anneal
+from dcs.search.schedule import Schedule
 from tracking import Archive, CellRecord
 from tracking.results.figures import cell_figures
 from workflows.cluster.connect import (
@@ -43,8 +44,6 @@ from workflows.parallel import Heartbeat, Mapper, StoppedWorkers, ray_mapper
 from workflows.plan import Cell, SweepPlan, sharing
 from workflows.tables import ProbabilityStore, Rows, Scoring, TableRequest
 from workflows.tuning.cell import compute_cell, failed_record
-
-__all__ = ["Driver", "Figures", "Silent", "SweepProgress", "run_cell", "warm_up"]
 
 _log = logging.getLogger(__name__)
 

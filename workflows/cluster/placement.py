@@ -10,8 +10,6 @@ from dcs.errors import DCSError
 from dcs.scoring import is_served
 from workflows.config.scoring import ScoringSettings
 
-__all__ = ["CELLS", "MAX_CPUS", "MAX_GPUS", "MAX_GPUS_PER_NODE", "Placement", "place"]
-
 #: Custom resources of a cluster that says itself where work goes; see cluster.yaml. Nodes that
 #: compute cells have one `dcs_cells` per CPU. The head says what autoscaling may reach.
 CELLS = "dcs_cells"

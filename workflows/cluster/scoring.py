@@ -15,8 +15,6 @@ from workflows.config.scoring import ScoringSettings
 from workflows.parallel import Heartbeat, one_thread
 from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
 
-__all__ = ["ScoringActor"]
-
 
 class ScoringActor:
     """Holds one model; made a Ray actor where it is started, with the GPUs its engine needs.

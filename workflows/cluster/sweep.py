@@ -12,8 +12,6 @@ from workflows.tables import ProbabilityStore, TableRequest
 if TYPE_CHECKING:
     from workflows.cluster.driver import SweepProgress
 
-__all__ = ["run_here", "run_sweep"]
-
 
 def run_sweep(
     plan: SweepPlan,

@@ -21,8 +21,6 @@ from dcs.scoring import (
 )
 from dcs.scoring.base import SCORING_VERSION
 
-__all__ = ["INDECISIVE", "ScoringSettings"]
-
 #: What is not passed on to the engine.
 _OURS = ("engine", "store", "price")
 #: What does not decide the numbers: where they are kept, what they cost, how fast they come.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from sqlalchemy.engine import URL
 
-__all__ = ["STORAGE_VARIABLE", "StudyStorage", "StudyStorageError"]
-
 STORAGE_VARIABLE = "DCS_OPTUNA_STORAGE"
 _DATABASES = ("postgresql", "mysql", "mariadb")
 _CONNECT_SECONDS = 10

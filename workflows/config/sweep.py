@@ -39,21 +39,6 @@ from workflows.config.tuner import (
     TunerSettings,
 )
 
-__all__ = [
-    "FixedObjective",
-    "Grouping",
-    "ScoringSettings",
-    "SweepConfig",
-    "PromptsConfig",
-    "TrackingSettings",
-    "TuneConfig",
-    "TunerSettings",
-    "configured",
-    "load_config",
-    "narrowed",
-    "packaged_config",
-]
-
 Model = TypeVar("Model", bound=Strict)
 
 #: Fewer rows than this tell nothing about more than a few classes.

@@ -23,17 +23,6 @@ from dcs.selection.front import Prefer, Preference
 from dcs.selection.methods import Method
 from tracking.archive import parse_trials
 
-__all__ = [
-    "LOGARITHMIC",
-    "OBJECTIVE_NAMES",
-    "SCHEDULE_PARAMETERS",
-    "Bounds",
-    "FixedObjective",
-    "ObjectiveChoice",
-    "TrackingSettings",
-    "TunerSettings",
-]
-
 #: The terms of Z that a search may have beside the error rate, by the name of the objective.
 _TERMS: Final[dict[str, frozenset[str]]] = {
     "full": frozenset({"beta", "tau"}),

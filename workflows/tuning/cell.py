@@ -31,8 +31,6 @@ from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
 from workflows.tuning.trials import Fitted, StoredStudy, Tuning, fitted_at_once, unheard
 
-__all__ = ["compute_cell", "failed_record", "optimization_rows", "refitted"]
-
 
 @one_thread()
 def compute_cell(

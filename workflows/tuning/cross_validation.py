@@ -40,8 +40,6 @@ from workflows.tuning.trials import (
     sampler_of,
 )
 
-__all__ = ["cross_validated_scheme"]
-
 #: Weights of PMI that are compared where COBias has none, as parts of the largest.
 _TAU_PARTS: Final = (0.1, 0.4, 1.0)
 

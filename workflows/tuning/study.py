@@ -12,8 +12,10 @@ from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.objective import Objective
-from dcs.search.annealing import AnnealingResult, Schedule, anneal
+from dcs.search.annealing import anneal
 from dcs.search.exact import exact_search
+from dcs.search.problem import AnnealingResult
+from dcs.search.schedule import Schedule
 from dcs.seeds import derive_seed
 from dcs.selection.front import Figures, choose
 from dcs.selection.methods import Method
@@ -32,8 +34,6 @@ from workflows.tuning.trials import (
     pareto_numbers,
     sampler_of,
 )
-
-__all__ = ["certify", "study_rows", "study_scheme"]
 
 #: What a search does when nothing is tuned: a strong candidate, and the first.
 _FIRST: Final[dict[str, float]] = {

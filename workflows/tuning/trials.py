@@ -23,7 +23,7 @@ from optuna.trial import BaseTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.annealing import AnnealingResult
+from dcs.search.problem import AnnealingResult
 from dcs.seeds import derive_seed
 from dcs.selection.front import Figures, FittedScheme
 from dcs.selection.methods import Method
@@ -32,23 +32,6 @@ from tracking.environment import source_digest
 from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.config.tuner import TunerSettings
 from workflows.parallel import Mapper, in_process, one_thread
-
-__all__ = [
-    "Direction",
-    "Fitted",
-    "LAST_STEP",
-    "Report",
-    "StoredStudy",
-    "StudyRun",
-    "StudyTrial",
-    "Tuning",
-    "development_metrics",
-    "fitted_at_once",
-    "importances",
-    "pareto_numbers",
-    "sampler_of",
-    "unheard",
-]
 
 #: Which way an objective is better.
 Direction: TypeAlias = Literal["maximize", "minimize"]

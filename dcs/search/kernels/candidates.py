@@ -7,9 +7,6 @@ from numpy.typing import NDArray
 
 from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, corrected, z_of
 
-__all__ = ["add_class", "clear", "count_confusion", "join", "judge_class"]
-
-
 #: Rows that can be counted in one byte.
 _BYTE = 255
 

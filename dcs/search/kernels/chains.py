@@ -11,18 +11,6 @@ from dcs.search.kernels.candidates import add_class, clear, join, judge_class
 from dcs.search.kernels.moves import State, apply_move, judge_move, set_choice
 from dcs.search.kernels.table import Room, Table, compiled, z_of
 
-__all__ = [
-    "FROZEN",
-    "TOLERANCE",
-    "below",
-    "descend",
-    "exhaust",
-    "heat_bath_chain",
-    "metropolis_chain",
-    "randomise",
-    "uniform",
-]
-
 # The constants of SplitMix64.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 
 from dcs.search.kernels.table import Room, Table, compiled, corrected, z_of
 
-__all__ = ["State", "apply_move", "judge_move", "make_state", "set_choice"]
-
-
 _ONE = np.uint64(1)
 _HIT = np.int16(1)
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from dcs.search.kernels.table import Table, compiled, corrected
 
-__all__ = ["count_lost", "share_by_rivals", "tighten"]
-
 #: A smaller share of a row is not counted: what is left out makes a lower bound no less true.
 _LEAST = 1e-3
 

@@ -17,20 +17,6 @@ from scipy.special import xlogy
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet, Weight
 
-__all__ = [
-    "BLOCK",
-    "LANES",
-    "MOST_CLASSES",
-    "Room",
-    "Table",
-    "compiled",
-    "corrected",
-    "make_room",
-    "make_table",
-    "z_of",
-]
-
-
 _F = TypeVar("_F", bound=Callable[..., object])
 
 
