@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from tracking.archive import Archive, ArchiveContents, Sweep
+from tracking.archive import Archive, Sweep
 from tracking.environment import collect_provenance
 from tracking.records import CellRecord, ScoringRecord, TrialRecord, trace_rows
 from tracking.results import tables
@@ -16,7 +16,6 @@ from tracking.store.recorder import Recorder, RecorderReport, sync
 
 __all__ = [
     "Archive",
-    "ArchiveContents",
     "CellRecord",
     "Recorder",
     "RecorderReport",

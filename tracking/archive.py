@@ -11,12 +11,12 @@ Under the output folder::
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +34,8 @@ from tracking.records import (
     sealed,
     text_digest,
 )
+
+_log = logging.getLogger(__name__)
 
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -105,22 +107,6 @@ class Sweep(BaseModel):
     figures: Literal["all", "none"] = "all"
     scorings: tuple[ScoringRecord, ...] = ()
     status: SweepStatus | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveContents:
-    """What an archive holds.
-
-    Attributes
-    ----------
-    records : dict of str to CellRecord
-        Whole records, by key.
-    damaged : tuple of str
-        One line for each damaged file.
-    """
-
-    records: dict[str, CellRecord]
-    damaged: tuple[str, ...]
 
 
 class Archive:
@@ -210,8 +196,10 @@ class Archive:
         path = self.path(key)
         return text_digest(path.read_text("utf-8", "replace")) if path.is_file() else None
 
-    def load(self, keys: Iterable[str] | None = None) -> ArchiveContents:
+    def load(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
         """Read the records of `keys` (all when None); a missing one is simply left out.
+
+        So is one whose file is damaged or was changed, with a warning that names it.
 
         Parameters
         ----------
@@ -220,28 +208,24 @@ class Archive:
 
         Returns
         -------
-        ArchiveContents
-            Whole records, and what is damaged.
+        dict of str to CellRecord
+            By key.
         """
         records: dict[str, CellRecord] = {}
-        damaged: list[str] = []
         if keys is None:
             keys = sorted(path.stem for path in self.cells.glob("[!.]*.json"))
         for key in keys:
             if not self.path(key).exists():
                 continue
             try:
-                record = self.read(key)
+                records[key] = self.read(key)
             except TrackingError as error:
-                damaged.append(str(error))
-            else:
-                records[key] = record
-        return ArchiveContents(records, tuple(damaged))
+                _log.warning("%s", error)
+        return records
 
     def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
         """Return the cells that need not be computed again, by key; all of them when None."""
-        records = self.load(keys).records
-        return {key: record for key, record in records.items() if record.finished}
+        return {key: record for key, record in self.load(keys).items() if record.finished}
 
     def sweeps(self) -> list[Sweep]:
         """Return all sweeps that were ever recorded from here.

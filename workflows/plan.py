@@ -522,7 +522,7 @@ def plan_sweep(
         both = plan.digests(key)
         if both is not None:
             plan.cells[key] = plan.cells_on(key, both)
-            records = archive.load([cell.key for cell in plan.cells[key]]).records
+            records = archive.load([cell.key for cell in plan.cells[key]])
             plan.ended.update(
                 (key, record)
                 for key, record in records.items()

@@ -108,7 +108,7 @@ def test_what_is_left_is_judged_by_what_is_like_it(begun):
     assert (rest.tables, rest.cells) == (1, 25)
     # One table of this model took 8 seconds on half a GPU.
     assert (rest.scoring_seconds, rest.gpu_seconds) == (8.0, 4.0)
-    done = [r for r in Archive(begun).load().records.values() if r.finished]
+    done = [r for r in Archive(begun).load().values() if r.finished]
     dnip = rest_of(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
     took = sum(r.finished_ms - r.started_ms for r in done) / 1000
     assert dnip.cell_seconds == pytest.approx(took, rel=0.5, abs=0.05)

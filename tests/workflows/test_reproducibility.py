@@ -52,7 +52,7 @@ def tables(output: Path) -> dict[str, bytes]:
 
 def results(output: Path) -> dict[str, str]:
     """Return the text of every record without what is measured anew each time."""
-    records = Archive(output).load().records
+    records = Archive(output).load()
     return {
         key: json.dumps(without_times(json.loads(record.to_json())), sort_keys=True)
         for key, record in records.items()
@@ -71,7 +71,7 @@ def first(cluster, tmp_path_factory) -> Path:
     """A sweep on two CPUs."""
     output = tmp_path_factory.mktemp("first") / "runs"
     sweep(output, CONFIG)
-    records = Archive(output).load().records.values()
+    records = Archive(output).load().values()
     assert [record.status for record in records] == ["FINISHED"] * N_CELLS
     assert len(tables(output)) == 2
     return output
@@ -100,7 +100,7 @@ def test_what_was_deleted_comes_back_as_it_was(first, tmp_path, lost):
 
 @pytest.mark.parametrize("rescore", [(), ("--rescore",)], ids=["stored", "scored again"])
 def test_every_recorded_cell_can_be_reproduced(first, rescore):
-    records = Archive(first).load().records
+    records = Archive(first).load()
     some = records if not rescore else list(records)[:1]
     for key in some:
         outcome = run_dcs("reproduce", key, "--runs", first, *rescore)

@@ -158,7 +158,7 @@ def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text(json.dumps(task))
     with pytest.raises(DCSError, match="key 'name'"):
         get_task(str(tmp_path / "task.yaml"))
-    assert Archive(tmp_path).load([name]).records == {}
+    assert Archive(tmp_path).load([name]) == {}
 
 
 def test_the_pages_of_mlflow_are_for_this_machine() -> None:

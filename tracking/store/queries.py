@@ -396,7 +396,7 @@ def _record(client: MlflowClient, run: Run, archive: Archive | None) -> CellReco
     tags = run.data.tags
     key = tags.get(schema.CELL_KEY, "")
     if archive is not None:
-        local = archive.load([key]).records.get(key)
+        local = archive.load([key]).get(key)
         if local is not None and local.digest == tags.get(schema.RECORD_DIGEST):
             return local
     source = f"{schema.CELL_FILE} of run {run.info.run_id}"

@@ -386,7 +386,7 @@ class Recorder:
             self.idle = self._ended = True
             return
         keys = self.archive.keys(self._sweep.sweep_key)
-        records = list(self.archive.load(keys).records.values())
+        records = list(self.archive.load(keys).values())
         try:
             runs.write_scorings(self._sweep.scorings)
             runs.write_summary(records)

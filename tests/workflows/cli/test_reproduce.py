@@ -74,7 +74,7 @@ def copy(swept: Path, tmp_path: Path) -> Path:
 
 
 def record_of(output: Path, method: str) -> CellRecord:
-    records = Archive(output).load().records.values()
+    records = Archive(output).load().values()
     return next(record for record in records if record.identity["method"] == method)
 
 
