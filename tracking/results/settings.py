@@ -103,14 +103,14 @@ class Axis:
         """Return a value for people, under a head that names the setting."""
         if self.name == OBJECTIVE:
             return objective_title(str(value))
-        return str(value) if value is not None else self._said[0]
+        return _number_text(value) if value is not None else self._said[0]
 
     def words(self, value: Any) -> str:
         """Return a value for people, so that it stands alone."""
         if self.name == OBJECTIVE:
             return objective_title(str(value))
         _, none, some = self._said
-        return none if value is None else some.format(value)
+        return none if value is None else some.format(_number_text(value))
 
     @property
     def _said(self) -> tuple[str, str, str]:
@@ -278,6 +278,10 @@ def _rank(value: Any) -> tuple[int, float, str]:
     if value in _OBJECTIVES:
         return 1, float(_OBJECTIVES.index(value)), ""
     return (3, 0.0, "") if value is None else (2, 0.0, str(value))
+
+
+def _number_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_number(value: Any) -> bool:

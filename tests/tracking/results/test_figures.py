@@ -26,7 +26,6 @@ from tracking.results.figures import (
     class_histograms,
     confusion_figure,
     cost_figure,
-    figure_bytes,
     front_figure,
     importance_figure,
     learning_curve_figure,
@@ -39,6 +38,7 @@ from tracking.results.figures import (
     tradeoff_figure,
 )
 from tracking.results.frames import learning_curve_frame
+from tracking.results.style import figure_bytes
 
 
 def _texts(figure: Figure) -> set[str]:
