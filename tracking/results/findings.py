@@ -161,10 +161,8 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     tables = finding_tables(cells)
     if not tables:
         raise InvalidInputError("settings are compared over two sources or more")
-    frame, (across, *others) = (
-        tables[-1].frame,
-        sorted(findings_frame(cells)[1], key=lambda axis: -len(axis.values)),
-    )
+    frame, axes = tables[-1].frame, axes_of(frames.finished_cells(cells))
+    across, *others = sorted(axes, key=lambda axis: -len(axis.values))
     series = [
         ", ".join(
             [frames.method_title(row["method"]), *(axis.words(row[axis.name]) for axis in others)]
