@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, corrected, z_of
+from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, copy, corrected, z_of
 
 #: Rows that can be counted in one byte.
 _BYTE = 255
@@ -15,7 +15,7 @@ _BYTE = 255
 def clear(table: Table, values: NDArray[np.float64], holders: NDArray[np.int16], at: int) -> None:
     """Make line `at` a best-of-no-class: nothing but uncorrected predictions."""
     values[at] = 0.0
-    holders[at] = table.fallback
+    copy(table.fallback, holders[at])
 
 
 @compiled

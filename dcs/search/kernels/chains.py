@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dcs.search.kernels.candidates import add_class, clear, join, judge_class
 from dcs.search.kernels.moves import State, apply_move, judge_move, set_choice
-from dcs.search.kernels.table import Room, Table, compiled, z_of
+from dcs.search.kernels.table import Room, Table, compiled, copy, z_of
 
 # The constants of SplitMix64.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -77,7 +77,7 @@ def metropolis_chain(
     set_choice(table, state, choice)
     z = z_of(table, room, state.correct, state.predicted)
     best = z
-    best_choice[:] = state.choice
+    copy(state.choice, best_choice)
     judged = 1
     # No correction of a class has Z below this while the rows' values stay as they are.
     bounds = np.full((n_classes, n_functions), -math.inf)
@@ -98,13 +98,13 @@ def metropolis_chain(
                 own = bounds[j].copy()
                 if apply_move(table, state, room, j, k):
                     bounds[:] = -math.inf
-                    bounds[j] = own
+                    copy(own, bounds[j])
                 taken += 1
                 accepted += count_worse or new <= z
                 z = new
                 if z < best - TOLERANCE:
                     best = z
-                    best_choice[:] = state.choice
+                    copy(state.choice, best_choice)
         judged += generated
         trace[i, 0] = z
         trace[i, 1] = best
@@ -148,10 +148,10 @@ def heat_bath_chain(
                 j = order[at]
                 _judge_next(table, room, j, at)
                 k = _draw(stream, room.values, temperatures[i])
-                low = room.values.argmin()
+                low = _lowest(room.values)
                 if room.values[low] < best - TOLERANCE:
                     best = room.values[low]
-                    best_choice[:] = choice
+                    copy(choice, best_choice)
                     best_choice[j] = low
                 rise = room.values[k] - room.values[choice[j]]
                 changed = abs(rise) > TOLERANCE
@@ -252,9 +252,19 @@ def _visited(table: Table, room: Room, j: int, k: int, at: int) -> None:
 
 
 @compiled
+def _lowest(values: NDArray[np.float64]) -> int:
+    """Return the first index of the lowest value."""
+    low = 0
+    for k in range(1, values.size):
+        if values[k] < values[low]:
+            low = k
+    return low
+
+
+@compiled
 def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> int:
     """Draw an index with probability proportional to exp(-value / t)."""
-    low = values.min()
+    low = values[_lowest(values)]
     total = 0.0
     for k in range(values.size):
         total += math.exp((low - values[k]) / t)
@@ -296,7 +306,7 @@ def exhaust(
         for k in range(n_functions):
             if room.values[k] < best - TOLERANCE:
                 best = room.values[k]
-                best_choice[:] = choice
+                copy(choice, best_choice)
                 best_choice[last] = k
         changed = last - 1
         while changed > 0 and choice[changed] == n_functions - 1:

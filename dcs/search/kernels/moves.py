@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.search.kernels.table import Room, Table, compiled, corrected, z_of
+from dcs.search.kernels.table import Room, Table, compiled, copy, corrected, z_of
 
 _ONE = np.uint64(1)
 _HIT = np.int16(1)
@@ -66,14 +66,14 @@ def make_state(table: Table) -> State:
 @compiled
 def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
     """Fill the state for a choice of corrections."""
-    state.choice[:] = choice
+    copy(choice, state.choice)
     n_rows = table.labels.size
     for m in range(n_rows):
         state.touched[m] = m
     state.first_key[:] = -1
     _rank(table, state, n_rows)
-    state.first[:] = state.second
-    state.first_key[:] = state.second_key
+    copy(state.second, state.first)
+    copy(state.second_key, state.first_key)
     _rank(table, state, n_rows)
     state.correct[:] = 0
     state.predicted[:] = 0
@@ -204,8 +204,8 @@ def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
 @compiled
 def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
     """Make the move that `judge_move` has just judged; returns whether any row's values change."""
-    state.correct[:] = room.correct
-    state.predicted[:] = room.predicted
+    copy(room.correct, state.correct)
+    copy(room.predicted, state.predicted)
     state.choice[j] = k
     column, flags = table.columns[j], state.flags
     first, second, third = state.first, state.second, state.third

@@ -29,6 +29,13 @@ def compiled(function: _F) -> _F:
     return cast(_F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
+@compiled
+def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy an array: Numba takes seconds to compile ``target[:] = source``, and its check."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
 #: Rows handled at a time where a kernel makes several passes: they stay in the first-level cache.
 BLOCK = 2040
 
