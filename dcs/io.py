@@ -17,8 +17,7 @@ from typing import Any, Final, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from dcs.errors import DCSError
-from dcs.messages import escaped, one_line, reason, show, suggest
+from dcs.errors import DCSError, escaped, one_line, reason, show, suggest
 
 #: Largest file of settings: a mistaken path is said at once instead of parsed for minutes.
 YAML_BYTES: Final = 2**20

@@ -14,8 +14,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from dcs.errors import ConfigError
-from dcs.messages import named, unknown
+from dcs.errors import ConfigError, named, unknown
 
 Group: TypeAlias = Literal["dcs.importers", "dcs.engines", "dcs.methods"]
 

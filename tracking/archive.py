@@ -23,9 +23,8 @@ from typing import Annotated, Any, Literal
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dcs.errors import ConfigError, TrackingError
+from dcs.errors import ConfigError, TrackingError, suggest
 from dcs.io import atomic_write_text, first_fault, read_text
-from dcs.messages import suggest
 from tracking.records import (
     KEY_PATTERN,
     CellRecord,

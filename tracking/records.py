@@ -20,9 +20,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json, to_jsonable_python
 
-from dcs.errors import TrackingError
+from dcs.errors import TrackingError, show
 from dcs.io import first_fault, parse_json
-from dcs.messages import show
 from dcs.schemes.scheme import CorrectionScheme
 
 if TYPE_CHECKING:

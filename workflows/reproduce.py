@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dcs.errors import TrackingError
-from dcs.messages import last_line
+from dcs.errors import TrackingError, last_line
 from dcs.prompting import SPLITS
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION

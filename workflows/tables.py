@@ -23,9 +23,8 @@ from pydantic import TypeAdapter
 from dcs.data.importers import read_tables, table_sources
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ConfigError, TableError
+from dcs.errors import ConfigError, TableError, one_line
 from dcs.io import atomic_write_text, content_key, read_json
-from dcs.messages import one_line
 from dcs.prompting import (
     SPLITS,
     Shots,

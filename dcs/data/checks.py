@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcs.errors import InvalidInputError, TableError
-from dcs.messages import listing, reason, show
+from dcs.errors import InvalidInputError, TableError, listing, reason, show
 
 SUM_TOLERANCE: Final = 1e-6
 """How far a row's sum may be from 1 before the row is refused: single precision passes."""

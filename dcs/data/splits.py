@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_labels, finite_number, whole_number
-from dcs.errors import InvalidInputError
-from dcs.messages import show
+from dcs.errors import InvalidInputError, show
 from dcs.seeds import derive_generator
 
 

@@ -25,9 +25,8 @@ from dcs.data.checks import (
     normalised_rows,
     refuse_too_large,
 )
-from dcs.errors import TableError
+from dcs.errors import TableError, escaped, listing, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, validated
-from dcs.messages import escaped, listing, reason, show
 
 PREFIX: Final = "p:"
 """What stands before a class in the name of its column."""

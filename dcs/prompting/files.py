@@ -28,9 +28,8 @@ from pydantic import (
     model_validator,
 )
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, check_choice, escaped, hub_advice, named, reason, show, unknown
 from dcs.io import Strict, existing_file, parse_json, read_yaml, validated
-from dcs.messages import check_choice, escaped, hub_advice, named, reason, show, unknown
 from dcs.prompting.tasks import SPLITS, Example, Split, Task
 from dcs.seeds import derive_generator
 

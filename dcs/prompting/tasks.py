@@ -10,8 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from dcs.errors import ConfigError
-from dcs.messages import check_choice
+from dcs.errors import ConfigError, check_choice
 from dcs.seeds import derive_generator
 
 Split = Literal["optimization", "test"]

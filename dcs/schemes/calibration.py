@@ -27,8 +27,7 @@ from dcs.data.checks import (
     finite_number,
     softmax,
 )
-from dcs.errors import InvalidInputError
-from dcs.messages import check_choice
+from dcs.errors import InvalidInputError, check_choice
 
 Array: TypeAlias = NDArray[np.float64]
 

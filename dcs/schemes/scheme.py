@@ -14,10 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
-from dcs.errors import InvalidInputError, SchemeError
+from dcs.errors import InvalidInputError, SchemeError, escaped, listing
 from dcs.evaluation.metrics import confusion_matrix
 from dcs.io import atomic_write_text, parse_json, read_text, validated
-from dcs.messages import escaped, listing
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any, Final
 
-from dcs.errors import ConfigError
-from dcs.messages import check_choice
+from dcs.errors import ConfigError, check_choice
 from dcs.plugins import find_named, plugin_names
 from dcs.scoring.base import LabelRule, Progress, Scorer
 from dcs.scoring.cache import StoredScorer, score_settings

@@ -22,9 +22,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from dcs.errors import ConfigError, DCSError
+from dcs.errors import ConfigError, DCSError, reason
 from dcs.io import atomic_write_bytes, atomic_write_text, content_key
-from dcs.messages import reason
 from dcs.scoring.base import SCORING_VERSION, Progress, Scorer
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcs.errors import ConfigError, MissingDependencyError, ScoringError
-from dcs.messages import hub_advice, named, suggest
+from dcs.errors import (
+    ConfigError,
+    MissingDependencyError,
+    ScoringError,
+    hub_advice,
+    named,
+    suggest,
+)
 from dcs.scoring.base import Tokenizer
 
 PACKAGED_MODELS = ("tiny_lm",)

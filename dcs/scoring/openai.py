@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import softmax, whole_number
-from dcs.errors import ScoringError
-from dcs.messages import check_choice, named, plain_address, show
+from dcs.errors import ScoringError, check_choice, named, plain_address, show
 from dcs.scoring.base import Engine, LabelRule, Progress
 from dcs.scoring.models import load_tokenizer
 

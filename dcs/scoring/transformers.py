@@ -14,8 +14,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ScoringError
-from dcs.messages import check_choice
+from dcs.errors import ScoringError, check_choice
 from dcs.scoring.base import LabelRule, Progress, TokenEngine
 from dcs.scoring.models import (
     LoadedModel,

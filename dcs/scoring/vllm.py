@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import whole_number
-from dcs.errors import ScoringError
-from dcs.messages import check_choice, named
+from dcs.errors import ScoringError, check_choice, named
 from dcs.scoring.base import LabelRule, Progress, TokenEngine
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 

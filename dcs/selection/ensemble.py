@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import TableError
-from dcs.messages import listing, show
+from dcs.errors import TableError, listing, show
 from dcs.schemes.calibration import DEFAULT_FLOOR, fit_stack, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.folds import stratified_folds

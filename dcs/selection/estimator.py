@@ -21,8 +21,7 @@ from sklearn.utils.validation import (
 )
 from threadpoolctl import threadpool_limits
 
-from dcs.errors import InvalidInputError
-from dcs.messages import check_choice
+from dcs.errors import InvalidInputError, check_choice
 from dcs.selection.cross_validation import (
     FEWEST_LABELS,
     SelectionSettings,

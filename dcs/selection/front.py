@@ -24,10 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from dcs.data.checks import finite_number
-from dcs.errors import InvalidInputError, SchemeError
+from dcs.errors import InvalidInputError, SchemeError, check_choice, escaped
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.io import atomic_write_text, parse_json, read_text, validated
-from dcs.messages import check_choice, escaped
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.settings import Interpolated, Setting, between, fit_settings

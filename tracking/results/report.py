@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, last_line
 from dcs.evaluation.uncertainty import percent, sentence_of_chance
-from dcs.messages import last_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
 from tracking.results import frames, settings, style, tables

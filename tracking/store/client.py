@@ -18,10 +18,9 @@ from urllib.request import getproxies, proxy_bypass
 
 from filelock import FileLock
 
-from dcs.errors import ConfigError, TrackingError
+from dcs.errors import ConfigError, TrackingError, one_line, show, suggest
+from dcs.errors import redact as redact_text
 from dcs.io import atomic_path
-from dcs.messages import one_line, show, suggest
-from dcs.messages import redact as redact_text
 from tracking import schema
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import ConfigError, TrackingError
-from dcs.messages import one_line, unknown
+from dcs.errors import ConfigError, TrackingError, one_line, unknown
 from tracking import schema
 from tracking.archive import Archive
 from tracking.records import CellRecord, StoredCell

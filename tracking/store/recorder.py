@@ -18,9 +18,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dcs.errors import ConfigError, TrackingError
+from dcs.errors import ConfigError, TrackingError, named, one_line
 from dcs.io import first_fault
-from dcs.messages import named, one_line
 from tracking.archive import Archive, Sweep, SweepStatus
 from tracking.records import CellRecord, ScoringRecord
 from tracking.results.figures import sweep_figures

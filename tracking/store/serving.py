@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dcs.errors import TrackingError
-from dcs.messages import one_line
+from dcs.errors import TrackingError, one_line
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema

@@ -21,8 +21,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from dcs.errors import ConfigError, DCSError
-from dcs.messages import escaped, redact, show
+from dcs.errors import ConfigError, DCSError, escaped, redact, show
 
 #: A file or a pipe has no width of its own: wide enough for a table of ten classes.
 _PIPE_WIDTH = 130

@@ -21,8 +21,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from dcs.errors import ConfigError, DCSError
-from dcs.messages import last_line, named, reason, redact
+from dcs.errors import ConfigError, DCSError, last_line, named, reason, redact
 from dcs.plugins import Group, plugin_names
 from workflows.cli import options
 from workflows.cli.console import console

@@ -15,9 +15,9 @@ from statistics import fmean
 from rich import progress
 from rich.table import Table
 
+from dcs.errors import last_line
 from dcs.evaluation.uncertainty import chance, percent
 from dcs.io import atomic_write_bytes
-from dcs.messages import last_line
 from dcs.selection.methods import get_method
 from tracking import CellRecord
 from tracking.results.figures import class_accuracy_figure

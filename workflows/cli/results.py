@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dcs.errors import ConfigError, TrackingError
-from dcs.messages import escaped
+from dcs.errors import ConfigError, TrackingError, escaped
 from workflows.cli import options
 from workflows.cli.console import console
 from workflows.cli.options import Results

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcs.errors import ConfigError
-from dcs.messages import redact
+from dcs.errors import ConfigError, redact
 from workflows.cli import options
 from workflows.cli.console import STOP, console, parse_duration
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import dcs
-from dcs.errors import SchemeError, TableError
-from dcs.messages import listing, reason
+from dcs.errors import SchemeError, TableError, listing, reason
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 from workflows.cli.options import Results

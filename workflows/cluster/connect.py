@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import DCSError
-from dcs.messages import last_line, one_line
+from dcs.errors import DCSError, last_line, one_line
 from tracking.environment import DISTRIBUTION, installed_version, source_digest
 from workflows.cluster.placement import Placement, place
 

@@ -23,8 +23,7 @@ from ray.exceptions import (
 from ray.util.metrics import Counter as RayCounter
 from ray.util.metrics import Gauge
 
-from dcs.errors import DCSError, ScoringError
-from dcs.messages import last_line
+from dcs.errors import DCSError, ScoringError, last_line
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
 from tracking import Archive, CellRecord

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dcs.errors import plain_address
 from dcs.io import Strict, as_value_error
-from dcs.messages import plain_address
 from dcs.scoring import (
     LabelRule,
     Scorer,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from dcs.errors import ConfigError, DCSError, MissingDependencyError
-from dcs.messages import reason, redact
+from dcs.errors import ConfigError, DCSError, MissingDependencyError, reason, redact
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

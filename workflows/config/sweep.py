@@ -23,9 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from dcs.errors import ConfigError, InvalidInputError
+from dcs.errors import ConfigError, InvalidInputError, show, suggest, unknown
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
-from dcs.messages import show, suggest, unknown
 from dcs.prompting import get_task, parse_shots
 from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names

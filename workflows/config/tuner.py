@@ -15,9 +15,9 @@ from pydantic import (
     model_validator,
 )
 
+from dcs.errors import suggest
 from dcs.evaluation.objective import PmiTerm
 from dcs.io import Strict, as_value_error
-from dcs.messages import suggest
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Prefer, Preference
 from dcs.selection.methods import Method

@@ -12,10 +12,10 @@ import numpy as np
 
 from dcs.data.splits import stratified_choice
 from dcs.data.table import ProbabilityTable
+from dcs.errors import redact
 from dcs.evaluation.drift import summarized
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
-from dcs.messages import redact
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of

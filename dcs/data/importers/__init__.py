@@ -18,9 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import Named, checked_classes, checked_ids, checked_shape, softmax
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import ConfigError, TableError
+from dcs.errors import ConfigError, TableError, check_choice, escaped, listing, unknown
 from dcs.io import Strict, read_text, validated
-from dcs.messages import check_choice, escaped, listing, unknown
 from dcs.plugins import find_named
 
 __all__ = [

@@ -23,9 +23,8 @@ from pydantic import BaseModel, ValidationError
 
 from dcs.data.importers import ImportOptions, TargetKind, build_table, text_of
 from dcs.data.table import ProbabilityTable, Provenance
-from dcs.errors import TableError
+from dcs.errors import TableError, escaped, listing, show
 from dcs.io import first_fault, read_json
-from dcs.messages import escaped, listing, show
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)")
 _MUTUAL = "acc_mutual_info"

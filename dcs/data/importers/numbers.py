@@ -17,9 +17,8 @@ import numpy as np
 from dcs.data.checks import Named, refuse_too_large
 from dcs.data.importers import ImportOptions, build_table, text_of
 from dcs.data.table import PREFIX, ProbabilityTable, Provenance, open_parquet
-from dcs.errors import TableError
+from dcs.errors import TableError, escaped, listing, reason, show, suggest
 from dcs.io import existing_file
-from dcs.messages import escaped, listing, reason, show, suggest
 
 
 def read_csv(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dcs.messages import (
+from dcs.errors import (
     escaped,
     hub_advice,
     last_line,
