@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dcs.schemes.corrections import Weight as Weight
     from dcs.schemes.scheme import CorrectionScheme as CorrectionScheme
     from dcs.search.annealing import anneal as anneal
-    from dcs.search.bounds import lower_bound as lower_bound
-    from dcs.search.exact import exact_search as exact_search
+    from dcs.search.optimum import exact_search as exact_search
+    from dcs.search.optimum import lower_bound as lower_bound
     from dcs.search.problem import AnnealingResult as AnnealingResult
     from dcs.search.schedule import Schedule as Schedule
     from dcs.selection.cross_validation import SelectionSettings as SelectionSettings
@@ -40,8 +40,7 @@ _HOMES = {
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
     "dcs.search.annealing": ("anneal",),
-    "dcs.search.bounds": ("lower_bound",),
-    "dcs.search.exact": ("exact_search",),
+    "dcs.search.optimum": ("exact_search", "lower_bound"),
     "dcs.search.problem": ("AnnealingResult",),
     "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),

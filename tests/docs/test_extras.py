@@ -16,7 +16,7 @@ from dcs.errors import ScoringError, TableError
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.exact import exact_search
+from dcs.search.optimum import exact_search
 from dcs.selection.methods import get_method
 from workflows.config.sweep import TunerSettings
 from workflows.tuning.study import study_scheme

@@ -13,7 +13,7 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.objective import Objective
 from dcs.search.annealing import anneal
-from dcs.search.exact import exact_search
+from dcs.search.optimum import exact_search
 from dcs.search.problem import AnnealingResult
 from dcs.search.schedule import Schedule
 from dcs.seeds import derive_seed

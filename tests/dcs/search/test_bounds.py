@@ -8,9 +8,8 @@ import pytest
 from dcs.errors import InvalidInputError
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.bounds import lower_bound
-from dcs.search.exact import exact_search
 from dcs.search.kernels.pairs import count_lost, tighten
+from dcs.search.optimum import exact_search, lower_bound
 from dcs.search.problem import Problem
 from tests.dcs.solutions import SETS, coarse_problem
 

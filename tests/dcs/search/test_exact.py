@@ -7,7 +7,7 @@ import pytest
 from dcs.errors import InvalidInputError
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.exact import exact_search
+from dcs.search.optimum import exact_search
 from tests.dcs.solutions import SETS, coarse_problem, judge
 
 _OBJECTIVE = Objective(pseudo_count=20.0)

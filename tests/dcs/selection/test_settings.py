@@ -12,7 +12,7 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.exact import exact_search
+from dcs.search.optimum import exact_search
 from dcs.search.schedule import Schedule
 from dcs.selection.settings import Hyperparameters
 from tests.dcs.biased import biased_table, fit_setting

@@ -1,6 +1,7 @@
-"""A lower bound of Z over all schemes, where there are too many classes to try every one.
+"""The optimum: proven by exhaustive search where there are few classes, else bounded from below.
 
-Three relaxations, none of which can exceed Z, turn the search into one over pairs of classes:
+The lower bound of Z over all schemes takes three relaxations, none of which can exceed Z, and
+which turn the search into one over pairs of classes:
 
 - COBias is a maximum of linear functions of the class accuracies, one for each way to weigh the
   pairs; any of them bounds it from below, and a line the PMI term. What is left is the number of
@@ -16,8 +17,9 @@ How pairs are weighed and rows divided is improved by subgradient steps.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,9 +30,13 @@ from dcs.data.checks import whole_number
 from dcs.errors import InvalidInputError
 from dcs.evaluation.objective import Objective
 from dcs.schemes.corrections import CorrectionSet
+from dcs.search.kernels.chains import exhaust
 from dcs.search.kernels.pairs import count_lost, share_by_rivals, tighten
-from dcs.search.kernels.table import Table
-from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, Problem
+from dcs.search.kernels.table import Table, make_room
+from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
+
+#: More solutions than this would take the better part of an hour at 10,000 rows.
+MOST_SOLUTIONS: Final = 1_000_000_000
 
 #: Numbers of lost rows that are held at a time, one for each pair of corrections of two classes.
 _MOST_PAIRS: Final = 50_000_000
@@ -42,6 +48,73 @@ _PATIENCE: Final = 5
 _SWEEPS: Final = 8
 #: How much more a rival that takes the row now is blamed at first.
 _BLAME: Final = 2.0
+
+
+def exact_search(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    corrections: CorrectionSet = DEFAULT_CORRECTIONS,
+    objective: Objective = DEFAULT_OBJECTIVE,
+    classes: Sequence[str] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> AnnealingResult:
+    """Judge every scheme and return the best: the proven optimum.
+
+    The D^N solutions are judged D at a time; with 49 corrections that is practical up to four
+    classes.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities. Never written to; may be read-only.
+    labels : array of int, shape [M]
+        True class indices, ``0 .. N - 1``.
+    corrections : CorrectionSet, optional
+        What to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
+    objective : Objective, optional
+        What to minimise, by default ``Objective(beta=1.0, tau=0.2)``.
+    classes : sequence of str, optional
+        Class names for the scheme, by default ``"class_0", "class_1", ...``.
+    progress : callable, optional
+        Called with the share of the work done so far, 0..1, now and then.
+
+    Returns
+    -------
+    AnnealingResult
+        As from `anneal`, with an empty trace. Of several optima the first in the order of the
+        indices is returned.
+
+    Raises
+    ------
+    InvalidInputError
+        When an argument is not allowed, or when there are more than `MOST_SOLUTIONS` solutions.
+
+    Warns
+    -----
+    UserWarning
+        When a class has no rows: it is left out of COBias and PMI.
+    """
+    started = time.perf_counter()
+    problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
+    n_classes, n_functions = problem.n_classes, len(problem.corrections)
+    n_solutions = n_functions**n_classes
+    if n_solutions > MOST_SOLUTIONS:
+        raise InvalidInputError(
+            f"{n_functions} corrections for {n_classes} classes make {n_solutions:.2g} solutions; "
+            f"exhaustive search stops at {MOST_SOLUTIONS:.0e}: use anneal instead"
+        )
+    table = problem.table
+    room = make_room(table)
+    best_choice = np.full(n_classes, problem.corrections.identity)
+    best = math.inf
+    for first in range(n_functions):
+        best = exhaust(table, room, first, best_choice, best)
+        if progress is not None:
+            progress((first + 1) / n_functions)
+    return problem.result(
+        best_choice, evaluations=n_solutions, seconds=time.perf_counter() - started
+    )
 
 
 @dataclass(frozen=True, slots=True)
