@@ -20,7 +20,7 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError, listing, show
 from dcs.schemes.calibration import DEFAULT_FLOOR, fit_stack, mean_combination
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.folds import stratified_folds
+from dcs.selection.cross_validation import stratified_folds
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -25,10 +25,11 @@ from dcs.errors import InvalidInputError, check_choice
 from dcs.selection.cross_validation import (
     FEWEST_LABELS,
     SelectionSettings,
+    Threads,
     fit_scheme,
     label_free_scheme,
+    stratified_folds,
 )
-from dcs.selection.folds import Threads, stratified_folds
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
 

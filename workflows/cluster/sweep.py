@@ -111,7 +111,7 @@ def run_here(
     """
     from joblib import cpu_count  # type: ignore[import-untyped]
 
-    from dcs.selection.folds import Threads
+    from dcs.selection.cross_validation import Threads
     from tracking.results.figures import cell_figures
     from workflows.config.storage import StudyStorage
     from workflows.tuning.cell import compute_cell

@@ -13,10 +13,10 @@ from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import (
     FEWEST_LABELS,
     SelectionSettings,
+    cross_validate,
     fit_scheme,
     label_free_scheme,
 )
-from dcs.selection.folds import cross_validate
 from dcs.selection.front import FittedScheme, FrontPoint, pareto_front
 from dcs.selection.methods import Method
 from dcs.selection.settings import (

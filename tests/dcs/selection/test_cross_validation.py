@@ -21,8 +21,15 @@ from dcs.evaluation.uncertainty import compare_predictions
 from dcs.schemes.calibration import fit_calibration
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import SelectionSettings, fit_scheme
-from dcs.selection.folds import Folds, Threads, cobias_noise, cross_validate, stratified_folds
+from dcs.selection.cross_validation import (
+    Folds,
+    SelectionSettings,
+    Threads,
+    cobias_noise,
+    cross_validate,
+    fit_scheme,
+    stratified_folds,
+)
 from dcs.selection.front import Preference, pareto_front
 from dcs.selection.settings import Hyperparameters, Interpolated, between
 from tests.dcs.biased import biased_table, fit_setting, gain
