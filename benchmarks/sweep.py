@@ -3,7 +3,8 @@
 Four parts, each printed as it ends::
 
     python benchmarks/sweep.py overhead             # a 48-cell sweep on 2 CPUs, tracking included
-    python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs
+    python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs,
+                                                    # recorded in SQLite
     python benchmarks/sweep.py recording            # cells/s into SQLite and into a server, whose
                                                     # database is --database or SQLite
     python benchmarks/sweep.py glue                 # the same trials by Ray Tune, OptunaSearch and
@@ -156,18 +157,7 @@ def _sleeping(seconds: float):
     def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, *more: object):
         started = time.time_ns() // 1_000_000
         time.sleep(seconds)
-        record = CellRecord(
-            key=cell.key,
-            sweep=sweep,
-            identity=cell.identity,
-            params={},
-            metrics={"test/accuracy": 0.5},
-            scheme=None,
-            class_accuracies={},
-            started_ms=started,
-            finished_ms=time.time_ns() // 1_000_000,
-        )
-        return record, {}
+        return _finished_cell(cell.seed, cell=cell, started_ms=started), {}
 
     return run
 
@@ -203,16 +193,22 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
 
     workflows.cluster.driver.run_cell = _sleeping(seconds)  # type: ignore[assignment]
     memory: list[float] = []
-    spans: list[tuple[int, int]] = []
+
+    class Watching(Silent):
+        def cells(self, done: int, total: int, failed: int) -> None:
+            if done % max(1, cells // 10) == 0:
+                memory.append(resident())
+
     with local_ray(cpus):
         clock = time.perf_counter()
-        driver = workflows.cluster.driver.Driver(plan, Silent())
-        for number, (record, _) in enumerate(driver.run()):
-            spans.append((record.started_ms, record.finished_ms))
-            if number % max(1, cells // 10) == 0:
-                memory.append(resident())
-        wall = time.perf_counter() - clock
+        with Recorder(output=folder, experiment="sleep", sweep_key="s", figures="none") as to:
+            records = run_sweep(plan, to, Watching())
+            wall = time.perf_counter() - clock
+            recorded = to.recorded
+            to.finish()
+        whole = time.perf_counter() - clock
     memory.append(resident())
+    spans = [(record.started_ms, record.finished_ms) for record in records]
     # Ray starts the workers one after the other; busy is judged from when all of them are there
     # until the last cell starts.
     starts = sorted(start for start, _ in spans)
@@ -222,19 +218,22 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     rate = sum(begin <= e <= end for _, e in spans) / max(1, end - begin) * 1000
     print(
         f"scheduling: {len(spans)} cells of {seconds} s on {cpus} virtual CPUs in {wall:.0f} s; "
-        f"{100 * busy:.1f} % busy and {rate:.1f} cells/s once the workers are up; driver memory "
+        f"{100 * busy:.1f} % busy and {rate:.1f} cells/s once the workers are up; {recorded} of "
+        f"them recorded by then, all after {whole:.0f} s; driver memory "
         f"{', '.join(f'{value:.0f}' for value in memory)} MB"
     )
 
 
 def recording(folder: Path, *, cells: int, database: str | None) -> None:
     _record(folder / "sqlite", None, cells, writers=1)
+    if database is not None:
+        _record(folder / "database", database, cells, writers=4)
     with _server(folder / "server", database) as address:
         for writers in (1, 2, 4, 8):
             _record(folder / f"http{writers}", address, cells, writers=writers)
 
 
-def _finished_cell(number: int) -> CellRecord:
+def _finished_cell(number: int, *, cell: Cell | None = None, started_ms: int = 1) -> CellRecord:
     """Return a record of the size of a tuned cell of the quickstart."""
     trial = {"metrics": {f"m{number}": 0.5 for number in range(8)}, "state": "COMPLETE"}
     params = {f"p{number}": number for number in range(10)}
@@ -242,19 +241,20 @@ def _finished_cell(number: int) -> CellRecord:
         TrialRecord(number=i, params=params, seconds=0.1, started_ms=1, value=i / 15, **trial)
         for i in range(15)
     )
+    who = {"model": "none", "task": "reviews", "shots": 1, "seed": number, "method": "dcs"}
     return CellRecord(
-        key=f"cell{number}",
+        key=f"cell{number}" if cell is None else cell.key,
         sweep="recording",
-        identity={"model": "none", "task": "reviews", "shots": 1, "seed": number, "method": "dcs"},
+        identity=who if cell is None else cell.identity,
         params=params,
-        metrics={f"m{number}": 0.5 for number in range(15)},
+        metrics={"test/accuracy": 0.5} | {f"m{number}": 0.5 for number in range(15)},
         scheme=CorrectionScheme.identity(tuple("abcde")).to_dict(),
         class_accuracies={"class": list("abcde"), "before": [0.5] * 5, "after": [0.6] * 5},
         trials=trials,
         trace=tuple((0.1, 0.2, 0.2, 0.5) for _ in range(100)),
-        started_ms=1,
-        finished_ms=1000,
-        provenance=collect_provenance(),
+        started_ms=started_ms,
+        finished_ms=1000 if cell is None else time.time_ns() // 1_000_000,
+        provenance={} if cell is not None else collect_provenance(),
     )
 
 
@@ -277,11 +277,17 @@ def _record(output: Path, uri: str | None, cells: int, *, writers: int) -> None:
         handed, report = time.perf_counter() - clock, recorder.finish()
         wall = time.perf_counter() - clock
     print(
-        f"recording to {'SQLite' if uri is None else 'a server'}, {writers} at a time: "
+        f"recording to {_kind_of(uri)}, {writers} at a time: "
         f"{report.recorded - 1} cells with 5 trials each at {cells / wall:.1f} cells/s "
         f"(store opened in {opened:.1f} s); the driver was done with them after {handed:.2f} s, "
         f"{1000 * float(np.median(calls)):.1f} ms a cell, at most {1000 * max(calls):.0f} ms"
     )
+
+
+def _kind_of(uri: str | None) -> str:
+    if uri is None:
+        return "SQLite"
+    return "a server" if uri.startswith("http") else "the server's database"
 
 
 def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
