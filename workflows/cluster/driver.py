@@ -38,7 +38,7 @@ from workflows.cluster.connect import (
 )
 from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
-from workflows.config.storage import StudyStorage, StudyStorageError
+from workflows.config.tuner import StudyStorage, StudyStorageError
 from workflows.parallel import Heartbeat, Mapper, StoppedWorkers, ray_mapper
 from workflows.plan import Cell, SweepPlan, sharing
 from workflows.tables import ProbabilityStore, Rows, Scoring, TableRequest

@@ -113,7 +113,7 @@ def run_here(
 
     from dcs.selection.cross_validation import Threads
     from tracking.results.figures import cell_figures
-    from workflows.config.storage import StudyStorage
+    from workflows.config.tuner import StudyStorage
     from workflows.tuning.cell import compute_cell
 
     storage = StudyStorage.chosen(plan.config.optuna_storage)

@@ -30,10 +30,10 @@ from dcs.scoring import engine_names, engine_options
 from dcs.selection.methods import get_method, method_names
 from tracking.results.settings import objective_name
 from workflows.config.scoring import ScoringSettings
-from workflows.config.storage import StudyStorage
 from workflows.config.tuner import (
     FixedObjective,
     ObjectiveChoice,
+    StudyStorage,
     TrackingSettings,
     TunerSettings,
 )

@@ -23,7 +23,7 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.methods import get_method
 from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
 from tracking.results.figures import class_histograms
-from workflows.config.storage import StudyStorage
+from workflows.config.tuner import StudyStorage
 from workflows.parallel import Mapper, in_process, one_thread
 from workflows.plan import UNFITTED, Cell
 from workflows.tables import Rows

@@ -29,8 +29,7 @@ from dcs.selection.front import Figures, FittedScheme
 from dcs.selection.methods import Method
 from tracking import TrialRecord
 from tracking.environment import source_digest
-from workflows.config.storage import StudyStorage, StudyStorageError
-from workflows.config.tuner import TunerSettings
+from workflows.config.tuner import StudyStorage, StudyStorageError, TunerSettings
 from workflows.parallel import Mapper, in_process, one_thread
 
 #: Which way an objective is better.

@@ -15,8 +15,8 @@ from optuna.storages.journal import JournalFileBackend
 
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
-from workflows.config.storage import StudyStorage, StudyStorageError
 from workflows.config.sweep import TunerSettings
+from workflows.config.tuner import StudyStorage, StudyStorageError
 from workflows.parallel import in_process, ray_mapper
 from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme

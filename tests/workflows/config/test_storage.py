@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from dcs.errors import ConfigError
-from workflows.config.storage import STORAGE_VARIABLE, StudyStorage, StudyStorageError
 from workflows.config.sweep import SweepConfig, load_config
+from workflows.config.tuner import STORAGE_VARIABLE, StudyStorage, StudyStorageError
 from workflows.plan import sweep_key
 
 SECRET = "s3cret/word"
