@@ -30,8 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from dcs.data.table import ProbabilityTable
-from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import anneal

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dcs.data.table import Provenance as Provenance
     from dcs.errors import DCSError as DCSError
     from dcs.evaluation.metrics import ClassificationMetrics as ClassificationMetrics
-    from dcs.evaluation.objective import Objective as Objective
+    from dcs.evaluation.metrics import Objective as Objective
     from dcs.schemes.corrections import CorrectionSet as CorrectionSet
     from dcs.schemes.corrections import Membership as Membership
     from dcs.schemes.corrections import Weight as Weight
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "dcs.data.table": ("ProbabilityTable", "Provenance"),
     "dcs.errors": ("DCSError",),
-    "dcs.evaluation.metrics": ("ClassificationMetrics",),
-    "dcs.evaluation.objective": ("Objective",),
+    "dcs.evaluation.metrics": ("ClassificationMetrics", "Objective"),
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
     "dcs.search.annealing": ("anneal",),

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import whole_number
 from dcs.errors import InvalidInputError
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.kernels.chains import exhaust
 from dcs.search.kernels.pairs import count_lost, share_by_rivals, tighten

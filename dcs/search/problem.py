@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import confusion_matrix
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.kernels.candidates import count_confusion

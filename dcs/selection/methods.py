@@ -20,8 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.plugins import find_named
 from dcs.schemes.calibration import (
     DEFAULT_FLOOR,

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.errors import check_choice
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.calibration import (
     CalibrationKind,
     fit_calibration,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 
 _PATH = Path(__file__).parent / "data" / "published_figures.npz"
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.evaluation.metrics import confusion_matrix
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 

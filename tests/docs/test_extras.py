@@ -13,7 +13,7 @@ import pytest
 from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ScoringError, TableError
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.optimum import exact_search

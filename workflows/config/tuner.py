@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from dcs.errors import ConfigError, DCSError, MissingDependencyError, reason, redact, suggest
-from dcs.evaluation.objective import PmiTerm
+from dcs.evaluation.metrics import PmiTerm
 from dcs.io import Strict, as_value_error
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Prefer, Preference

@@ -10,8 +10,7 @@ from optuna.trial import BaseTrial
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.search.annealing import anneal
 from dcs.search.optimum import exact_search
 from dcs.search.problem import AnnealingResult

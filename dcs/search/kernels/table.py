@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Weight
 
 _F = TypeVar("_F", bound=Callable[..., object])

@@ -8,8 +8,7 @@ import pytest
 from sklearn.metrics import mutual_info_score
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import confusion_matrix
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from tests.dcs.published import load_cases

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import DONT_CHANGE, CorrectionSet, Weight
 from dcs.search.annealing import anneal
 from dcs.search.optimum import exact_search

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.kernels.pairs import count_lost, tighten
 from dcs.search.optimum import exact_search, lower_bound

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.optimum import exact_search
 from tests.dcs.solutions import SETS, coarse_problem, judge

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Membership, Weight
 from dcs.search.kernels.candidates import add_class, clear, join, judge_class
 from dcs.search.kernels.chains import below, descend, metropolis_chain, uniform

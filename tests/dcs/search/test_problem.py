@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import confusion_matrix
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.search.problem import SchemeEvaluator
 from tests.dcs.solutions import SETS, coarse_problem, judge
 

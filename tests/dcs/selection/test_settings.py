@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
-from dcs.evaluation.objective import Objective
+from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.optimum import exact_search
 from dcs.search.schedule import Schedule
