@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from workflows.cli import console, installation, results, runs, scoring, sweeps, tables
+from workflows.cli import console, installation, results, scoring, sweeps, tables
 
 __all__ = ["app", "main"]
 
@@ -43,13 +43,13 @@ _models()(sweeps.sweep)
 _models(context_settings=_PASSED_ON)(sweeps.submit)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel="Models and sweeps")
 _after = functools.partial(app.command, rich_help_panel="What came of it")
-_after()(runs.runs)
+_after()(results.runs)
 _after()(results.ui)
 _after()(results.report)
 _after()(results.table)
-_after()(runs.compare)
-_after()(runs.reproduce)
-_after()(runs.register)
+_after()(results.compare)
+_after()(results.reproduce)
+_after()(results.register)
 _after()(sweeps.sync)
 
 

@@ -1,4 +1,4 @@
-"""``dcs report``, ``table`` and ``ui``: what came of whole sweeps."""
+"""``dcs runs``, ``compare``, ``reproduce``, ``register``, ``report``, ``table``, ``ui``: results."""
 
 from __future__ import annotations
 
@@ -8,20 +8,30 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from math import isnan
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
+from rich.style import Style
+from rich.text import Text
 
 from dcs.errors import ConfigError, TrackingError, escaped
 from workflows.cli import options
-from workflows.cli.console import console
+from workflows.cli.console import console, new_table, progress_bar, width_of
 from workflows.cli.options import Results
 
 if TYPE_CHECKING:
-    from dcs.data.table import ProbabilityTable
-    from tracking.records import CellRecord
+    import pandas as pd
 
+    from dcs.data.table import ProbabilityTable
+    from tracking import CellRecord
+    from workflows.reproduce import Compared, Tables
+
+_HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
 
 #: Opens the second address once the first answers, for five minutes at most.
 _OPEN = """
@@ -203,3 +213,252 @@ def ui(
         subprocess.Popen(opener, stdin=null, stdout=null, stderr=null, start_new_session=True)
     # MLflow takes this process over, so that Ctrl-C and signals reach it and nothing stays behind.
     os.execv(sys.executable, arguments)
+
+
+def runs(
+    sweep: Annotated[
+        str | None,
+        typer.Argument(metavar="[SWEEP]", help="Name of a sweep, e.g. tune; by default all."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Only such cells: method=dcs, or 'test/cobias<5' (in percent); repeatable.",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="Best first by a metric, e.g. test/cobias."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with every metric as it is recorded.")
+    ] = False,
+    output: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """List the cells that are recorded: key, name, result, and the link to MLflow.
+
+    Example: `dcs runs quickstart --where method=dcs --sort test/cobias`
+    """
+    from tracking.store import queries
+    from tracking.store.client import run_link
+
+    uri = Results(output, tracking_uri).store
+    with console.status("reading the runs"):
+        found = queries.matching(queries.cells(uri, sweep), where or ())
+    if sort is not None:
+        found = queries.best_first(found, sort)
+    found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
+    if as_json:
+        typer.echo(
+            found.to_json(orient="records", indent=2, date_format="iso", double_precision=15)
+        )
+        return
+    metrics = dict.fromkeys([*_HEADS, *([sort] if sort else [])])
+    names = ["name"] if sweep else ["sweep", "name"]
+    if len(found):
+        _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
+    number = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
+    console.print(f"{number}; dcs ui --output {output} makes the links work")
+
+
+def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
+    """Print a line for each cell, with its link where that fits or nobody reads along."""
+    from dcs.evaluation.uncertainty import percent
+    from tracking.store.queries import is_share
+
+    heads = (*(f"{name} " for name in names), *(_HEADS.get(m, m) for m in metrics))
+    shown = new_table("key ", *heads, "link ")
+    for row in found.to_dict("records"):
+        failed = row["status"] != "FINISHED"
+        row["name"] += f" ({row['status'].lower()})" if failed else ""
+        figures = {m: "" if isnan(row[m]) else f"{row[m]:.4g}" for m in metrics}
+        figures |= {m: percent(row[m]) for m in metrics if is_share(m)}
+        key = Text(row["cell_key"][:8], Style(link=row["link"]))
+        cells = (*(row[name] for name in names), *figures.values(), row["link"])
+        shown.add_row(key, *cells, style="red" if failed else "")
+    width = console.width
+    if not console.is_terminal:
+        console.width = max(width, width_of(shown))
+    elif width_of(shown) > width:
+        del shown.columns[-1]
+    console.print(shown)
+    console.width = width
+
+
+def compare(
+    first: options.RunName,
+    second: options.RunName,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Compare two runs: what differs in them, what they reached, and their schemes in words.
+
+    Example: `dcs compare 1f0c 'best:test/cobias<5'`
+    """
+    from tracking.results.tables import compare_records
+    from tracking.store.runs import cell_name
+
+    results = Results(runs, tracking_uri)
+    cells = results.record(first), results.record(second)
+    names = [cell_name(cell) for cell in cells]
+    if cells[0].key == cells[1].key:
+        console.print("both names are of the same cell", style="yellow")
+    for title, rows in compare_records(*cells).items():
+        shown = new_table(" ", *(f"{head} " for head in _told_apart(names)), "difference")
+        for row in rows:
+            shown.add_row(row.name, row.first, row.second, row.difference)
+        console.print(title, style="bold")
+        console.print(shown)
+    for cell, name in zip(cells, names, strict=True):
+        console.print(f"{name}, {results.link(cell.key)}")
+
+
+def _told_apart(names: list[str]) -> list[str]:
+    """Return what each of two names has and the other has not, or both whole."""
+    first, second = (name.split() for name in names)
+    own = [word for word in first if word not in second], [w for w in second if w not in first]
+    return [" ".join(words) or name for words, name in zip(own, names, strict=True)]
+
+
+def register(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="As of `dcs compare`, or the scheme.json of a fit of your own."
+        ),
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The model, or a new one.")],
+    alias: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What this version is called: champion")
+    ] = None,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Register the scheme of a run as an MLflow model, and say how to serve it.
+
+    Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
+    """
+    import dcs
+    from tracking import resolve_tracking_uri
+    from tracking.store.client import pages, redact
+    from tracking.store.serving import log_scheme, register_scheme
+
+    if run.endswith(".json"):
+        scheme = dcs.CorrectionScheme.load(run)
+        uri = resolve_tracking_uri(tracking_uri, runs)
+        run_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
+    else:
+        results = Results(runs, tracking_uri)
+        uri, run_id = results.store, results.cell(run).run_id
+    with console.status("registering"):
+        version = register_scheme(uri, run_id, name, alias=alias)
+    served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
+    console.print(f"version {version} of model {name!r} is run {run_id}")
+    console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
+    console.print("next:")
+    console.print(
+        f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m {served} "
+        "--env-manager local --port 5001"
+    )
+
+
+def reproduce(
+    run: options.RunName,
+    runs: options.Runs = Path("dcs-runs"),
+    tracking_uri: options.TrackingUri = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="TABLE", help="What dcs tune was given.")
+    ] = None,
+    test: Annotated[Path | None, typer.Option(metavar="TABLE", help="And that as --test.")] = None,
+    data: options.Data = None,
+    rescore: Annotated[
+        bool, typer.Option("--rescore", help="Score all prompts again, also if that is kept.")
+    ] = False,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only write the packages of the run, for pip."),
+    ] = None,
+) -> None:
+    """Compute a recorded cell again and compare scheme, metrics and trials to the last bit.
+
+    Says which software differs from that of the record. Exit code 0 if all is identical, 1 if
+    something differs, 2 if it cannot be tried.
+
+    Example: `dcs reproduce best:method=dcs --table my.parquet`
+    """
+    from dcs.io import atomic_write_text
+    from tracking import collect_provenance
+    from tracking.store.runs import cell_name
+    from workflows import reproduce as again
+    from workflows.tables import split_rows
+    from workflows.tune import HELD_OUT
+
+    results = Results(runs, tracking_uri)
+    record = results.record(run)
+    console.print(f"{cell_name(record)}, {results.link(record.key)}")
+    if requirements is not None:
+        atomic_write_text(requirements, again.requirements_of(record))
+        console.print(f"next: pip install --requirement {requirements}", style="bold")
+        return
+    software = again.compare_software(record.provenance, collect_provenance())
+    _show_compared("software", [row for row in software if not row.same])
+    if test is not None if table is None else rescore:
+        raise ConfigError("--test needs --table, and --rescore excludes it; see --help")
+    if table is None:
+        tables = _scored(record, runs, data=data, rescore=rescore)
+    else:
+        members = {table.name: [table] if test is None else [table, test]}
+        tables = split_rows(members, seed=record.identity["seed"], held_out=HELD_OUT)
+    with progress_bar("computing the cell again") as progress:
+        now = again.recompute(record, tables, progress=lambda share: progress(completed=share))
+    rows = [
+        again.Compared(f"{split} rows", record.identity[f"{split}_digest"], part.digest)
+        for split, part in tables.items()
+    ]
+    rows += again.compare_results(record, now)
+    _show_compared("results", [r for r in rows if not r.same or r.name.startswith("test/")])
+    if different := [row.name for row in rows if not row.same]:
+        console.print(f"not the same: {', '.join(different)}", style="red")
+        raise typer.Exit(1)
+    end = "identical" if record.finished else "failed as recorded"
+    console.print(f"{end}: {len(rows)} values, {len(record.trials)} trials", style="green")
+
+
+def _scored(record: CellRecord, runs: Path, *, data: Path | None, rescore: bool) -> Tables:
+    """Return the tables of a cell as they are stored, or scored again."""
+    from workflows.cli.scoring import score
+    from workflows.reproduce import request_of, stored_tables
+    from workflows.tables import ProbabilityStore
+
+    stored = stored_tables(record, runs)
+    if stored is not None and not rescore:
+        console.print("tables: stored, unchanged since they were scored")
+        return stored
+    request = request_of(record, runs)
+    shards = None if rescore else request.scoring.store or str(runs / "shards")
+    scoring = request.scoring.model_copy(update={"store": shards})
+    texts = request.data if data is None else str(data.absolute())
+    with TemporaryDirectory(prefix="dcs-") as folder:
+        # Kept by the name of its request it would be taken for what the sweep has scored.
+        store = ProbabilityStore(Path(folder) / "probabilities")
+        score(request.model, {"again": replace(request, scoring=scoring, data=texts)}, store)
+        found = store.read("again")
+    console.print("tables: scored again")
+    if stored is not None:
+        gap = max(abs(found[name].probs - stored[name].probs).max() for name in found)
+        console.print(f"largest difference from a stored probability: {gap:.1g}")
+    return found
+
+
+def _show_compared(title: str, rows: list[Compared]) -> None:
+    from tracking.schema import shorten
+
+    shown = new_table(f"{title} ", "recorded ", "now ")
+    for row in rows:
+        pair = (f"{v:.6g}" if isinstance(v, float) else str(v) for v in (row.recorded, row.now))
+        style = "" if row.same else "yellow"
+        shown.add_row(row.name, *(shorten(text, 40) for text in pair), style=style)
+    if rows:
+        console.print(shown)
