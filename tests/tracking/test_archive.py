@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcs.errors import TrackingError
 from tests.tracking.cells import failed_cell, make_cell
-from tracking.archive import Archive, Sweep
+from tracking.records import Archive, Sweep
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcs.errors import ConfigError, TrackingError, one_line, unknown
 from tracking import schema
-from tracking.archive import Archive
-from tracking.records import CellRecord, StoredCell
+from tracking.records import Archive, CellRecord, StoredCell
 from tracking.results.frames import CORRECTION_COLUMNS, CORRECTION_NUMBERS, ordered
 from tracking.store.client import (
     cells_link,

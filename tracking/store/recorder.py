@@ -20,8 +20,7 @@ from pydantic import ValidationError
 
 from dcs.errors import ConfigError, TrackingError, named, one_line
 from dcs.io import first_fault
-from tracking.archive import Archive, Sweep, SweepStatus
-from tracking.records import CellRecord, ScoringRecord
+from tracking.records import Archive, CellRecord, ScoringRecord, Sweep, SweepStatus
 from tracking.results.figures import sweep_figures
 from tracking.store.client import (
     artifact_location,
@@ -100,7 +99,7 @@ class Recorder:
     writers : int, optional
         How many cells are written at a time; by default one to SQLite, several to other stores.
     **sweep
-        The fields of a `tracking.archive.Sweep`: ``experiment`` and ``sweep_key``, and by choice
+        The fields of a `tracking.records.Sweep`: ``experiment`` and ``sweep_key``, and by choice
         ``sweep_params``, ``run_name``, ``trials``, ``figures``.
 
     Attributes

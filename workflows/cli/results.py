@@ -1,4 +1,4 @@
-"""``dcs runs``, ``compare``, ``reproduce``, ``register``, ``report``, ``table``, ``ui``: results."""
+"""``dcs runs``, ``ui``, ``report``, ``table``, ``compare``, ``reproduce`` and ``register``."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from dcs.io import Strict, as_value_error
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Prefer, Preference
 from dcs.selection.methods import Method
-from tracking.archive import parse_trials
+from tracking.records import parse_trials
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -17,7 +17,7 @@ from mlflow.entities import Metric, Param
 from tests.tracking.cells import content, make_cell, runs
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
-from tracking.archive import Sweep
+from tracking.records import Sweep
 from tracking.store.client import StoreUnavailable, artifact_location, open_client
 from tracking.store.runs import (
     RunContent,
