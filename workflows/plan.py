@@ -1,4 +1,4 @@
-"""The cells of a sweep, and what of them is missing.
+"""The cells of a sweep, or of tables of one's own, and what of them is missing.
 
 A cell is named by the hash of its canonical JSON, so that finished work is recognised on any
 machine and never done twice.
@@ -7,21 +7,25 @@ machine and never done twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError
-from dcs.io import content_key, first_fault
+from dcs.io import content_key, first_fault, validated
 from dcs.prompting import SPLITS, Shots, get_task
 from dcs.selection.ensemble import joint_digest
 from dcs.selection.methods import Method, get_method
 from tracking import Archive, CellRecord
 from workflows.config.scoring import INDECISIVE
-from workflows.config.sweep import Grouping, SweepConfig
+from workflows.config.sweep import Grouping, SweepConfig, TuneConfig
 from workflows.config.tuner import Bounds, TunerSettings
 from workflows.tables import (
     GivenTable,
@@ -33,6 +37,7 @@ from workflows.tables import (
     common_shots,
     given_tables,
     group_name,
+    join_unlabelled,
     matched_tables,
     request_key,
     table_requests,
@@ -41,6 +46,18 @@ from workflows.tables import (
 
 #: Methods that take nothing from the optimization rows.
 UNFITTED = frozenset({"icl"})
+
+#: Share of the rows that is held out for the final figures when no test table is given.
+HELD_OUT = 0.3
+
+#: Most classes that an exhaustive search can cope with.
+_MOST_CERTIFIED = 4
+
+#: Labelled rows of a learning curve.
+_CURVE_SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
+
+#: Tables between two calls of what is told.
+_TOLD_EVERY = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,10 +275,6 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-#: Tables between two calls of what is told.
-_TOLD_EVERY = 100
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ensemble(Source):
     """Tables of a sweep that are tuned on together.
@@ -439,6 +452,58 @@ class SweepPlan:
         return sum(not record.finished for record in self.ended.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a sweep still has to do.
+
+    Attributes
+    ----------
+    tables, cells : int
+        To be scored, and to be computed.
+    scoring_seconds, gpu_seconds, cell_seconds : float
+        Of one worker after the other, of its GPUs, and of one CPU; NaN where nothing like it has
+        been done yet.
+    """
+
+    tables: int
+    cells: int
+    scoring_seconds: float
+    gpu_seconds: float
+    cell_seconds: float
+
+
+def rest_of(plan: SweepPlan) -> Work:
+    """Judge missing tables by scored ones of their model, cells by those of their method."""
+    store = ProbabilityStore.under(plan.output)
+    scored = [(plan.sources[key][0].model, store.scoring(key)) for key in plan.cells]
+    finished = [r for r in plan.ended.values() if r.finished]
+    tables = Counter(request.model for request in plan.missing_tables.values())
+    cells = Counter(cell.method for some in plan.missing_cells.values() for cell in some)
+    unknown = sum(len(some) for key, some in plan.sources.items() if key not in plan.cells)
+    for variant in plan.variants:
+        cells[variant.method] += unknown
+    return Work(
+        tables.total(),
+        cells.total(),
+        _cost(tables, [(model, one.seconds) for model, one in scored if one]),
+        _cost(tables, [(model, one.seconds * one.gpus) for model, one in scored if one]),
+        _cost(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
+    )
+
+
+def _cost(missing: Counter[str], done: list[tuple[str, float]]) -> float:
+    """Return the cost of what is missing, each the mean of what is done of its kind, or of all."""
+    of = {kind: [cost for k, cost in done if k == kind] for kind in missing}
+    every = [cost for _, cost in done] or [math.nan]
+    return sum(number * fmean(of[kind] or every) for kind, number in missing.items())
+
+
+def _cpu_seconds(record: CellRecord) -> float:
+    # Trials of one cell may have run side by side.
+    elapsed = (record.finished_ms - record.started_ms) / 1000
+    return max(elapsed, sum(trial.seconds for trial in record.trials))
+
+
 def sweep_key(config: SweepConfig) -> str:
     """Return the key under which reruns of a sweep find its parent run again.
 
@@ -540,7 +605,7 @@ def _ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterato
     for over in config.ensemble:
         for group in alike([*firsts.values()], over):
             yield Ensemble(
-                members={_called(request, over): keys[request] for request in group},
+                members={_member_name(request, over): keys[request] for request in group},
                 model=group_name(group, over),
                 task=group[0].task,
                 shots=common_shots(group),
@@ -548,9 +613,117 @@ def _ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterato
             )
 
 
-def _called(request: TableRequest, over: Grouping) -> str:
+def _member_name(request: TableRequest, over: Grouping) -> str:
     """Return the name of a table among those that differ from it."""
     if over == "models":
         return request.model
     seed = f"seed {request.seed}"
     return seed if over == "seeds" else f"{request.shots}-shot {seed}"
+
+
+def called(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return paths by the name of the file, or by the words of the path where two are alike.
+
+    The names become parts of file names.
+
+    Raises
+    ------
+    ConfigError
+        A path is given twice.
+    """
+    names = [path.name if path.is_dir() else path.stem for path in paths]
+    if len({*names}) < len(names):
+        names = [re.sub(r"[^\w.-]+", "-", str(path.with_suffix(""))) for path in paths]
+    found = dict(zip(names, paths, strict=True))
+    if len(found) < len(paths):
+        raise ConfigError(f"{', '.join(names)}: one is given twice; each table once")
+    return found
+
+
+def plan_tuning(
+    tables: Mapping[str, Path],
+    output: Path,
+    *,
+    config: TuneConfig,
+    methods: Sequence[str],
+    seed: int,
+    test: Sequence[Path] = (),
+    unlabelled: Sequence[Path] = (),
+    refit: bool = False,
+    learning_curve: bool = False,
+    certify: bool = False,
+) -> tuple[SweepPlan, dict[str, Rows]]:
+    """Return what there is to compute for tables of the same rows, and these rows by split.
+
+    Parameters
+    ----------
+    tables : mapping of str to path
+        Sources of tables, by what they are called.
+    output : pathlib.Path
+        The folder of results.
+    config : TuneConfig
+        How schemes are searched.
+    methods : sequence of str
+        The one that is asked for, and those that it is compared with.
+    seed : int
+        Root seed.
+    test, unlabelled : sequence of path
+        None, or for each table that of the test rows, and one of rows without labels.
+    refit, learning_curve, certify : bool
+        What is wanted besides; refused where it is not possible.
+
+    Raises
+    ------
+    DCSError
+        A table cannot be read, or what is wanted does not go together.
+    """
+    for option, given in (("--test", test), ("--unlabelled", unlabelled)):
+        if given and len(given) != len(tables):
+            raise ConfigError(
+                f"{option}: {len(given)} given for {len(tables)} tables; give one for each, in "
+                "the same order, or none"
+            )
+    choices: dict[str, Any] = {}
+    for i, (name, table) in enumerate(tables.items()):
+        choice = (str(table), str(test[i])) if test else str(table)
+        if unlabelled:
+            choice = join_unlabelled(choice, unlabelled[i], output / "joined" / f"{name}.parquet")
+        choices[name] = choice
+    content = {
+        "name": "tune",
+        "tables": [choices] if len(choices) > 1 else [*choices.values()],
+        "held_out": HELD_OUT,
+        "methods": [*dict.fromkeys(("icl", *methods))],
+        "seeds": [seed],
+        **dict(config),
+    }
+    sweep = validated(SweepConfig, content, source="command line", error=ConfigError)
+    plan = plan_sweep(sweep, output, retry_failed=True)
+    (key,) = plan.cells
+    rows = plan.read(key)
+    fitted = rows["optimization"]
+    is_study, is_one = config.tuner.protocol == "study", isinstance(fitted, ProbabilityTable)
+    is_small = is_one and fitted.n_classes <= _MOST_CERTIFIED
+    if certify and not (is_study and is_small and get_method(methods[0]).searches):
+        raise ConfigError(
+            f"--certify: {methods[0]} on {len(tables)} tables with {fitted.n_classes} classes; it "
+            "proves the one search of a study (--set tuner.protocol=study) with dcs, dnip or "
+            f"furud, of one table with up to {_MOST_CERTIFIED} classes; leave it out otherwise"
+        )
+    if refit and (is_study or not is_one):
+        raise ConfigError(
+            "--refit fits again what cross-validation chose of one table; leave it out, or "
+            "tuner.protocol=study, or give one table"
+        )
+    if learning_curve:
+        labelled = int(fitted.labelled.sum())
+        sizes = [size for size in _CURVE_SIZES if size < labelled]
+        if not sizes:
+            raise ConfigError(
+                f"--learning-curve: {labelled} labelled rows to fit on; more than "
+                f"{_CURVE_SIZES[0]} are needed"
+            )
+        axes = {"keep_unlabelled": (False, True)}
+        curve = {"optimization_sizes": (*sizes, "full"), "axes": axes}
+        plan = plan_sweep(sweep.model_copy(update=curve), output, retry_failed=True)
+    return plan, rows

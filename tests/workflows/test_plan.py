@@ -11,7 +11,6 @@ import pytest
 from dcs.errors import ConfigError
 from tests.workflows.conftest import biased_table
 from tracking import Archive, CellRecord
-from workflows.cli.overview import rest_of
 from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
@@ -19,6 +18,7 @@ from workflows.plan import (
     SweepPlan,
     cells_of,
     plan_sweep,
+    rest_of,
 )
 from workflows.tables import ProbabilityStore, request_key
 from workflows.tuning.cell import compute_cell, failed_record

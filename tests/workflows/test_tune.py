@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError
-from workflows.tune import called
+from workflows.plan import called
 
 
 def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have() -> None:

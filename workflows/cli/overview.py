@@ -7,10 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean
 
 from rich import progress
 from rich.table import Table
@@ -34,66 +32,14 @@ from tracking.results.style import figure_bytes
 from tracking.store.runs import cell_name
 from workflows.cli.console import bars, column_tables, console, duration, new_table, width_of
 from workflows.cli.scoring import announce
-from workflows.plan import SweepPlan
-from workflows.tables import ProbabilityStore, Scoring
+from workflows.plan import SweepPlan, rest_of
+from workflows.tables import Scoring
 
 #: How often a sweep tells how far it is in a file, which nobody watches.
 _LINE_SECONDS = 30.0
 
 #: Columns of cells by how far they are.
 _STATES = ("cells", "finished", "failed", "to do")
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a sweep still has to do.
-
-    Attributes
-    ----------
-    tables, cells : int
-        To be scored, and to be computed.
-    scoring_seconds, gpu_seconds, cell_seconds : float
-        Of one worker after the other, of its GPUs, and of one CPU; NaN where nothing like it has
-        been done yet.
-    """
-
-    tables: int
-    cells: int
-    scoring_seconds: float
-    gpu_seconds: float
-    cell_seconds: float
-
-
-def rest_of(plan: SweepPlan) -> Work:
-    """Judge missing tables by scored ones of their model, cells by those of their method."""
-    store = ProbabilityStore.under(plan.output)
-    scored = [(plan.sources[key][0].model, store.scoring(key)) for key in plan.cells]
-    finished = [r for r in plan.ended.values() if r.finished]
-    tables = Counter(request.model for request in plan.missing_tables.values())
-    cells = Counter(cell.method for some in plan.missing_cells.values() for cell in some)
-    unknown = sum(len(some) for key, some in plan.sources.items() if key not in plan.cells)
-    for variant in plan.variants:
-        cells[variant.method] += unknown
-    return Work(
-        tables.total(),
-        cells.total(),
-        _cost(tables, [(model, one.seconds) for model, one in scored if one]),
-        _cost(tables, [(model, one.seconds * one.gpus) for model, one in scored if one]),
-        _cost(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
-    )
-
-
-def _cost(missing: Counter[str], done: list[tuple[str, float]]) -> float:
-    """Return the cost of what is missing, each the mean of what is done of its kind, or of all."""
-    of = {kind: [cost for k, cost in done if k == kind] for kind in missing}
-    every = [cost for _, cost in done] or [math.nan]
-    return sum(number * fmean(of[kind] or every) for kind, number in missing.items())
-
-
-def _cpu_seconds(record: CellRecord) -> float:
-    # Trials of one cell may have run side by side.
-    elapsed = (record.finished_ms - record.started_ms) / 1000
-    return max(elapsed, sum(trial.seconds for trial in record.trials))
 
 
 def headline(plan: SweepPlan) -> str:

@@ -392,8 +392,8 @@ def reproduce(
     from tracking import collect_provenance
     from tracking.store.runs import cell_name
     from workflows import reproduce as again
+    from workflows.plan import HELD_OUT
     from workflows.tables import split_rows
-    from workflows.tune import HELD_OUT
 
     results = Results(runs, tracking_uri)
     record = results.record(run)

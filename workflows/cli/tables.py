@@ -239,7 +239,7 @@ def tune(
     from workflows.cli import judgement
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
-    from workflows.tune import called, plan_tuning
+    from workflows.plan import called, plan_tuning
     from workflows.tuning.cell import refitted
     from workflows.tuning.study import certify as prove
 
