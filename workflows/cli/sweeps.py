@@ -90,7 +90,7 @@ def sweep(
 
     Example: `dcs sweep paper_main --model tiny_lm --only tasks=rte --set tuner.trials=5 --dry-run`
     """
-    from workflows.cli.overview import show_plan
+    from workflows.cli.views import show_plan
     from workflows.plan import plan_sweep
 
     until = None if time_budget is None else time.monotonic() + parse_duration(time_budget)
@@ -153,8 +153,8 @@ def _run(
     until: float | None,
 ) -> None:
     """Do what a plan, of a part of `whole`, lacks; print its tables and what to type next."""
-    from workflows.cli.overview import headline, show_results, sweep_view
     from workflows.cli.scoring import announce
+    from workflows.cli.views import headline, show_results, sweep_view
     from workflows.cluster.connect import OutOfTimeError, connected
     from workflows.cluster.sweep import run_sweep
     from workflows.plan import sweep_key

@@ -236,7 +236,7 @@ def tune(
     """
     from dcs.io import content_key
     from dcs.selection.ensemble import inputs_of
-    from workflows.cli import judgement
+    from workflows.cli import views
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
     from workflows.plan import called, plan_tuning
@@ -301,12 +301,12 @@ def tune(
         reached = record.metrics["opt/z"]
         sentences.append(f"Z {reached:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
-    judgement.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
+    views.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
     if learning_curve:
-        judgement.show_learning_curve(records, method, path.with_name("learning_curve.svg"))
+        views.show_learning_curve(records, method, path.with_name("learning_curve.svg"))
     if front is not None:
-        judgement.show_front(front)
-    elif rows["test"].labelled.any() and (price := judgement.cost_of(record)):
+        views.show_front(front)
+    elif rows["test"].labelled.any() and (price := views.cost_of(record)):
         console.print(price, style="yellow")
     _print_paragraph(sentences)
     console.print(report.message)
@@ -346,7 +346,7 @@ def pick(
 
     Example: dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1
     """
-    from workflows.cli.judgement import show_front
+    from workflows.cli.views import show_front
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     before = dcs.FittedScheme.load(path.with_name(FRONT))
@@ -386,7 +386,7 @@ def evaluate(
 
     Example: dcs evaluate new.parquet -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json
     """
-    from workflows.cli.judgement import show_judgement, warn_of_fitted_rows
+    from workflows.cli.views import show_judgement, warn_of_fitted_rows
 
     rows = dcs.ProbabilityTable.read(table).only_labelled(source=str(table))
     schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes)}

@@ -15,7 +15,7 @@ from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme, Preference
 from dcs.selection.settings import Hyperparameters
 from tests.workflows.conftest import biased_table
-from workflows.cli.judgement import judged_tables, show_front
+from workflows.cli.views import judged_tables, show_front
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -10,7 +10,7 @@ from rich.console import Console
 from dcs.errors import ConfigError
 from tests.tracking.paper_cells import paper_cells
 from workflows.cli.console import parse_duration
-from workflows.cli.overview import SweepView, results_tables
+from workflows.cli.views import SweepView, results_tables
 
 
 def _record(trials: int, moves: float) -> SimpleNamespace:
