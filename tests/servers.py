@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,14 +35,21 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], health: str) -> Iterator[int]:
+def running(
+    command: list[str],
+    health: str,
+    *,
+    env: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Iterator[int]:
     """Run a command while the block lasts, from when `health` answers; give its process id."""
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     # MLflow starts its server by name, and Ray is started so.
-    settings["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    settings["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     with subprocess.Popen(
         command,
-        env=os.environ | settings,
+        env={**env, **settings},
+        cwd=cwd,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -58,7 +65,7 @@ def running(command: list[str], health: str) -> Iterator[int]:
 def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
     # Ray answers only who has the token of these tests; others do not look at it.
     token = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
-    until = time.monotonic() + 180
+    until = time.monotonic() + 600
     while time.monotonic() < until and process.poll() is None:
         try:
             with urllib.request.urlopen(urllib.request.Request(address, headers=token), timeout=2):

@@ -20,7 +20,7 @@ from tracking import Recorder
 from workflows.plan import Cell
 from workflows.tuning.cell import compute_cell
 
-__all__ = ["prepare"]
+__all__ = ["prepare", "record_quickstart"]
 
 CLASSES: Final = ("Terrible", "Bad", "Okay", "Good", "Great")
 
@@ -91,10 +91,10 @@ def _trec(path: Path) -> None:
         (path / f"{file}.txt").write_text("\n".join(lines), encoding="latin-1")
 
 
-def _recorded(path: Path) -> None:
-    """Record a small sweep called quickstart, and one scheme of a table of one's own."""
-    path.mkdir(exist_ok=True)
-    with Recorder(output=path, experiment="quickstart", sweep_key="s1", trials="none") as recorder:
+def record_quickstart(path: Path) -> None:
+    """Record a small sweep called quickstart."""
+    sweep = {"experiment": "quickstart", "sweep_key": "s1", "trials": "none", "figures": "none"}
+    with Recorder(output=path, **sweep) as recorder:
         for record in paper_cells(tasks=("trec",), seeds=(0,)):
             recorder.record(record)
 
@@ -125,7 +125,7 @@ _FILES: Final[dict[str, Callable[[Path], None]]] = {
     "rows.csv": _csv,
     "scheme.json": _scheme,
     "texts/trec": _trec,
-    "dcs-runs": _recorded,
+    "dcs-runs": record_quickstart,
     "dcs-runs/reviews": _tuned,
 }
 

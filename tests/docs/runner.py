@@ -21,19 +21,15 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from contextlib import chdir, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.servers import free_port
+from tests.servers import free_port, running
 
 from .givens import prepare
 
@@ -122,7 +118,7 @@ class Session:
         }
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._words: dict[str, str] = {}
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started = ExitStack()
 
     def __enter__(self) -> Session:
         sys.path.insert(0, str(self._site))
@@ -130,9 +126,7 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         sys.path.remove(str(self._site))
-        for process in self._started:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
+        self._started.close()
 
     def run(self, block: Block) -> str:
         """Run a block and return what it printed; fail with all it said if it goes wrong."""
@@ -149,7 +143,9 @@ class Session:
             self._words[word] = str(free_port()) if port else self._shell(f"printf %s {value}")
         code = self._worded(block.code)
         if block.marked("background"):
-            self._background(code, self._worded(block.marked("background")[0]))
+            command, health = _script(code), self._worded(block.marked("background")[0])
+            started = running(command, health, env=self._variables, cwd=self._folder)
+            self._started.enter_context(started)
         elif block.language == "sh":
             return self._shell(code)
         elif block.language == "python":
@@ -173,9 +169,8 @@ class Session:
 
     def _shell(self, code: str) -> str:
         # What a block exports, and where it goes, holds for the next one too.
-        script = f"set -euo pipefail\n{code}\nenv -0 > {self._state}\n"
         done = subprocess.run(
-            ["bash", "-c", script],
+            _script(f"{code}\nenv -0 > {self._state}"),
             cwd=self._folder,
             env=self._variables,
             stdin=subprocess.DEVNULL,
@@ -189,28 +184,6 @@ class Session:
         self._folder = Path(self._variables["PWD"])
         return done.stdout
 
-    def _background(self, code: str, url: str) -> None:
-        process = subprocess.Popen(
-            ["bash", "-c", f"set -euo pipefail\n{code}"],
-            cwd=self._folder,
-            env=self._variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._started.append(process)
-        until = time.monotonic() + _SECONDS
-        while not _answers(url):
-            assert process.poll() is None, f"ended\n{code}"
-            assert time.monotonic() < until, f"{url} does not answer\n{code}"
-            time.sleep(0.3)
 
-
-def _answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=2).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
+def _script(code: str) -> list[str]:
+    return ["bash", "-c", f"set -euo pipefail\n{code}\n"]

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tracking.records import CellRecord
 from tracking.store.client import default_tracking_uri
-
-from .cells import make_cell
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +25,3 @@ def uri(output: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     address = default_tracking_uri(output)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     return address
-
-
-@pytest.fixture
-def cell() -> Callable[..., CellRecord]:
-    return make_cell

@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import InvalidInputError
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.cross_validation import fit_scheme
+from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import CellRecord, TrialRecord
+from tracking.records import CellRecord
 from tracking.results.figures import (
     ablation_figure,
     cell_figures,
@@ -32,7 +31,6 @@ from tracking.results.figures import (
     overview_figures,
     scheme_figure,
     slice_figure,
-    sweep_figures,
     time_figure,
     trace_figure,
     tradeoff_figure,
@@ -45,55 +43,44 @@ def _texts(figure: Figure) -> set[str]:
     return {text.get_text() for text in figure.findobj(Text) if text.get_text()}
 
 
-def test_panels_come_in_the_order_of_the_records() -> None:
+def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> None:
     figure = class_accuracy_figure(paper_cells(tasks=("trec", "agnews"), shots=(1, 5)))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert [text.split(" ")[0] for text in titles] == ["trec", "agnews"]
     assert all("5-shot" in text for text in titles), "not the largest number of shots"
     assert "accuracy 60 → 80" in titles[0]
-    assert "World" in _texts(figure)
+    (axes,) = class_accuracy_figure([make_cell(0)]).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Sports"]
 
 
 def test_a_front_of_costs_joins_the_trials_that_were_recorded_on_it() -> None:
+    cell = make_cell(trials=4)
     trials = tuple(
-        TrialRecord(
-            number=i,
-            params={},
-            metrics={"opt/evaluations": 10.0 * (i + 1), "pareto": float(i != 2)},
-            state="COMPLETE",
-            seconds=0.1,
-            started_ms=0,
+        replace(
+            trial,
+            metrics={"opt/evaluations": 10.0 * (trial.number + 1), "pareto": float(value != 0.2)},
             value=value,
         )
-        for i, value in enumerate((0.1, 0.3, 0.2, 0.4))
+        for trial, value in zip(cell.trials, (0.1, 0.3, 0.2, 0.4), strict=True)
     )
-    who = make_cell().identity | {"tuner": {"cost": "moves"}}
-    figure = cost_figure([replace(make_cell(), identity=who, trials=trials), make_cell(1)])
-    (panel,) = figure.axes
+    who = cell.identity | {"tuner": {"cost": "moves"}}
+    (panel,) = cost_figure([replace(cell, identity=who, trials=trials), make_cell(1)]).axes
     (line,) = panel.lines
     assert line.get_xdata() == pytest.approx([10, 20, 40])
     assert line.get_ydata() == pytest.approx([10, 30, 40])
     assert len(panel.collections[0].get_offsets()) == 4
 
 
-def test_a_class_without_rows_is_left_out() -> None:
-    figure = class_accuracy_figure([make_cell(0)])
-    names = {label.get_text() for label in figure.axes[0].get_yticklabels()}
-    assert names == {"Sports"}
-
-
 def test_groups_run_from_the_weakest_class_to_the_strongest() -> None:
     figure = class_group_figure(paper_cells(tasks=("trec",)))
     bars = [patch.get_height() for patch in figure.axes[0].patches]
     assert bars == pytest.approx([70.0, 80.0] * 2), "weakest first, mean over seeds"
-    assert "DCS (both levels)" in _texts(figure)
 
 
 def test_ablation_bars_need_two_objectives() -> None:
     cells = paper_cells(tasks=("trec", "ddi"))
     cells += paper_cells(tasks=("trec", "ddi"), objective="err")
     figure = ablation_figure(cells)
-    assert len(figure.axes) == 2
     assert [len(axes.containers) for axes in figure.axes] == [4, 4], "bars and their spreads"
     assert {"full objective", "$Z_{err}$", "TREC", "DDI"} <= _texts(figure)
     heights = [patch.get_height() for patch in figure.axes[0].patches]
@@ -180,9 +167,10 @@ def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
         "Sports\nweight 0.80",
         "World\nPeak 0-0.25-0.5",
     ]
-    curve = figure.axes[0].lines[1]
-    assert curve.get_ydata()[-1] == pytest.approx(0.8)
-    assert len(scheme_figure(make_cell(1)).axes) == 2, "also without histograms"
+    without = scheme_figure(make_cell(1)), CorrectionScheme.from_dict(make_cell().scheme).plot()
+    for each in (figure, *without):
+        curve = each.axes[0].lines[1].get_ydata()
+        assert curve == pytest.approx(0.8 * np.linspace(0, 1, 257))
 
 
 def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
@@ -200,10 +188,12 @@ def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
     assert world == [36, 39], "1 lies in the last bin"
 
 
-def test_the_overview_leaves_out_what_there_is_nothing_for() -> None:
+def test_what_there_is_nothing_for_is_left_out() -> None:
     always = {"class_accuracies", "accuracy_cobias", "class_groups", "annealing_time", "slices"}
     assert set(overview_figures(paper_cells(tasks=("trec",)))) == always
-    assert overview_figures([failed_cell(1)]) == {}
+    assert overview_figures([failed_cell(1)]) == cell_figures(failed_cell(1)) == {}
+    assert cell_figures(make_cell(1, identity={"method": "icl"}, trace=())) == {}
+    assert set(cell_figures(make_cell(1))) == {"figures/scheme.png", "figures/annealing.png"}
 
 
 def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> None:
@@ -218,45 +208,28 @@ def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> 
     assert "DCS, N-shot: accuracy 80.0 ± 10.0, COBias 20.0 ± 10.0" in said
 
 
-_OF_CELLS = (confusion_figure, front_figure, scheme_figure, trace_figure)
-_OF_SWEEPS = (
-    *(class_accuracy_figure, class_group_figure, tradeoff_figure, ablation_figure),
-    *(time_figure, learning_curve_figure, cost_figure, slice_figure, importance_figure),
-)
-
-
-@pytest.mark.parametrize("draw", [*_OF_CELLS, *_OF_SWEEPS])
-def test_nothing_to_draw_is_said(draw) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(InvalidInputError):
-        draw(failed_cell(1) if draw in _OF_CELLS else [failed_cell(1)])
-
-
-def test_figures_of_cells_and_sweeps_are_files() -> None:
-    assert set(cell_figures(make_cell(1))) == {"figures/scheme.png", "figures/annealing.png"}
-    assert cell_figures(failed_cell(1)) == {}
-    plain = make_cell(1, identity={"method": "icl"}, trace=())
-    assert cell_figures(plain) == {}
-    files = sweep_figures(paper_cells(tasks=("trec",), seeds=(0,)))
-    assert files["figures/accuracy_cobias.png"].startswith(b"\x89PNG")
-    assert {name.rsplit(".")[-1] for name in files} == {"png", "svg"}
+def _point(accuracy: float, cobias: float) -> FrontPoint:
+    return FrontPoint(
+        setting=None,
+        accuracy=accuracy,
+        cobias=cobias,
+        confusion=((8, 2), (3, 7)),
+        scheme=CorrectionScheme.from_dict(make_cell().scheme),
+        beta=1.0,
+        noise=0.0,
+        change=Change(0.2, 0.01, 0.01, 0.01, 0.01),
+        doubt=0.0,
+    )
 
 
 def test_a_cell_shows_where_its_rows_went_and_the_front_that_it_is_from() -> None:
+    points = [_point(0.8, 0.3), _point(0.7, 0.1), _point(0.6, 0.2), _point(0.5, 0.5)]
+    front = FittedScheme.picked(points, Preference(prefer="accuracy"))
     counts = {"counts_before": [[9, 1], [7, 3]], "counts_after": [[8, 2], [4, 6]]}
     columns = {**make_cell().class_accuracies, **counts}
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 2, 60)
-    probs = rng.dirichlet([2.0, 1.0], 60)
-    fitted = fit_scheme(probs, labels, classes=("Sports", "World"), seed=0)
-    cell = make_cell(class_accuracies=columns, front=fitted.to_dict())
+    cell = make_cell(class_accuracies=columns, front=front.to_dict())
     assert {f"figures/{name}.png" for name in ("confusion", "front")} <= cell_figures(cell).keys()
     assert {"40", "60", "70", "Sports"} <= _texts(confusion_figure(cell))
     drawn = {line.get_label(): line.get_xydata() for line in front_figure(cell).axes[0].lines}
-    np.testing.assert_allclose(
-        drawn["picked"], [[100 * fitted.chosen.cobias, 100 * fitted.chosen.accuracy]]
-    )
-    assert len(drawn["front"]) == len(fitted.front)
-    scheme = CorrectionScheme.from_dict(make_cell().scheme)
-    curves = [axes.lines[1].get_ydata() for axes in scheme.plot().axes if axes.lines]
-    assert len(curves) == 2
-    np.testing.assert_allclose(curves[0], 0.8 * np.linspace(0, 1, 257))
+    assert drawn["picked"].tolist() == pytest.approx(np.array([[30.0, 80.0]]))
+    assert sorted(drawn["front"].tolist()) == pytest.approx(np.array([[10, 70], [30, 80]]))

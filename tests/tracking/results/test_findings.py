@@ -21,29 +21,21 @@ _ABOVE = {
     ("dnip", "published"): (-0.1, -0.1, -0.1),
     ("dcs", "published"): (-0.1, -0.2, -0.1),
 }
-_MEMBERSHIP = {
-    "class": "World",
-    "kind": "membership",
-    "a": 0.0,
-    "b": 0.25,
-    "c": 0.5,
-    "name": "low",
-}
-_UNCHANGED = {**_MEMBERSHIP, "b": 1.0, "c": 1.0, "name": "Don't Change"}
-_WEIGHT = {"class": "Sports", "kind": "weight", "value": 0.8}
 
 
 def _cell(number: int, source: int, seed: int, method: str, search: str) -> CellRecord:
     plain = make_cell(number)
     tuner: dict[str, Any] = {"protocol": "study", "search": search}
-    second = _MEMBERSHIP if search == "published" and method == "dcs" else _UNCHANGED
+    weight, chosen = (plain.scheme or {})["corrections"]
+    if (method, search) != ("dcs", "published"):
+        chosen = {**chosen, "b": 1.0, "c": 1.0, "name": "Don't Change"}
     accuracy = 0.5 + source / 10 + seed / 100 + _ABOVE[method, search][source]
     identity = {**plain.identity, "task": _SOURCES[source], "seed": seed, "method": method}
     return replace(
         plain,
         identity={**identity, "tuner": tuner},
         metrics={"test/accuracy": accuracy, "test/cobias": 0.1, "opt/z": 0.3 - accuracy / 10},
-        scheme={**(plain.scheme or {}), "corrections": [_WEIGHT, second]},
+        scheme={**(plain.scheme or {}), "corrections": [weight, chosen]},
         class_accuracies={"class": ["Sports", "World"], "before": [0.9, 0.2], "after": [0.5, 0.0]},
     )
 

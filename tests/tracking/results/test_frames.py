@@ -37,17 +37,11 @@ _SURE = {
 }
 
 
-def _cell(number: int = 0, method: str = "dcs", **changes: object) -> CellRecord:
+def _cell(number: int = 0, method: str = "dcs", **metrics: float) -> CellRecord:
     who = {"model": "m", "task": "t", "shots": 1, "seed": number, "method": method}
-    classes = {
-        "class": ["Sports", "World"],
-        "before": [0.9, 0.1],
-        "after": [0.8, float("nan")],
-        "after_low": [0.7, float("nan")],
-        "after_high": [0.9, float("nan")],
-    }
-    values = {"identity": who, "metrics": _SURE, "class_accuracies": classes} | changes
-    return make_cell(number, **values)
+    classes = {"class": ["Sports"], "before": [0.9], "after": [0.8]}
+    classes |= {"after_low": [0.7], "after_high": [0.9]}
+    return make_cell(number, identity=who, metrics=_SURE | metrics, class_accuracies=classes)
 
 
 def _estimate(cells: list[CellRecord], measure: str = "accuracy") -> Estimate:
@@ -81,7 +75,7 @@ def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
     assert _estimate([_cell()], "cobias").percent(padded=True) == "9.0 [ 4.1, 12.0]"
     assert _estimate([_cell(method="icl")]).marked() == "50.0 [45.0, 56.0]"
 
-    several = _estimate([_cell(), _cell(1, metrics=_SURE | {"test/accuracy": 0.6})])
+    several = _estimate([_cell(), _cell(1, **{"test/accuracy": 0.6})])
     assert several.percent() == "55.0 ± 7.1" == several.marked()
     assert several.reach == pytest.approx((math.sqrt(0.005),) * 2)
 
@@ -95,12 +89,9 @@ def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
     assert main.rows[0][-2:] == ("50.0 [45.0, 56.0]", "9.0 [4.1, 12.0]")
     assert main.rows[1][-2:] == ("50.0 [45.0, 56.0]*", "9.0 [4.1, 12.0]")
     assert "95 % interval" in main.note and "p < 0.05" in main.note
-    assert main.frame["cobias_high"].tolist() == [0.12, 0.12]
-    assert main.frame["cobias_p"].tolist()[1] == 0.25
 
     (classes,) = class_accuracies_by_seed(cells)
     assert classes.rows[1][-1] == "80.0 [70, 90]"
-    assert classes.frame["low"].tolist()[0] == 0.7
 
 
 def test_two_cells_side_by_side() -> None:

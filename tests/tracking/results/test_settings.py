@@ -43,7 +43,6 @@ def test_cells_of_one_setting_have_no_axes() -> None:
     cells = [*plain(), *tuned(methods=("dnip", "dcs")), failed_cell(1)]
     assert axes_of(cells) == []
     assert main_cells(cells) == cells
-    assert {setting(cell, []) for cell in cells} == {""}
     assert {objective_label(cell) for cell in plain()} == {None}
     # Different tables with different settings are no ablation, nor is what a record does not say.
     apart = [c for c in tuned(trials=10) if c.identity["task"] == "ddi"]
@@ -60,15 +59,11 @@ def test_each_setting_that_differs_is_an_axis_of_the_methods_it_differs_for() ->
         ("objective", ("full", "err"), ("dcs",)),
         ("optimization_size", (None, 100), ("dnip", "dcs")),
     ]
-    words = {(cell.identity["method"], setting(cell, axes)) for cell in cells}
-    assert words == {
-        ("icl", ""),
-        ("dnip", ""),
-        ("dcs", ""),
-        ("dcs", "Z_err"),
-        ("dnip", "100 rows"),
-        ("dcs", "100 rows"),
-    }
+    words: dict[str, set[str]] = {}
+    for cell in cells:
+        words.setdefault(cell.identity["method"], set()).add(setting(cell, axes))
+    small = {"", "100 rows"}
+    assert words == {"icl": {""}, "dnip": small, "dcs": small | {"Z_err"}}
 
 
 def test_main_cells_are_the_usual_ones_and_what_the_ablation_does_not_touch() -> None:
@@ -91,7 +86,6 @@ def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
     ("name", "values", "main", "in_order", "short"),
     [
         ("weight_scale", (60, None, 10), None, [10, 60, None], ["10", "60", "tuned"]),
-        ("weight_scale", (60, 30, 10), 30, [10, 30, 60], ["10", "30", "60"]),
         ("memberships", (5, 2), 5, [2, 5], ["2", "5"]),
         ("optimization_size", (100, "full"), None, [100, None], ["100", "all"]),
         ("prefer", ("knee", "balance"), "balance", ["balance", "knee"], ["balance", "knee"]),

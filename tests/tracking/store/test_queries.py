@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,79 +14,73 @@ from tests.servers import answering
 from tests.tracking.cells import failed_cell, make_cell
 from tracking import Archive, Recorder, sync
 from tracking.store import queries
-from tracking.store.client import open_client, run_link
+from tracking.store.client import default_tracking_uri, open_client, run_link
 from tracking.store.queries import find_cell, log_report, stored_cells, sweep_run
 
 SWEEP = {"experiment": "demo", "sweep_key": "s1", "figures": "none"}
 
 
-def test_queries_give_tidy_frames(output: Path, uri: str) -> None:
-    with Recorder(output=output, **SWEEP) as rec:
-        rec.record(make_cell(1))
-        rec.record(failed_cell(2))
-    cells = queries.cells(uri, "demo")
-    assert cells["seconds"].tolist() == [0.9, 0.9]
-    assert cells["status"].tolist() == ["FINISHED", "FAILED"]
-    assert cells.loc[0, "test/cobias"] == pytest.approx(0.19)
-    assert not [name for name in cells.columns if name.startswith("anneal/")]
-    trials = queries.trials(uri, "demo", cell_key="cell0001")
-    assert trials["params.weight_scale"].tolist() == ["10", "20"]
-    assert queries.trials(uri, "demo", cell_key="cell0002").empty
-    schemes = queries.schemes(uri, "demo")
-    assert schemes[["class", "kind"]].to_numpy().tolist() == [
-        ["Sports", "weight"],
-        ["World", "membership"],
-    ]
-    with pytest.raises(TrackingError, match="'demo'"):
-        queries.cells(uri, "dem")
-
-
-def test_cells_are_read_back_with_their_runs(output: Path, uri: str) -> None:
-    records = [make_cell(2), make_cell(1), failed_cell(3)]
-    with Recorder(output=output, **SWEEP) as recorder:
-        for record in records:
-            recorder.record(record)
-    found = stored_cells(uri, "demo")
-    assert [cell.record for cell in found] == [make_cell(1), make_cell(2), failed_cell(3)]
-    assert stored_cells(uri, "demo", archive=Archive(output)) == found
-
-    by_run = find_cell(uri, found[0].run_id)
-    by_key = find_cell(uri, "cell0001")
-    assert by_run == by_key == found[0]
-    for ambiguous_or_unknown in ("cell", "nothing"):
-        with pytest.raises(TrackingError):
-            find_cell(uri, ambiguous_or_unknown)
-    with pytest.raises(TrackingError, match="did you mean 'demo'"):
-        stored_cells(uri, "demos")
-
-    assert log_report(uri, "demo", "<html>")
-    run = sweep_run(uri, "demo")
-    assert run is not None
-    assert recorder.finish().link == run_link(uri, run.info)
-    names = {item.path for item in MlflowClient(uri).list_artifacts(run.info.run_id)}
-    assert "report.html" in names
-    link = run_link(uri, found[0])
-    assert link.startswith(f"http://127.0.0.1:5000/#/experiments/1/runs/{found[0].run_id}?")
-    with pytest.raises(ConfigError, match="javascript:"):
-        run_link(uri, found[0], ui="javascript:alert(1)")
-    assert run_link("http://host:80/", found[0]).startswith("http://host:80/#/experiments/")
+@pytest.fixture(scope="module")
+def several(new_output: Callable[[], Path]) -> Path:
+    """An output folder with two sweeps: cells 1 to 3, a failed one and one that both have."""
+    folder = new_output()
+    for sweep, cells in (
+        ("demo", [make_cell(2), make_cell(1), failed_cell(4)]),
+        ("other", [make_cell(2), make_cell(3)]),
+    ):
+        with Recorder(output=folder, experiment=sweep, sweep_key=sweep, figures="none") as rec:
+            for cell in cells:
+                rec.record(cell)
+    return folder
 
 
 @pytest.fixture
-def several(output: Path, uri: str) -> str:
-    """A store with two sweeps: cells 1 to 3, a failed one and one that both have."""
-    for sweep, cells in (
-        ("demo", [make_cell(1), make_cell(2), failed_cell(4)]),
-        ("other", [make_cell(2), make_cell(3)]),
-    ):
-        with Recorder(output=output, experiment=sweep, sweep_key=sweep, figures="none") as rec:
-            for cell in cells:
-                rec.record(cell)
-    return uri
+def store(several: Path) -> str:
+    """The store of the two sweeps, which is only read."""
+    return default_tracking_uri(several)
 
 
-def test_conditions_choose_cells(several: str) -> None:
-    cells = queries.cells(several)
+def test_queries_give_tidy_frames(store: str) -> None:
+    cells = queries.cells(store, "demo").set_index("cell_key")
+    assert cells["seconds"].tolist() == [0.9] * 3
+    assert cells["status"].to_dict() == {
+        "cell0001": "FINISHED",
+        "cell0002": "FINISHED",
+        "cell0004": "FAILED",
+    }
+    assert cells.loc["cell0001", "test/cobias"] == pytest.approx(0.19)
+    assert not [name for name in cells.columns if name.startswith("anneal/")]
+    trials = queries.trials(store, "demo", cell_key="cell0001")
+    assert trials["params.weight_scale"].tolist() == ["10", "20"]
+    assert queries.trials(store, "demo", cell_key="cell0004").empty
+    schemes = queries.schemes(store, "demo")
+    assert schemes[["class", "kind"]].to_numpy().tolist() == [
+        *(["Sports", "weight"], ["World", "membership"]) * 2
+    ]
+    for query in (queries.cells, stored_cells):
+        with pytest.raises(TrackingError, match="did you mean 'demo'"):
+            query(store, "demos")
+
+
+def test_cells_are_read_back_with_their_runs(several: Path, store: str) -> None:
+    found = stored_cells(store, "demo")
+    assert [cell.record for cell in found] == [make_cell(1), make_cell(2), failed_cell(4)]
+    assert stored_cells(store, "demo", archive=Archive(several)) == found
+    assert find_cell(store, found[0].run_id) == find_cell(store, "cell0001") == found[0]
+
+    run = log_report(store, "demo", "<html>")
+    assert run is not None
+    names = {item.path for item in MlflowClient(store).list_artifacts(run.info.run_id)}
+    assert "report.html" in names
+    link = run_link(store, found[0])
+    assert link.startswith(f"http://127.0.0.1:5000/#/experiments/1/runs/{found[0].run_id}?")
+    with pytest.raises(ConfigError, match="javascript:"):
+        run_link(store, found[0], ui="javascript:alert(1)")
+    assert run_link("http://host:80/", found[0]).startswith("http://host:80/#/experiments/")
+
+
+def test_conditions_choose_cells(store: str) -> None:
+    cells = queries.cells(store)
     for conditions, numbers in (
         ([], [1, 2, 2, 3, 4]),
         (["sweep=demo", "status!=FAILED"], [1, 2]),
@@ -102,12 +97,10 @@ def test_conditions_choose_cells(several: str) -> None:
             queries.matching(cells, [text])
 
 
-def test_a_cell_goes_by_its_name_or_is_the_best_one(several: str) -> None:
-    cells = queries.cells(several)
-    assert cells.loc[cells["cell_key"] != "cell0002", "name"].is_unique
-    for row in cells.itertuples():
-        assert find_cell(several, row.name).record.key == row.cell_key
-        assert find_cell(several, row.run_id[:12]).run_id == row.run_id or row.seed == "2"
+def test_a_cell_goes_by_its_name_or_is_the_best_one(store: str) -> None:
+    for row in queries.cells(store).itertuples():
+        assert find_cell(store, row.name).record.key == row.cell_key
+        assert find_cell(store, row.run_id[:12]).run_id == row.run_id or row.seed == "2"
     for name, number in (
         ("best:", 3),
         ("best:test/cobias", 3),
@@ -116,32 +109,22 @@ def test_a_cell_goes_by_its_name_or_is_the_best_one(several: str) -> None:
         ("best:test/accuracy<52", 1),
         ("best:seconds, seed=1", 1),
     ):
-        assert find_cell(several, name).record.key == f"cell{number:04d}", name
-    for nobody in (
-        "best:test/cobias<1",
-        "best:status=FAILED",
-        "cell",
-        "",
-        "'",
-        "\udcff",
-        "nobody",
-    ):
+        assert find_cell(store, name).record.key == f"cell{number:04d}", name
+    nobody = ("best:test/cobias<1", "best:status=FAILED", "cell", "", "'", "\udcff", "nobody")
+    for name in nobody:
         with pytest.raises(TrackingError):
-            find_cell(several, nobody)
+            find_cell(store, name)
 
 
-def test_queries_have_their_columns_also_where_there_is_nothing(output: Path, uri: str) -> None:
-    with Recorder(output=output, **SWEEP) as rec:
-        rec.record(make_cell(1))
-    open_client(uri).create_experiment("empty", artifact_location=output.as_uri())
+def test_queries_have_their_columns_also_where_there_is_nothing(store: str) -> None:
     for query in (queries.cells, queries.trials, queries.schemes):
-        some, none = query(uri, "demo"), query(uri, "empty")
+        some, none = query(store, "demo"), query(store, "Default")
         fixed = list(none.columns)
         assert none.empty
         assert list(some.columns[: len(fixed)]) == fixed
         typed = [name for name in fixed if some[name].dtype.kind in "ifM"]
         assert {n: some[n].dtype for n in typed} == {n: none[n].dtype for n in typed}
-    none = queries.cells(uri, "empty")
+    none = queries.cells(store, "Default")
     assert none.pivot_table(index="task", columns="method", values="test/accuracy").empty
 
 
@@ -154,43 +137,36 @@ def client(output: Path, uri: str) -> MlflowClient:
     return open_client(uri)
 
 
-def _record(client: MlflowClient, uri: str) -> tuple[str, Path]:
-    run_id = str(queries.cells(uri, "demo").loc[0, "run_id"])
-    return run_id, Path(urlsplit(client.get_run(run_id).info.artifact_uri).path) / "cell.json"
-
-
-@pytest.mark.parametrize("damage", ["{not json", None])
-def test_a_damaged_artifact_is_named_on_one_line(
-    client: MlflowClient, uri: str, damage: str | None
-) -> None:
-    run_id, record = _record(client, uri)
-    record.unlink()
-    if damage is not None:
-        record.write_text(damage)
-    for read in (queries.schemes, stored_cells, lambda uri, _: find_cell(uri, "cell0001")):
-        with pytest.raises(TrackingError, match=f"cell.json of run {run_id}") as told:
-            read(uri, "demo")
-        assert "\n" not in str(told.value)
+def test_a_damaged_artifact_is_named_on_one_line(client: MlflowClient, uri: str) -> None:
+    found = queries.cells(uri, "demo").loc[0, "run_id"]
+    record = Path(urlsplit(client.get_run(found).info.artifact_uri).path) / "cell.json"
+    for damage in (lambda: record.write_text("{not json"), record.unlink):
+        damage()
+        for read in (queries.schemes, stored_cells, lambda uri, _: find_cell(uri, "cell0001")):
+            with pytest.raises(TrackingError, match=f"cell.json of run {found}") as told:
+                read(uri, "demo")
+            assert "\n" not in str(told.value)
     assert len(queries.cells(uri, "demo")) == 2, "of these no artifact is read"
 
 
 def test_a_deleted_run_is_gone_and_the_others_stay(
     client: MlflowClient, output: Path, uri: str
 ) -> None:
-    run_id, _ = _record(client, uri)
-    client.delete_run(run_id)
+    client.delete_run(queries.cells(uri, "demo").loc[0, "run_id"])
     assert queries.cells(uri, "demo")["cell_key"].tolist() == ["cell0002"]
     assert set(queries.schemes(uri, "demo")["cell_key"]) == {"cell0002"}
     assert [cell.record.key for cell in stored_cells(uri, "demo")] == ["cell0002"]
-    with pytest.raises(TrackingError, match="cell0001"):
-        find_cell(uri, "cell0001")
     assert sync(output) == (), "what somebody deleted stays deleted"
 
 
-def test_a_deleted_experiment_says_how_it_comes_back(client: MlflowClient, uri: str) -> None:
+def test_a_deleted_experiment_says_how_it_comes_back(
+    client: MlflowClient, output: Path, uri: str
+) -> None:
     experiment = client.get_experiment_by_name("demo")
     assert experiment is not None
     client.delete_experiment(experiment.experiment_id)
+    writing = Recorder(output=output, **SWEEP).finish()
+    assert writing.pending == 2 and "'demo' is deleted" in writing.message
     for read in (queries.cells, queries.trials, queries.schemes, stored_cells, sweep_run):
         with pytest.raises(TrackingError, match="'demo' is deleted"):
             read(uri, "demo")
