@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
 
@@ -110,8 +109,3 @@ def test_the_tail_of_many_differences_is_exact() -> None:
     pair = compare_predictions(labels, before, after, 2, resamples=10)
     exact = 2 * sum(math.comb(1060, k) for k in range(501)) / 2**1060
     assert pair.accuracy_p == pytest.approx(exact)
-
-
-def test_resamples_are_needed() -> None:
-    with pytest.raises(InvalidInputError, match="resamples"):
-        bootstrap_intervals(_CONFUSION, resamples=0)

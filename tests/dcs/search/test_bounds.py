@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
-from dcs.schemes.corrections import CorrectionSet
 from dcs.search.kernels.pairs import count_lost, tighten
 from dcs.search.optimum import exact_search, lower_bound
 from dcs.search.problem import Problem
@@ -94,19 +90,3 @@ def test_the_dual_is_below_every_sum_over_pairs() -> None:
     assert bounds[-1] <= best + 1e-12
     # One pair is no relaxation.
     assert tighten(costs[:2, :2], np.zeros((2, 2, 3)), 1) == pytest.approx(costs[1, 0].min())
-
-
-@pytest.mark.parametrize(
-    ("indices", "more", "named"),
-    [([0], {}, "indices"), ([0, 99], {}, "indices"), ([0, 0], {"steps": 0}, "steps")],
-)
-def test_bad_arguments_are_named(indices: Any, more: dict[str, Any], named: str) -> None:
-    probs, labels = coarse_problem(20, 2)
-    with pytest.raises(InvalidInputError, match=named):
-        lower_bound(probs, labels, indices, **more)
-
-
-def test_too_many_pairs_are_refused() -> None:
-    probs, labels = coarse_problem(30, 8)
-    with pytest.raises(InvalidInputError, match="8 classes"):
-        lower_bound(probs, labels, [0] * 8, corrections=CorrectionSet.dcs(weight_scale=999))

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.optimum import exact_search
@@ -34,9 +33,3 @@ def test_it_finds_what_trying_everything_finds(name: str, n_classes: int) -> Non
     assert result.trace == ()
     assert reports[-1] == 1.0
     assert reports == sorted(reports)
-
-
-def test_too_many_solutions_are_refused() -> None:
-    probs, labels = coarse_problem(30, 8)
-    with pytest.raises(InvalidInputError):
-        exact_search(probs, labels)

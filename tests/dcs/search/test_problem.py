@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.search.problem import SchemeEvaluator
 from tests.dcs.solutions import SETS, coarse_problem, judge
@@ -23,10 +20,3 @@ def test_solutions_are_judged_as_their_schemes(name: str, n_classes: int) -> Non
         assert np.array_equal(evaluator.confusion(indices), expected)
         value = judge(probs, labels, SETS[name], objective, indices)
         assert evaluator.value(indices, objective) == value
-
-
-@pytest.mark.parametrize("indices", [[0], [0, 99], [-1, 0], [0.5, 0]])
-def test_bad_indices_are_named(indices: Any) -> None:
-    probs, labels = coarse_problem(20, 2)
-    with pytest.raises(InvalidInputError, match="indices"):
-        SchemeEvaluator(probs, labels, corrections=SETS["dcs"]).confusion(indices)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dcs.errors import InvalidInputError, SchemeError
+from dcs.errors import SchemeError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.front import (
@@ -95,11 +95,9 @@ def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
         (("format",), "dcs-scheme"),
         (("points",), []),
         (("preference", "prefer"), "speed"),
-        (("preference", "colour"), "red"),
         (("points", 0, "scheme"), {}),
         (("points", 0, "confusion"), [[1, 2], [3]]),
         (("points", 0, "setting", "schedule"), {"colour": "red"}),
-        (("points", 0, "setting", "colour"), "red"),
     ],
 )
 def test_what_is_no_front_is_refused(
@@ -188,14 +186,8 @@ def test_goals_and_limits_are_met(
 @pytest.mark.parametrize(
     ("preference", "index"),
     [
-        (Preference(), 2),
-        (Preference(prefer="balance"), 2),
-        (Preference(prefer="accuracy"), 0),
         (Preference(prefer="knee"), 2),
-        (Preference(prefer="balanced-accuracy"), 3),
-        (Preference(prefer="weakest-class"), 3),
         (Preference(exchange_rate=0.1), 1),
-        (Preference(exchange_rate=10.0, prefer="accuracy"), 3),
         (Preference(max_accuracy_loss=0.0), 0),
         (Preference(max_accuracy_loss=1.0), 1),
         (Preference(max_accuracy_loss=5.0), 2),
@@ -208,20 +200,6 @@ def test_goals_and_limits_are_met(
 def test_rules_choose(preference: Preference, index: int) -> None:
     points = [replace(_point(0.68, 0.2), balanced_accuracy=0.0), *_FRONT[::-1]]
     assert points[choose(points, preference)] is _FRONT[index]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"prefer": "speed"},
-        {"exchange_rate": -1.0},
-        {"max_cobias": 101.0},
-        {"max_accuracy_loss": -0.1},
-    ],
-)
-def test_bad_preferences_are_named(arguments: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=next(iter(arguments))):
-        Preference(**arguments)
 
 
 def test_figures_are_those_of_the_predictions() -> None:

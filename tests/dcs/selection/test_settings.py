@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.search.optimum import exact_search
@@ -61,22 +60,6 @@ def test_every_setting_fits_on_very_few_rows(calibration: Any, corrections: Any)
     setting = Hyperparameters(calibration=calibration, corrections=corrections, averages=2)
     scheme = fit_setting(probs, labels, setting)
     assert np.isfinite(scheme.apply(probs)).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("calibration", "platt"),
-        ("corrections", "all"),
-        ("ridge", -1),
-        ("weight_scale", 1),
-        ("beta", -0.1),
-        ("averages", -1),
-    ],
-)
-def test_bad_settings_are_named(name: str, value: Any) -> None:
-    with pytest.raises(InvalidInputError, match=name):
-        Hyperparameters(**{name: value})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""Arguments that are not allowed: each is refused on one line that names it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from dcs.data.splits import stratified_choice, stratified_split
+from dcs.errors import InvalidInputError
+from dcs.evaluation.metrics import Objective
+from dcs.evaluation.uncertainty import bootstrap_intervals
+from dcs.schemes.calibration import fit_calibration
+from dcs.schemes.corrections import CorrectionSet, Weight
+from dcs.scoring.openai import OpenAIScorer
+from dcs.scoring.vllm import VLLMScorer
+from dcs.search.annealing import anneal
+from dcs.search.optimum import exact_search, lower_bound
+from dcs.search.problem import SchemeEvaluator
+from dcs.search.schedule import Schedule
+from dcs.selection.cross_validation import SelectionSettings, cross_validate
+from dcs.selection.estimator import DCSClassifier
+from dcs.selection.front import Preference
+from dcs.selection.settings import Hyperparameters
+from tests.dcs.biased import biased_table
+from tests.dcs.refusals import refuses
+from tests.dcs.solutions import coarse_problem
+
+_PROBS, _LABELS = biased_table(40, 3)
+_NAN = math.nan
+
+_ON_ROWS: dict[str, Any] = {"probs": [[0.5, 0.5], [0.2, 0.8]], "labels": [0, 1]}
+
+
+def _classify(**parameters: Any) -> DCSClassifier:
+    return DCSClassifier(**{"beta": 0.3, "folds": 2, **parameters}).fit(_PROBS, _LABELS)
+
+
+def _confusion(indices: Any) -> object:
+    return SchemeEvaluator(**_ON_ROWS, corrections=CorrectionSet.furud()).confusion(indices)
+
+
+REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
+    (
+        Schedule,
+        {
+            "initial_temperature": [0],
+            "final_temperature": [1.0],
+            "cooling_rate": [1.0, _NAN],
+            "lambda1": [0],
+            "lambda2": ["6"],
+            "restarts": [0],
+            "budget": [1.5],
+            "moves": ["swap"],
+            "start": ["anywhere"],
+        },
+    ),
+    (
+        partial(anneal, **_ON_ROWS),
+        {
+            "probs": [[[0.5, 0.5], [_NAN, 1.0]]],
+            "labels": [[0, 2]],
+            "classes": [["a", "a"]],
+            "corrections": [[1, 2]],
+            "objective": [None],
+            "schedule": ["paper"],
+            "seed": [-1],
+        },
+    ),
+    (partial(lower_bound, **_ON_ROWS, steps=1), {"indices": [[0], [0, 99]]}),
+    (partial(lower_bound, **_ON_ROWS, indices=[0, 0]), {"steps": [0]}),
+    (_confusion, {"indices": [[0], [0, 99], [-1, 0], [0.5, 0]]}),
+    (
+        Objective,
+        {
+            "beta": [-1.0, _NAN],
+            "tau": [-1.0, math.inf],
+            "error_weight": [-1.0, "1"],
+            "pseudo_count": [-1.0, 0, math.inf],
+            "pmi": ["other"],
+        },
+    ),
+    (partial(bootstrap_intervals, [[3, 1], [1, 3]]), {"resamples": [0]}),
+    (partial(fit_calibration, _PROBS, _LABELS, kind="vector"), {"ridge": [-1.0]}),
+    (
+        Hyperparameters,
+        {
+            "calibration": ["platt"],
+            "corrections": ["all"],
+            "ridge": [-1],
+            "weight_scale": [1],
+            "beta": [-0.1],
+            "averages": [-1],
+        },
+    ),
+    (SelectionSettings, {"folds": [1], "betas": [()]}),
+    (partial(cross_validate, _PROBS, _LABELS, Hyperparameters()), {"folds": [1]}),
+    (
+        Preference,
+        {
+            "prefer": ["speed"],
+            "exchange_rate": [-1.0],
+            "max_cobias": [101.0],
+            "max_accuracy_loss": [-0.1],
+        },
+    ),
+    (
+        _classify,
+        {
+            "prefer": ["speed"],
+            "calibration": ["magic"],
+            "beta": [-1.0],
+            "effort": ["little"],
+            "labels": [[0, 1]],
+        },
+    ),
+    (
+        partial(OpenAIScorer, "x"),
+        {
+            "missing": ["bond"],
+            "label_rule": ["joint"],
+            "concurrency": [0],
+            "base_url": ["localhost:8000"],
+        },
+    ),
+    (partial(VLLMScorer, "tiny_lm"), {"tensor_parallel": [0], "label_rule": ["jiont"]}),
+    (partial(stratified_split, [0, 1], {"a": 1.0}), {"seed": [-1]}),
+    (partial(stratified_choice, [0, 1, 1], seed=0), {"size": [0, 4, 1.5, True]}),
+    (Weight, {"value": [0, -1, 2e6, math.inf, _NAN, True, "0.5"]}),
+    (CorrectionSet.dcs, {"weight_scale": [0, 2.5]}),
+    (partial(CorrectionSet.logarithmic, count=3, smallest=0.5), {"count": [1], "smallest": [1]}),
+    (CorrectionSet.furud().limited, {"memberships": [20]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "value"),
+    [(call, n, v) for call, options in REFUSED for n, values in options.items() for v in values],
+)
+def test_it_is_named(call: Callable[..., object], name: str, value: Any) -> None:
+    refuses(InvalidInputError, call, names=[name], **{name: value})
+
+
+def test_searches_refuse_what_would_take_for_ever() -> None:
+    probs, labels = coarse_problem(30, 8)
+    many = CorrectionSet.dcs(weight_scale=999)
+    refuses(InvalidInputError, exact_search, probs, labels, names=["8 classes"])
+    refuses(InvalidInputError, lower_bound, probs, labels, [0] * 8, corrections=many)
