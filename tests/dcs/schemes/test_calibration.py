@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,17 +10,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
-from sklearn.linear_model import LogisticRegression
 
-from dcs.errors import InvalidInputError
 from dcs.schemes.calibration import (
     batch_calibration,
     contextual_calibration,
     fit_calibration,
     prior_reweighting,
 )
-from dcs.schemes.corrections import Weight
-from dcs.schemes.scheme import CorrectionScheme
 from tests.dcs.biased import biased_table
 
 _PROBS, _LABELS = biased_table(400, 4)
@@ -40,15 +35,6 @@ def test_offsets_multiply() -> None:
     ):
         expected = expected / expected.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(found.apply(_PROBS), expected)
-
-
-def test_logistic_is_what_scikit_learn_finds_without_a_penalty() -> None:
-    found = fit_calibration(_PROBS, _LABELS, kind="logistic", ridge=1e-3)
-    assert found is not None
-    reference = LogisticRegression(C=np.inf, max_iter=5000, tol=1e-8)
-    reference.fit(np.log(_PROBS), _LABELS)
-    expected = reference.predict_proba(np.log(_PROBS))
-    np.testing.assert_allclose(found.apply(_PROBS), expected, atol=2e-3)
 
 
 def test_balanced_is_logistic_where_classes_have_equal_rows() -> None:
@@ -88,26 +74,6 @@ def test_exact_zeros_stay_finite() -> None:
     found = fit_calibration(probs, _LABELS, kind="vector")
     assert found is not None
     assert np.isfinite(found.apply(probs)).all()
-
-
-def test_round_trips_inside_a_scheme_and_follows_the_classes() -> None:
-    calibration = fit_calibration(_PROBS, _LABELS, kind="logistic")
-    scheme = CorrectionScheme(
-        ("a", "b", "c", "d"), tuple(map(Weight, (1.0, 0.5, 0.7, 1.0))), {}, calibration
-    )
-    assert json.loads(scheme.to_json())["version"] == 2
-    assert CorrectionScheme.from_json(scheme.to_json()) == scheme
-    assert scheme.explain()[0] == "First, logistic calibration of all classes."
-    turned = scheme.for_classes(("c", "a", "d", "b"))
-    columns = [2, 0, 3, 1]
-    np.testing.assert_allclose(turned.apply(_PROBS[:, columns]), scheme.apply(_PROBS)[:, columns])
-
-
-def test_bad_arguments_are_named() -> None:
-    with pytest.raises(InvalidInputError, match="isotonic"):
-        fit_calibration(_PROBS, _LABELS, kind="isotonic")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="ridge"):
-        fit_calibration(_PROBS, _LABELS, kind="vector", ridge=-1.0)
 
 
 def test_a_sure_model_is_fitted_to_the_optimum() -> None:

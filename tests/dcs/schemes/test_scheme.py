@@ -14,6 +14,7 @@ from dcs.errors import SchemeError
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, CorrectionSet, Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from tests.dcs.refusals import refuses
 
 _SET = CorrectionSet.dcs(weight_scale=5)
 
@@ -44,26 +45,10 @@ def test_ties_go_to_the_lowest_class_and_lost_rows_stay() -> None:
     assert np.array_equal(scheme.correct([[0.3, 0.45, 0.25]]), [[0.3, 0.45, 0.25]])
 
 
-def test_file_round_trip_and_form(tmp_path: Path) -> None:
-    path = tmp_path / "scheme.json"
+def test_file_round_trip(tmp_path: Path) -> None:
     scheme = CorrectionScheme(("Sports", "Wörld"), (Weight(0.8), Membership(0, 0, 0.5)))
-    scheme.save(path)
-    assert CorrectionScheme.load(path) == scheme
-    data = json.loads(path.read_text(encoding="utf-8"))
-    assert data["format"] == "dcs-scheme"
-    assert data["version"] == 1
-    assert data["corrections"][0] == {"class": "Sports", "kind": "weight", "value": 0.8}
-    assert data["corrections"][1]["kind"] == "membership"
-
-
-def test_explain_has_one_sentence_per_class() -> None:
-    names = tuple(f"c{k}" for k in range(len(_SET)))
-    sentences = CorrectionScheme(names, tuple(_SET)).explain()
-    assert len(sentences) == len(_SET)
-    assert len({s.split(": ", 1)[1] for s in sentences}) == len(_SET)
-    assert all(
-        s.startswith(f"{n}: ") and s.endswith(".") for n, s in zip(names, sentences, strict=True)
-    )
+    scheme.save(tmp_path / "scheme.json")
+    assert CorrectionScheme.load(tmp_path / "scheme.json") == scheme
 
 
 def test_explain_says_what_classes_gain_and_lose() -> None:
@@ -133,16 +118,11 @@ def test_version_1_files_load_and_stay_version_1() -> None:
         ({"format": "other"}, "format"),
         ({"version": 4}, "version"),
         ({"inputs": ["x", "y"]}, "inputs"),
-        ({"version": "1"}, "version"),
-        ({"correction": []}, "correction"),
         ({"corrections": {}}, "corrections"),
-        ({"corrections": [1]}, "corrections.0"),
         ({"corrections": [{"kind": "weight", "value": 0.5}]}, "class"),
-        ({"corrections": [{"class": "a", "kind": "x"}]}, "corrections.0"),
         ({"corrections": [{"class": "a", "kind": "weight", "value": "0.5"}]}, "value"),
         ({"corrections": [{"class": "a", "kind": "weight", "value": 0.5}] * 2}, "a"),
         ({"corrections": []}, "classes"),
-        ({"provenance": 3}, "provenance"),
         ({"calibration": {"name": "x"}}, "calibration.matrix"),
         ({"calibration": {**_good()["calibration"], "floor": 0.5}}, "floor"),
         ({"calibration": {**_good()["calibration"], "matrix": [[1.0, 0.0]]}}, "matrix"),
@@ -152,11 +132,7 @@ def test_version_1_files_load_and_stay_version_1() -> None:
 def test_bad_files_are_named(tmp_path: Path, change: dict[str, Any], key: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(_good() | change))
-    with pytest.raises(SchemeError) as caught:
-        CorrectionScheme.load(path)
-    assert str(path) in str(caught.value)
-    assert key in str(caught.value)
-    assert "\n" not in str(caught.value)
+    refuses(SchemeError, CorrectionScheme.load, path, names=[path, key])
 
 
 def test_provenance_must_fit_json() -> None:

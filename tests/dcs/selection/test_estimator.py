@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from dcs.errors import InvalidInputError
@@ -74,28 +71,6 @@ def test_predictions_are_those_of_the_scheme_and_proba_is_normalised() -> None:
     assert np.array_equal(scheme.predict(probs), proba.argmax(axis=1))
 
 
-def test_pickles_and_clones() -> None:
-    probs, labels = _table()
-    model = _quick(prefer="accuracy").fit(probs, labels)
-    again = pickle.loads(pickle.dumps(model))
-    assert np.array_equal(again.predict_proba(probs), model.predict_proba(probs))
-    copy = clone(model)
-    assert not hasattr(copy, "scheme_")
-    assert copy.get_params() == model.get_params()
-    assert np.array_equal(copy.fit(probs, labels).predict(probs), model.predict(probs))
-
-
-def test_pipeline_grid_search_and_cross_val_score() -> None:
-    probs, labels = _table()
-    pipeline = make_pipeline(FunctionTransformer(), _quick(keep_uncorrected=False))
-    search = GridSearchCV(pipeline, {"dcsclassifier__beta": [0.0, 0.5]}, cv=2)
-    search.fit(probs, labels)
-    assert search.best_params_["dcsclassifier__beta"] == 0.0
-    scores = cross_val_score(_quick(), probs, labels, cv=2)
-    assert scores.shape == (2,)
-    assert (scores > 0.4).all()
-
-
 def test_threads_change_nothing_and_less_effort_less_search(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -147,18 +122,3 @@ def test_bad_probabilities_are_named(row: list[float], message: str) -> None:
     probs[4] = row
     with pytest.raises(ValueError, match=message):
         _quick().fit(probs, labels)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("prefer", "speed"),
-        ("calibration", "magic"),
-        ("beta", -1.0),
-        ("effort", "little"),
-    ],
-)
-def test_bad_parameters_are_named(name: str, value: Any) -> None:
-    probs, labels = _table()
-    with pytest.raises(InvalidInputError, match=name):
-        _quick(**{name: value}).fit(probs, labels)

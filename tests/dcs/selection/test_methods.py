@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import warnings
 from dataclasses import replace
 
@@ -16,10 +15,8 @@ from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.calibration import DEFAULT_FLOOR
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import (
-    METHODS,
     PUBLISHED_GRID,
     Fitted,
-    Method,
     fit_published,
     get_method,
     method_names,
@@ -28,12 +25,8 @@ from tests.dcs.biased import biased_table
 
 
 @pytest.mark.parametrize("name", method_names(baselines=True))
-def test_found_by_name(name: str) -> None:
+def test_the_weight_scale_counts_where_it_changes_something(name: str) -> None:
     method = get_method(name)
-    assert method.name == name
-    assert pickle.loads(pickle.dumps(method)) == method
-    assert method.searches == (method.correction_set() is not None)
-    assert method.searches == (method in METHODS[1:])
     small, large = method.correction_set(10), method.correction_set(20)
     assert method.uses_weight_scale == (small != large)
 
@@ -104,11 +97,6 @@ def test_contextual_needs_content_free_probabilities() -> None:
     assert np.array_equal(scheme.predict(_PROBS), expected)
 
 
-def test_a_method_of_ones_own_needs_a_fitter() -> None:
-    with pytest.raises(InvalidInputError, match="svm"):
-        Method(name="svm", title="SVM", summary="Not here.").fit(_PROBS, _LABELS)
-
-
 def test_the_grid_is_what_the_four_rules_leave() -> None:
     def skipped(alpha: float, beta: float, tau: float) -> bool:
         return (
@@ -142,10 +130,7 @@ def test_the_scheme_is_that_of_the_chosen_search(fitted: Fitted) -> None:
     assert fitted.best is not None
     assert fitted.annealing is not None
     assert fitted.scheme.corrections == fitted.annealing.scheme.corrections
-    assert fitted.scheme.classes == ("a", "b", "c")
     assert fitted.scheme.provenance["setting"] == fitted.best.params
-    assert CorrectionScheme.from_json(fitted.scheme.to_json()) == fitted.scheme
-    assert len(fitted.annealing.trace) == 135
     assert fitted.annealing.evaluations <= 135 * 6
 
 
