@@ -31,13 +31,6 @@ def test_what_is_no_whole_number_is_refused(value: Any) -> None:
         whole_number(value, "x", least=1, most=3)
 
 
-@pytest.mark.parametrize("bounds", [{"positive": True}, {"least": 0.5}])
-def test_what_is_too_small_is_refused(bounds: dict[str, Any]) -> None:
-    assert finite_number(0.75, "x", **bounds) == 0.75
-    with pytest.raises(InvalidInputError):
-        finite_number(0.0, "x", **bounds)
-
-
 def test_rows_need_not_sum_to_one_and_are_not_copied() -> None:
     probs = np.array([[0.25, 0.25], [1.0 + 1e-7, 0.0]])
     values, labels, classes = checked_rows(probs, [0, 1])

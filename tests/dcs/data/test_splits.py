@@ -134,9 +134,3 @@ def test_choices_hold_the_mix_of_classes(
 def test_a_choice_smaller_than_the_classes_takes_the_frequent_ones() -> None:
     labels = [0] * 3 + [1] * 50 + [2] * 20
     assert np.array(labels)[stratified_choice(labels, 2, seed=1)].tolist() == [1, 2]
-
-
-@pytest.mark.parametrize("size", [0, -1, 4, 1.5, True])
-def test_refuses_sizes(size: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        stratified_choice([0, 1, 1], size, seed=0)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,9 +166,3 @@ class TestSources:
                 read(tmp_path)
         with pytest.raises(TableError, match=r"a\.csv"):
             read_tables(tmp_path / "a.csv")
-
-
-def test_formats_load_when_used() -> None:
-    code = "import sys, dcs.data.importers; print({'pyarrow', 'pandas'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

