@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from dcs.errors import ConfigError, DCSError
 from dcs.scoring import Scorer, StoredScorer, score_settings
 from dcs.scoring.cache import ShardGroup, group_key, query_hash
+from tests.dcs.refusals import refuses
 from tests.dcs.scoring.clerk import Clerk
-from tests.dcs.scoring.test_contract import PREFIX, TASK, ScorerContract
-from tests.dcs.scoring.test_contract import QUERIES as TEXTS
+from tests.dcs.scoring.test_contract import ScorerContract
 
 WORDS = ("even", "odd", "other")
 QUERIES = [f"number {k}" for k in range(50)]
@@ -50,13 +50,6 @@ class TestContract(ScorerContract):
         return StoredScorer(tiny_scorer, folder, shard_size=10)
 
 
-def test_a_model_gives_the_same_to_the_last_bit(tiny_scorer: Scorer, folder: Path) -> None:
-    first, again = (StoredScorer(tiny_scorer, folder, shard_size=10) for _ in "ab")
-    probs = first.score(PREFIX, TEXTS, TASK.label_words)
-    np.testing.assert_array_equal(again.score(PREFIX, TEXTS, TASK.label_words), probs)
-    assert (first.scored, again.scored) == (len(TEXTS), 0)
-
-
 class TestScoring:
     def test_no_prompt_is_scored_twice(self, folder: Path) -> None:
         first, more, again = Clerk(), Clerk(), Clerk()
@@ -78,22 +71,19 @@ class TestScoring:
         np.testing.assert_array_equal(probs[:10], probs[20:])
 
     @pytest.mark.parametrize(
-        "change",
+        ("name", "value"),
         [
-            {"revision": "r8"},
-            {"model": "slide rule"},
-            {"version": "2"},
-            {"name": "other"},
-            {"settings": {"dtype": "float32"}},
+            ("revision", "r8"),
+            ("model", "slide rule"),
+            ("version", "2"),
+            ("name", "other"),
+            ("settings", {"dtype": "float32"}),
         ],
     )
-    def test_another_scorer_uses_no_old_shard(
-        self, folder: Path, change: dict[str, object]
-    ) -> None:
+    def test_another_scorer_uses_no_old_shard(self, folder: Path, name: str, value: Any) -> None:
         ask(folder, Clerk())
         other = Clerk()
-        for name, value in change.items():
-            setattr(other, name, value)
+        setattr(other, name, value)
         ask(folder, other)
         assert other.asked == QUERIES
 
@@ -189,14 +179,8 @@ class TestDamage:
             ask(folder, clerk, QUERIES[:8])
             assert clerk.asked == QUERIES[:8]
 
-    @pytest.mark.parametrize("name", ["file", "s3://bucket/folder"])
-    def test_a_store_is_a_local_folder(self, tmp_path: Path, name: str) -> None:
+    def test_a_store_is_a_folder_that_can_be_written_to(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(ConfigError, match=name):
-            StoredScorer(Clerk(), name if "://" in name else tmp_path / name)
-
-    def test_a_folder_that_cannot_be_written_to_is_one_line(self, tmp_path: Path) -> None:
-        (tmp_path / "file").touch()
-        with pytest.raises(DCSError, match="file") as caught:
-            ask(tmp_path / "file" / "store", Clerk())
-        assert "\n" not in str(caught.value)
+        for store in ("s3://bucket/folder", tmp_path / "file"):
+            refuses(ConfigError, StoredScorer, Clerk(), store, names=[store])
+        refuses(DCSError, ask, tmp_path / "file" / "store", Clerk(), names=["file"])

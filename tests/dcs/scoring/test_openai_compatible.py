@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcs.errors import ConfigError, InvalidInputError, ScoringError
+from dcs.errors import ConfigError, ScoringError
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
 from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer, best_token
@@ -196,27 +196,6 @@ class TestBounds:
         refuses(ScoringError, ask, url, retries=0, names=["gzip"])
         assert server.requests[0][1]["accept-encoding"] == "identity"
 
-    def test_limits_told_with_an_answer_are_not_waited_for(
-        self, server: ModelServer, url: str
-    ) -> None:
-        headers = {"Retry-After": "3600", "x-ratelimit-remaining-requests": "0"}
-        headers["x-ratelimit-reset-requests"] = "1h"
-        server.pause = 0.0
-        expected = ask(url)
-        _, _, answer = server.answer(*server.requests[0][:3])
-        server.faults = [(200, headers, answer)]
-        np.testing.assert_array_equal(ask(url, retries=0), expected)
-
-    def test_what_is_waited_for_is_said(
-        self, server: ModelServer, url: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        server.faults = [(429, SOON | {"Retry-After": "7"}, "")] * 3
-        scorer = make(url, retries=4)
-        scorer.score("", QUERIES[:1], TASK.label_words)
-        (said,) = [r.getMessage() for r in caplog.records if r.name == "dcs.scoring.openai"]
-        assert "429" in said and "7" in said
-        assert any("3 requests" in line for line in scorer.report())
-
     @pytest.mark.parametrize(
         "given", ["me:{}@h/v1", "{}@h/v1", "h/v1?api_key={}", "h/v1?{}", "h/v1#{}", "h/hf_{}/v1"]
     )
@@ -294,17 +273,3 @@ class TestMissing:
         assert best_token(shown, "Athlete", words, True) == -0.7
         assert best_token(shown, "Athlete", words, False) == -0.2
         assert best_token({" A": -0.1}, "Artist", words, True) is None
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"missing": "bond"}, "'bond'"),
-        ({"label_rule": "joint"}, "'joint'"),
-        ({"concurrency": 0}, "concurrency 0"),
-        ({"base_url": "localhost:8000"}, "'localhost:8000'"),
-    ],
-)
-def test_options(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidInputError, match=named):
-        OpenAIScorer("x", **options)

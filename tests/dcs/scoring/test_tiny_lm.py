@@ -29,19 +29,6 @@ def score(scorer: Scorer, name: str, demonstrations: Demonstrations) -> NDArray[
     return scorer.score(render_prefix(task, demonstrations), queries, task.label_words)
 
 
-def test_any_text_has_tokens_and_label_words_have_one() -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
-    text = "Zürich → 東京 \U0001f642 quixotry\t"
-    ids = tokenizer(text)["input_ids"]
-    assert ids[0] == tokenizer.bos_token_id
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    for name in ("helpdesk", "reviews"):
-        for word in get_task(name).label_words:
-            assert len(tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1
-
-
 def test_weak_but_above_chance_and_biased(tiny_scorer: Scorer) -> None:
     cobias = []
     for name in ("helpdesk", "reviews"):
