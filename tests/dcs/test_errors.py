@@ -8,22 +8,13 @@ from hypothesis import strategies as st
 
 from dcs.errors import (
     escaped,
-    hub_advice,
     last_line,
     named,
     one_line,
     reason,
     redact,
     show,
-    suggest,
 )
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"), [("dsc", " (did you mean 'dcs'?)"), ("zzzz", ""), (7, "")]
-)
-def test_the_nearest_name_is_suggested(name, answer):
-    assert suggest(name, ["icl", "dnip", "furud", "dcs"]) == answer
 
 
 @given(st.text())
@@ -37,15 +28,6 @@ def test_every_text_makes_one_line(text):
         assert said.isprintable()
     for said in (one_line(error), last_line(error)):
         assert 0 < len(said) <= 300
-
-
-def test_the_lines_of_an_error():
-    error = ValueError("\n  the first\nthe  second\n\n")
-    assert reason(error) == "the first"
-    assert last_line(error) == "the  second"
-    assert named(error) == f"ValueError: {one_line(error)}" == "ValueError: the first the second"
-    for say in (last_line, one_line, named, reason):
-        assert say(TimeoutError()) == "TimeoutError"
 
 
 @pytest.mark.parametrize(
@@ -75,13 +57,3 @@ def test_the_lines_of_an_error():
 def test_secrets_are_hidden(text, shown, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "planted-0123")
     assert one_line(ValueError(text)) == redact(text) == redact(shown) == shown
-
-
-@pytest.mark.parametrize(
-    ("said", "word"),
-    [("GatedRepo", "HF_TOKEN"), ("OfflineModeIsEnabled", "HF_HUB_OFFLINE"), ("404", "revision")],
-)
-def test_advice_on_the_hub_follows_the_causes(said, word):
-    wrapped = RuntimeError("cannot load")
-    wrapped.__cause__ = OSError(said)
-    assert word in hub_advice(wrapped)

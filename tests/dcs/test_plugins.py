@@ -85,6 +85,10 @@ def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "value", "what"),
     [
+        ("dcs.importers", "broken:PAIRS", "package 'faulty'"),
+        ("dcs.importers", "plugged:ABSENT", "ABSENT"),
+        ("dcs.importers", "plugged:TEXT", "is str"),
+        ("dcs.importers", "plugged:OTHER", "'other'"),
         ("dcs.importers", "plugged:NO_READER", "absent"),
         ("dcs.importers", "plugged:NO_MODULE", "absent_module"),
         ("dcs.methods", "plugged:NO_FITTER", "fitter"),
@@ -92,7 +96,9 @@ def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
         ("dcs.engines", "plugged:Nameless", "attribute version"),
     ],
 )
-def test_what_a_plugin_lacks_is_named(site: Path, group: Group, value: str, what: str) -> None:
+def test_what_is_wrong_with_a_plugin_is_named(
+    site: Path, group: Group, value: str, what: str
+) -> None:
     _install(site, "faulty", group, pairs=value)
     doors: dict[Group, Callable[[], object]] = {
         "dcs.importers": lambda: find_importer("pairs"),
@@ -100,15 +106,6 @@ def test_what_a_plugin_lacks_is_named(site: Path, group: Group, value: str, what
         "dcs.engines": lambda: load_scorer("tiny_lm", engine="pairs"),
     }
     refuses(ConfigError, doors[group], names=["'pairs'", what])
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["broken:PAIRS", "plugged:ABSENT", "absent_module:PAIRS", "plugged:TEXT", "plugged:OTHER"],
-)
-def test_a_package_that_is_wrong_is_named_on_one_line(site: Path, value: str) -> None:
-    _install(site, "faulty", "dcs.importers", pairs=value)
-    refuses(ConfigError, import_file, "pairs", site / "rows.txt", names=["package 'faulty'"])
 
 
 def test_two_packages_of_one_name_are_refused(site: Path) -> None:
