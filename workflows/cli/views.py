@@ -54,6 +54,10 @@ from workflows.tables import Rows, Scoring
 #: How often a sweep tells how far it is in a file, which nobody watches.
 _LINE_SECONDS = 30.0
 
+#: Cells of a run, and their share of all it computes, that say nothing yet of the time left.
+_FEWEST_TIMED: Final = 3
+_SHARE_TIMED: Final = 0.1
+
 #: Columns of cells by how far they are.
 _STATES = ("cells", "finished", "failed", "to do")
 
@@ -231,6 +235,7 @@ class SweepView:
         self.tables_done = self.tables_total = 0
         self.cells_done = self.cells_total = self.cells_failed = 0
         self._computed, self._running, self._machines = 0, 0, ""
+        self._first_computed = 0.0
         self._work: Counter[str] = Counter()
         self._show, self._clock, self._started = show, clock, clock()
 
@@ -246,6 +251,8 @@ class SweepView:
 
     def computed(self, record: CellRecord) -> None:
         """Count what went into a cell."""
+        if not self._computed:
+            self._first_computed = self._clock()
         self._computed += 1
         self._work.update(trials=len(record.trials), moves=record.moves)
 
@@ -266,12 +273,15 @@ class SweepView:
     @property
     def rates(self) -> str:
         """Work per second, time left if the rest is like what was done, and machines."""
-        seconds = max(1e-9, self._clock() - self._started)
+        now = self._clock()
+        seconds = max(1e-9, now - self._started)
         parts = [f"{self._running} running"]
         parts += [f"{n / seconds:,.1f} {unit}/s" for unit, n in self._work.items() if n]
-        if self._computed:
-            rest = self.cells_total - self.cells_done
-            parts.append(f"{duration(seconds / self._computed * rest)} left")
+        rest = self.cells_total - self.cells_done
+        # The first cells wait for tables and for code to be compiled: they say nothing of others.
+        if self._computed > max(_FEWEST_TIMED, _SHARE_TIMED * (self._computed + rest)):
+            each = (now - self._first_computed) / (self._computed - 1)
+            parts.append(f"{duration(each * rest)} left")
         return " · ".join([*parts, *filter(None, [self._machines])])
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tracking import CellRecord, Recorder, ScoringRecord
@@ -10,7 +10,7 @@ from workflows.plan import SweepPlan, sharing
 from workflows.tables import ProbabilityStore, TableRequest
 
 if TYPE_CHECKING:
-    from workflows.cluster.driver import SweepProgress
+    from workflows.cluster.driver import Figures, SweepProgress
 
 
 def run_sweep(
@@ -45,24 +45,26 @@ def run_sweep(
     OutOfTimeError
         There was more to do.
     """
-    records = {**plan.ended}
-    for record in plan.ended.values():
-        recorder.record(record)
     progress.tables(len(plan.cells), plan.n_tables)
-    progress.cells(len(records), plan.n_cells, plan.n_failed)
-    if plan.has_work:
-        from workflows.cluster.driver import Driver  # and Ray, which takes its time to load
+    progress.cells(len(plan.ended), plan.n_cells, plan.n_failed)
+    if not plan.has_work:
+        return _recorded(plan, recorder, ())
+    try:
+        return _recorded(plan, recorder, _driven(plan, recorder, progress, until))
+    finally:
+        for scoring in _scorings(plan):
+            recorder.scored(scoring)
 
-        driver = Driver(plan, progress, until=until)
-        try:
-            for record, figures in driver.run():
-                recorder.record(record, figures)
-                driver.meters.show(recorded=recorder.recorded, pending=recorder.pending)
-                records[record.key] = record
-        finally:
-            for scoring in _scorings(plan):
-                recorder.scored(scoring)
-    return _in_order(records, plan)
+
+def _driven(
+    plan: SweepPlan, recorder: Recorder, progress: SweepProgress, until: float | None
+) -> Iterator[tuple[CellRecord, Figures]]:
+    from workflows.cluster.driver import Driver  # and Ray, which takes its time to load
+
+    driver = Driver(plan, progress, until=until)
+    for ended in driver.run():
+        yield ended
+        driver.meters.show(recorded=recorder.recorded, pending=recorder.pending)
 
 
 def _scorings(plan: SweepPlan) -> Iterator[ScoringRecord]:
@@ -109,6 +111,12 @@ def run_here(
     DCSError
         A cell cannot be computed.
     """
+    return _recorded(plan, recorder, _computed_here(plan, progress))
+
+
+def _computed_here(
+    plan: SweepPlan, progress: Callable[[float], None]
+) -> Iterator[tuple[CellRecord, Figures]]:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     from dcs.selection.cross_validation import Threads
@@ -119,10 +127,8 @@ def run_here(
     storage = StudyStorage.chosen(plan.config.optuna_storage)
     if storage is not None:
         storage.check()
-    records = {**plan.ended}
-    for record in plan.ended.values():
-        recorder.record(record)
     mapper = Threads(cpu_count())
+    drawn = plan.config.tracking.figures == "all"
     for key, cells in plan.missing_cells.items():
         tables = plan.read(key)
         for group in sharing(cells):
@@ -138,14 +144,19 @@ def run_here(
                     storage=storage,
                     known=known,
                 )
-                drawn = plan.config.tracking.figures == "all"
-                recorder.record(record, cell_figures(record) if drawn else None)
-                records[record.key] = record
-    return _in_order(records, plan)
+                yield record, cell_figures(record) if drawn else {}
 
 
-def _in_order(records: Mapping[str, CellRecord], plan: SweepPlan) -> list[CellRecord]:
-    """Return records as the configuration orders them, whatever order they ended in."""
+def _recorded(
+    plan: SweepPlan, recorder: Recorder, ended: Iterable[tuple[CellRecord, Figures]]
+) -> list[CellRecord]:
+    """Record all cells of a plan, and return them as the configuration orders them."""
+    records = {**plan.ended}
+    for record in plan.ended.values():
+        recorder.record(record)
+    for record, figures in ended:
+        recorder.record(record, figures)
+        records[record.key] = record
     order = (
         cell.key
         for key in plan.sources

@@ -37,15 +37,18 @@ def test_rates_and_time_left_are_those_of_this_run():
     view.tables(2, 4)
     view.cells(10, 50, 0)
     assert "left" not in view.rates
-    now[0] += 20
-    for _ in range(4):
-        view.computed(_record(trials=10, moves=50_000.0))
     view.machines(running=6, cpus_used=2, cpus=2, gpus_used=0, gpus=0)
-    view.cells(14, 50, 1)
-    # 4 cells in 20 s, and 36 to go.
+    now[0] += 100  # The first cell waits for a table, and for code to be compiled.
+    for done in range(11, 16):
+        view.computed(_record(trials=10, moves=50_000.0))
+        view.cells(done, 50, 1)
+        assert ("left" in view.rates) == (done == 15)
+        now[0] += 5
+    # 5 cells in 125 s, of which the last 4 took 25 s, and 35 to go.
+    view.cells(15, 50, 1)
     assert shown[-1] == (
-        "tables 2/4, cells 14/50, 1 failed: 6 running · 2.0 trials/s · 100,000.0 moves/s · "
-        "3 min left · CPUs 2/2"
+        "tables 2/4, cells 15/50, 1 failed: 6 running · 0.4 trials/s · 20,000.0 moves/s · "
+        "4 min left · CPUs 2/2"
     )
 
 
