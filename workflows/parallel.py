@@ -6,6 +6,7 @@ And what worker processes need beside: one thread each, and a heartbeat.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 # Brings a library of its own, which can only be held to one thread once it is loaded.
 import scipy.linalg  # noqa: F401
@@ -24,6 +25,9 @@ from threadpoolctl import threadpool_limits
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: A worker process: its node and its id.
+Worker: TypeAlias = tuple[str, int]
 
 #: A task whose worker dies (out of memory, a lost node) is tried again so often.
 _RETRIES = 3
@@ -56,23 +60,28 @@ def one_thread() -> Iterator[None]:
 
 
 class Pulse:
-    """Hears from the worker processes of a sweep; made a Ray actor by the driver."""
+    """When the worker processes of a sweep were last heard of, by the clock of this one."""
 
     def __init__(self) -> None:
-        self._heard: dict[tuple[str, int], float] = {}
+        self._heard: dict[Worker, float] = {}
         self._asked = time.monotonic()
 
-    def beat(self, node: str, pid: int) -> None:
-        """Note that a process of a node runs."""
-        self._heard[node, pid] = time.monotonic()
+    def silent(self, beaten: Iterable[Worker], seconds: float) -> list[Worker]:
+        """Return, and forget, the processes not heard of for so long.
 
-    def silent(self, seconds: float) -> list[tuple[str, int]]:
-        """Return, and forget, the node and the id of processes not heard of for so long."""
+        Parameters
+        ----------
+        beaten : iterable of (str, int)
+            Node and id of those that have been heard of since this was last called.
+        seconds : float
+            For how long.
+        """
         now = time.monotonic()
         if now - self._asked > 0.75 * seconds:
-            # This process was asleep itself; what it was told meanwhile is still to be read.
+            # This process was asleep or Ray's head away; workers may have been as well.
             self._heard = dict.fromkeys(self._heard, now)
         self._asked = now
+        self._heard |= dict.fromkeys(beaten, now)
         found = [worker for worker, heard in self._heard.items() if now - heard > seconds]
         for worker in found:
             del self._heard[worker]
@@ -83,35 +92,50 @@ class Pulse:
 class Heartbeat:
     """How a worker process says that it runs, which a stopped one does not.
 
+    It leaves a key at Ray's head, in the store in which Ray itself keeps functions and settings;
+    the driver collects the keys. An actor to send beats to would be a process more per sweep.
+
     Attributes
     ----------
-    pulse : ray.actor.ActorHandle
-        Of a :class:`Pulse`.
+    sweep : str
+        What the keys of a sweep begin with.
     seconds : float
         Between two beats.
     """
 
-    pulse: Any
+    sweep: str
     seconds: float
 
     def keep(self) -> None:
         """Beat from now on, until this process ends or is given another heartbeat."""
-        global _pulse
-        if self.pulse != _pulse:
-            _pulse = self.pulse
+        global _beating_for
+        if self.sweep != _beating_for:
+            _beating_for = self.sweep
             threading.Thread(target=self._beat, name="dcs-heartbeat", daemon=True).start()
 
     def _beat(self) -> None:
         import ray
+        from ray.experimental.internal_kv import _internal_kv_put
 
-        node, pid = ray.get_runtime_context().get_node_id(), os.getpid()
-        while self.pulse == _pulse:
-            self.pulse.beat.remote(node, pid)
+        key = f"{self.sweep}/{ray.get_runtime_context().get_node_id()}/{os.getpid()}"
+        while self.sweep == _beating_for:
+            with suppress(Exception):  # The head may be away for a while.
+                _internal_kv_put(key, b"")
             time.sleep(self.seconds)
 
+    def collect(self) -> list[Worker]:
+        """Return the node and the id of the processes that have beaten since the last call."""
+        from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_list
 
-#: Whom this process tells that it runs: that of the last sweep where it works for several.
-_pulse: Any = None
+        keys = _internal_kv_list(self.sweep)
+        # What beats between these two lines is heard at its next beat.
+        _internal_kv_del(self.sweep, del_by_prefix=True)
+        workers = [key.decode().rsplit("/", 2)[1:] for key in keys]
+        return [(node, int(pid)) for node, pid in workers]
+
+
+#: The sweep for which this process tells that it runs: the last one where it works for several.
+_beating_for = ""
 
 #: A worker that is not heard of for so long does not run: compiled code lets others run beside it.
 _SILENT_SECONDS = 120.0
@@ -124,44 +148,45 @@ class StoppedWorkers:
     ----------
     heartbeat : Heartbeat
         What the workers are given.
+    ended : collections.deque of str
+        A line for each that was ended.
     """
 
     def __init__(self) -> None:
-        import ray
+        self.heartbeat = Heartbeat(f"dcs-{secrets.token_hex(8)}", _SILENT_SECONDS / 6)
+        self.ended: deque[str] = deque()
 
-        pulse = ray.remote(num_cpus=0, max_restarts=-1)(Pulse).remote()
-        self.heartbeat = Heartbeat(pulse, _SILENT_SECONDS / 6)
-        self._end = ray.remote(num_cpus=0, max_retries=0)(_end_worker)
-        self._next_look = 0.0
-        # What is asked of others: who is silent, and to end those.
-        self._looks: list[Any] = []
-        self._ends: dict[Any, str] = {}
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Keep looking while the block runs, from a thread: the head may not answer."""
+        over = threading.Event()
+        threading.Thread(target=self._run, args=(over,), name="dcs-stopped", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
-    def ended(self) -> Iterator[str]:
-        """Yield a line for each that was ended since this was last called; waits for nothing."""
+    def _run(self, over: threading.Event) -> None:
+        pulse = Pulse()
+        while not over.wait(self.heartbeat.seconds):
+            with suppress(Exception):  # As in a beat.
+                for node, pid in pulse.silent(self.heartbeat.collect(), _SILENT_SECONDS):
+                    self._end(node, pid)
+
+    def _end(self, node: str, pid: int) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        if not self._looks and time.monotonic() > self._next_look:
-            self._next_look = time.monotonic() + self.heartbeat.seconds
-            self._looks.append(self.heartbeat.pulse.silent.remote(_SILENT_SECONDS))
-        asked = [*self._looks, *self._ends]
-        done, _ = ray.wait(asked, num_returns=len(asked), timeout=0) if asked else ([], [])
-        for answer in done:
-            # It may be lost with its node, as the worker is then.
-            with suppress(ray.exceptions.RayError):
-                if answer in self._ends:
-                    if ray.get(answer):
-                        yield self._ends[answer]
-                    continue
-                for node, pid in ray.get(answer):
-                    there = NodeAffinitySchedulingStrategy(node, soft=False)
-                    self._ends[self._end.options(scheduling_strategy=there).remote(pid)] = (
-                        f"worker {pid} on node {node[:6]} did not run for {_SILENT_SECONDS:.0f} s "
-                        "and was ended; what it was at is done again"
-                    )
-        self._looks = [answer for answer in self._looks if answer not in done]
-        self._ends = {answer: said for answer, said in self._ends.items() if answer not in done}
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        end: Any = ray.remote(num_cpus=0, max_retries=0)(_end_worker)
+        answer = end.options(scheduling_strategy=there).remote(pid)
+        # The node may be lost, as the worker is then.
+        with suppress(ray.exceptions.RayError):
+            if ray.get(answer, timeout=_SILENT_SECONDS):
+                self.ended.append(
+                    f"worker {pid} on node {node[:6]} did not run for {_SILENT_SECONDS:.0f} s "
+                    "and was ended; what it was at is done again"
+                )
 
 
 def _end_worker(pid: int) -> bool:

@@ -46,11 +46,16 @@ def test_a_stopped_worker_is_ended_and_its_work_done_again(
     if name != "ScoringActor.generate":
         shutil.copytree(undisturbed[0] / "probabilities", tmp_path / "probabilities")
 
-    before = {*find_workers(os.getpid(), "Pulse")}
+    def beating() -> int | None:
+        from ray.experimental.internal_kv import _internal_kv_list
+
+        beats = {int(key.rpartition(b"/")[2]) for key in _internal_kv_list("dcs-")}
+        return next((pid for pid in find_workers(os.getpid(), name) if pid in beats), None)
 
     def stop() -> int:
-        wait_for(lambda: {*find_workers(os.getpid(), "Pulse")} - before, "who hears of workers")
-        return kill_worker(os.getpid(), name, after=1.0, number=signal.SIGSTOP)
+        pid = wait_for(beating, f"a worker that runs {name} and is heard of")
+        os.kill(pid, signal.SIGSTOP)
+        return pid
 
     # The last cells are fanned out.
     config = ALONE if name == "_apply" else CONFIG

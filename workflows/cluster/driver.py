@@ -267,7 +267,7 @@ class Driver:
             The results cannot be kept, for example on a full disk.
         """
         try:
-            with self._watch.watching():
+            with self._watch.watching(), self._stopped.watching():
                 yield from self._work()
         except RayError as error:
             raise gone(last_line(error)) from error
@@ -321,8 +321,8 @@ class Driver:
         missing = len(self._requests) + len(self._scoring) + len(self._unscored)
         self._progress.tables(self._plan.n_tables - missing, self._plan.n_tables)
         self._progress.cells(self._cells_ended, self._plan.n_cells, self._cells_failed)
-        for said in self._stopped.ended():
-            warnings.warn(said, stacklevel=2)
+        while self._stopped.ended:
+            warnings.warn(self._stopped.ended.popleft(), stacklevel=2)
         if self._watch.latest is not self._look:
             self._look = self._watch.latest
             self._progress.machines(running=len(self._tuning), **self._look.machines)

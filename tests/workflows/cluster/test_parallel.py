@@ -143,16 +143,16 @@ def test_the_others_are_cancelled_when_one_fails(cluster, tmp_path):
 def test_a_process_that_is_no_longer_heard_of_is_told_once(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("workflows.parallel.time.monotonic", lambda: now[0])
-    pulse, told = Pulse(), []
-    pulse.beat("node", 1)
+    pulse = Pulse()
+    pulse.silent([("node", 1)], 12.0)
+    told = []
     for second in range(30):
         now[0] = float(second)
-        pulse.beat("node", 2)
-        told += [(second, worker) for worker in pulse.silent(12.0)]
+        told += [(second, worker) for worker in pulse.silent([("node", 2)], 12.0)]
     assert told == [(13, ("node", 1))]
     # After a sleep of its own it has not heard of anybody.
     now[0] += 60.0
-    assert pulse.silent(12.0) == []
+    assert pulse.silent([], 12.0) == []
 
 
 def _computed(error: Exception) -> CellRecord:
