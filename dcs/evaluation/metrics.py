@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
 from dcs.data.checks import Named, checked_labels, finite_number
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, check_choice
 
 FIGURES: Final = ("accuracy", "cobias", "balanced_accuracy", "macro_f1", "weakest_class")
 """Names of the figures that say in one number what predictions are worth."""
@@ -233,16 +233,11 @@ class Objective:
     pmi: PmiTerm = "published"
 
     def __post_init__(self) -> None:
-        if self.pmi not in get_args(PmiTerm):
-            allowed = ", ".join(get_args(PmiTerm))
-            raise InvalidInputError(f"objective pmi {self.pmi!r}: allowed are {allowed}")
-        for field in fields(self):
-            if field.name == "pmi":
-                continue
-            value, name = getattr(self, field.name), f"objective {field.name}"
-            positive = field.name == "pseudo_count"
-            number = finite_number(value, name, least=0.0, positive=positive)
-            object.__setattr__(self, field.name, number)
+        check_choice("objective pmi", self.pmi, get_args(PmiTerm))
+        for name in ("beta", "tau", "error_weight", "pseudo_count"):
+            positive, value = name == "pseudo_count", getattr(self, name)
+            number = finite_number(value, f"objective {name}", least=0.0, positive=positive)
+            object.__setattr__(self, name, number)
 
     def value(self, confusion: NDArray[Any]) -> float:
         """Return Z for a confusion matrix [N, N].

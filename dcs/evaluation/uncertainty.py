@@ -151,7 +151,6 @@ def compare_predictions(
     *,
     parts: ArrayLike | None = None,
     resamples: int = _RESAMPLES,
-    seed: int = 0,
 ) -> PairedComparison:
     """Compare two sets of predictions on the same rows, e.g. uncorrected and corrected.
 
@@ -164,7 +163,7 @@ def compare_predictions(
     parts : array of int, shape [M], optional
         The part of every row: COBias is then the mean of that of the parts, as
         cross-validation judges it.
-    resamples, seed
+    resamples : int, optional
         As for :func:`bootstrap_intervals`.
 
     Raises
@@ -187,7 +186,7 @@ def compare_predictions(
     accuracy, bias, change = np.zeros(resamples), np.zeros(resamples), 0.0
     for i, table in enumerate(tables):
         # The counts themselves, then what is drawn from them.
-        drawn = np.concatenate([table[None], _resample(table, resamples, seed + i)])
+        drawn = np.concatenate([table[None], _resample(table, resamples, i)])
         rows = drawn.sum(axis=1)
         _, accuracy1, bias1 = _figures(drawn[:, 2] + drawn[:, 3], rows)
         _, accuracy2, bias2 = _figures(drawn[:, 1] + drawn[:, 3], rows)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import finite_number, whole_number
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, check_choice
 
 Moves = Literal["metropolis", "heat-bath"]
 Start = Literal["dont-change", "weight-one", "random"]
@@ -95,11 +95,8 @@ class Schedule:
                 f"schedule cooling_rate {self.cooling_rate}: must be less than 1, or a search "
                 "never ends"
             )
-        for name, options in (("moves", get_args(Moves)), ("start", get_args(Start))):
-            if getattr(self, name) not in options:
-                raise InvalidInputError(
-                    f"schedule {name} {getattr(self, name)!r}: allowed are {', '.join(options)}"
-                )
+        check_choice("schedule moves", self.moves, get_args(Moves))
+        check_choice("schedule start", self.start, get_args(Start))
 
     @classmethod
     def published(cls, n_rows: int, accepted: int = 3, generated: int = 6) -> Schedule:

@@ -69,15 +69,13 @@ _RISE = 3.0
 
 
 @style.styled
-def class_accuracy_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
-    """Draw the class accuracies before and after correction, one panel per model and task.
+def class_accuracy_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw the class accuracies before and after DCS, one panel per model and task.
 
     Parameters
     ----------
     records : iterable of CellRecord
         Finished cells. Averages are over the seeds of the largest number of shots given.
-    method : str
-        The method whose cells are drawn.
 
     Returns
     -------
@@ -87,10 +85,10 @@ def class_accuracy_figure(records: Iterable[CellRecord], *, method: str = "dcs")
     Raises
     ------
     InvalidInputError
-        There is no finished cell of that method.
+        There is no finished cell of DCS.
     """
-    cells = frames.main_finished(records, method=method)
-    panels = dict(_panels(_some(frames.classes_frame(cells), f"class accuracies of {method!r}")))
+    cells = frames.main_finished(records, method="dcs")
+    panels = dict(_panels(_some(frames.classes_frame(cells), "class accuracies of DCS")))
     totals = dict(_panels(cells_frame(cells)))
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels.values()]
     shares = [height / max(heights) for height in heights]
@@ -280,7 +278,9 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     kind: Literal["bars", "points", "lines"]
     if of_terms:
         by, across, series, kind = ["model", "shots"], "task", OBJECTIVE, "bars"
-        titles = {label: _in_mathematics(axis.short(label)) for label in axis.values}
+        titles = {
+            label: re.sub(r"Z_(\w+)", r"$Z_{\1}$", axis.short(label)) for label in axis.values
+        }
     else:
         by, across, series = ["model", "task", "shots"], axis_name, "method"
         kind = "lines" if axis.is_scale else "points"
@@ -308,10 +308,6 @@ def _over_seeds(values: pd.Series[float], *by: Any) -> tuple[pd.DataFrame, pd.Da
     """Return means and deviations in percent, by place and, in columns, by series."""
     groups = (100 * values).groupby([np.asarray(key) for key in by])
     return groups.mean().unstack(), groups.std().unstack()
-
-
-def _in_mathematics(title: str) -> str:
-    return re.sub(r"Z_(\w+)", r"$Z_{\1}$", title)
 
 
 def _some(frame: pd.DataFrame, what: str) -> pd.DataFrame:
@@ -484,8 +480,8 @@ def cost_figure(records: Iterable[CellRecord]) -> Figure:
 
 
 @style.styled
-def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figure:
-    """Draw what each value of each hyperparameter reached, a panel per hyperparameter.
+def slice_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw what each value of each hyperparameter of DCS reached, a panel per hyperparameter.
 
     A dot per trial, the darker the later it came in its study. Trials of all cells are pooled: a
     single study is too short to tell. Scores are relative to their cell's mean, since some tables
@@ -494,22 +490,22 @@ def slice_figure(records: Iterable[CellRecord], *, method: str = "dcs") -> Figur
     Raises
     ------
     InvalidInputError
-        The method has no trials.
+        DCS has no trials.
     """
-    frame = frames.trials_frame(frames.main_finished(records, method=method))
+    frame = frames.trials_frame(frames.main_finished(records, method="dcs"))
     columns = list(map(str, frame))
     tuned = columns[columns.index("score") + 1 :]
     # What few trials have, or all alike, compares nothing.
     names = [n for n in tuned if frame[n].notna().mean() > 0.5 and frame[n].nunique() > 1]
     if not names:
-        raise InvalidInputError(f"no trials of method {method!r} to draw")
+        raise InvalidInputError("no trials of DCS to draw")
     from matplotlib.colors import LinearSegmentedColormap
 
     by_cell = frame.groupby("key")
     gains = 100 * (frame["score"] - by_cell["score"].transform("mean"))
     ages = frame["trial"] / by_cell["trial"].transform("max").clip(lower=1)
     figure, panels = style.grid_of(len(names), width=2.7, height=2.3, columns=4)
-    color = style.looks([method])[method].color
+    color = style.looks(["dcs"])["dcs"].color
     dots: dict[str, Any] = {
         "cmap": LinearSegmentedColormap.from_list("later", [_EARLY, color]),
         "vmin": 0.0,

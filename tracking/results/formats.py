@@ -145,17 +145,13 @@ class ResultTable:
         text: str = self.frame.map(_inert).to_csv(index=False, lineterminator="\n")
         return text
 
-    def to_mlflow_json(self) -> str:
-        """Return the tidy numbers in the form that `mlflow.load_table` reads."""
-        return to_mlflow_json(self.frame)
-
     def contents(self) -> dict[str, str]:
         """Return every form of the table by file name."""
         return {
             f"{self.name}.md": self.to_markdown(),
             f"{self.name}.tex": self.to_latex(),
             f"{self.name}.csv": self.to_csv(),
-            f"{self.name}.json": self.to_mlflow_json(),
+            f"{self.name}.json": to_mlflow_json(self.frame),
         }
 
     def write(self, folder: Path | str) -> list[Path]:

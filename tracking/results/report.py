@@ -182,9 +182,9 @@ class _Card:
     lines: tuple[tuple[str, str, str, str], ...]
 
 
-def _cards(records: Iterable[CellRecord], *, method: str = _DRAWN_METHOD) -> list[_Card]:
-    """Return what a method does to every model and task at the largest number of shots."""
-    cells = [cell for cell in records if cell.identity.get("method") == method]
+def _cards(records: Iterable[CellRecord]) -> list[_Card]:
+    """Return what DCS does to every model and task at the largest number of shots."""
+    cells = [cell for cell in records if cell.identity.get("method") == _DRAWN_METHOD]
     needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
     frame = frames.fullest(cells_frame(cells).dropna(subset=needed))
     classes = frames.classes_frame(cells)
@@ -197,7 +197,7 @@ def _cards(records: Iterable[CellRecord], *, method: str = _DRAWN_METHOD) -> lis
         for name, *both in lowest.itertuples(name=None):
             before, after = (percent(share, digits=0) for share in both)
             lines.append((f"weakest class, {name}", before, after, ""))
-        detail = frames.name_of(where | {"method": method}, "model", "shots", "method")
+        detail = frames.name_of(where | {"method": _DRAWN_METHOD}, "model", "shots", "method")
         cards.append(_Card(str(where["task"]), detail, tuple(lines)))
     return cards
 

@@ -361,15 +361,13 @@ def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
     return averages
 
 
-def scheme_summary(records: Iterable[CellRecord], *, method: str = "dcs") -> ResultTable:
-    """Return how many classes get weights and how many memberships (paper, scheme table).
+def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
+    """Return how many classes DCS gives weights and how many memberships (paper, scheme table).
 
     Parameters
     ----------
     records : iterable of CellRecord
         Cells; those of other methods are left out, and those of ablations.
-    method : str
-        The method whose schemes are counted.
 
     Returns
     -------
@@ -381,7 +379,7 @@ def scheme_summary(records: Iterable[CellRecord], *, method: str = "dcs") -> Res
     """
     import pandas as pd
 
-    tidy = _schemes_of(frames.main_finished(records, method=method))
+    tidy = _schemes_of(frames.main_finished(records, method="dcs"))
     theirs = paper_schemes()
     keys, groups = grouped(tidy, _PROMPT)
     long: list[tuple[Any, ...]] = []
@@ -405,7 +403,7 @@ def scheme_summary(records: Iterable[CellRecord], *, method: str = "dcs") -> Res
         marked="task",
         words=_SCHEME_COLUMNS[-2:],
         name="schemes",
-        title=f"Correction schemes of {frames.method_title(method)}: weights against memberships",
+        title=f"Correction schemes of {frames.method_title('dcs')}: weights against memberships",
         frame=tidy.drop(columns="as_paper"),
         about=_SCHEMES_NOTE,
     )

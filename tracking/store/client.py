@@ -132,15 +132,15 @@ def redact(uri: str) -> str:
     return redact_text(shown, environment=False)
 
 
-def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list[str]:
+def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
     """Return the command that opens MLflow's pages on a store that has no server of its own.
 
     Parameters
     ----------
     uri : str
         The store.
-    host, port : str, int
-        Where the pages are to be.
+    port : int
+        Where the pages are to be, on this machine alone.
 
     Returns
     -------
@@ -157,7 +157,7 @@ def ui_arguments(uri: str, *, host: str = "127.0.0.1", port: int = 5000) -> list
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
     # Without a line for every picture that the browser asks for.
     command += ["--uvicorn-opts", "--log-level warning"]
-    return [*command, "--host", host, "--port", str(port)]
+    return [*command, "--host", "127.0.0.1", "--port", str(port)]
 
 
 def pages(tracking_uri: str, ui: str | None = None) -> str:
@@ -189,7 +189,7 @@ def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
     return f"{place}/runs/{run.run_id}?{_CLASSICAL}"
 
 
-def cells_link(tracking_uri: str, experiment_id: str, *, ui: str | None = None) -> str:
+def cells_link(tracking_uri: str, experiment_id: str, *, ui: str) -> str:
     """Return the address of the page with the cells of an experiment; see `run_link`."""
     view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}"
     return f"{pages(tracking_uri, ui)}/experiments/{experiment_id}/runs?{view}"

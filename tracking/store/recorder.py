@@ -38,6 +38,9 @@ _log = logging.getLogger("tracking")
 #: Seconds until a store that was away is tried again.
 _PAUSE = 15.0
 
+#: Seconds after which no more cells are recorded where a sweep ends early.
+_CLOSE_SECONDS = 10.0
+
 #: How many cells are written at a time to a store that takes several, most of the time waiting for
 #: its answers; SQLite has one writer.
 _WRITERS = 8
@@ -226,22 +229,20 @@ class Recorder:
             self.close()
             raise
 
-    def close(self, status: SweepStatus = "KILLED", *, timeout: float = 10.0) -> RecorderReport:
+    def close(self, status: SweepStatus = "KILLED") -> RecorderReport:
         """End the sweep soon; does nothing after `finish`. Safe in a signal handler.
 
         Parameters
         ----------
         status : {"FINISHED", "FAILED", "KILLED"}
             How the sweep ended.
-        timeout : float
-            Stop recording cells after so many seconds.
 
         Returns
         -------
         RecorderReport
             What was recorded and what is pending.
         """
-        return self._end(status, timeout)
+        return self._end(status, _CLOSE_SECONDS)
 
     def __enter__(self) -> Recorder:
         return self
