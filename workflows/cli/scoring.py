@@ -137,12 +137,16 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
         scorer = own[0].scoring.load(model)
         splits = [split for each in own for split in prompts_of(**each.prompted).values()]
         prompts = [split.prefix + query for split in splits for query in split.queries]
-        tokens, basis = getattr(scorer, "count_tokens")(prompts)  # noqa: B009
-        price = own[0].scoring.price
-        cost = "" if price is None else f", about {tokens / 1e6 * price:.2f} at {price} a million"
+        price, cost = own[0].scoring.price, ""
+        # A scorer of an installed package need not know.
+        if (count := getattr(scorer, "count_tokens", None)) is not None:
+            tokens, basis = count(prompts)
+            cost = f", about {tokens:,} prompt tokens ({basis})"
+            if price is not None:
+                cost += f", about {tokens / 1e6 * price:.2f} at {price} a million"
         console.print(
             f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
-            f"{len(prompts)} requests, about {tokens:,} prompt tokens ({basis}){cost}"
+            f"{len(prompts)} requests{cost}"
         )
         if price and not yes and sys.stdin.isatty():
             typer.confirm("Send them?", abort=True)

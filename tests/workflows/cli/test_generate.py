@@ -108,3 +108,26 @@ def test_names_of_models_lead_nowhere_else(model, tmp_path):
     request = TableRequest(model=model, task="helpdesk", shots=1, seed=0, limit=None)
     folder = tmp_path / "tables" / table_name(request)
     assert folder.resolve().parent == (tmp_path / "tables").resolve()
+
+
+def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
+    (tmp_path / "asking.py").write_text(
+        "import numpy as np\n"
+        "class Asking:\n"
+        "    name, version, revision, settings, served = 'asking', '1', 'unknown', {}, True\n"
+        "    def __init__(self, model):\n"
+        "        self.model = model\n"
+        "    def score(self, prefix, queries, label_words, *, progress=None):\n"
+        "        return np.full((len(queries), len(label_words)), 1 / len(label_words))\n"
+        "    def close(self):\n"
+        "        pass\n"
+    )
+    about = tmp_path / "asking-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: asking\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[dcs.engines]\nasking = asking:Asking\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    served = ("--engine", "asking", "--model", "some-model", "--task", "reviews", "--limit", 3)
+    outcome = run_dcs("generate", *served, "-o", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    assert "some-model at asking: at most 6 requests" in outcome.out
