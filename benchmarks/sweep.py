@@ -139,7 +139,8 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
     store = ProbabilityStore.under(folder)
     notes = [store.scoring(path.name) for path in store.root.iterdir()]
     scoring = sum(note.seconds for note in notes if note is not None)
-    annealing = sum(trial.seconds for record in records for trial in record.trials)
+    whole = [to.archive.read(record.key) for record in records]
+    annealing = sum(trial.seconds for record in whole for trial in record.trials)
     share = 1 - (scoring + annealing) / (cpus * wall)
     print(
         f"overhead: {len(records)} cells, {report.recorded} recorded on {cpus} CPUs in "
@@ -313,7 +314,8 @@ def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
         clock, before, watched = time.perf_counter(), time.process_time(), CpuTime()
         number = sum(_glued(path, folder, trials=trials, tuner=config.tuner) for path in paths)
         other, busier = time.perf_counter() - clock, sum(watched.end().values()) - before
-    annealing = np.mean([trial.seconds for record in records for trial in record.trials])
+    whole = [recorder.archive.read(record.key) for record in records]
+    annealing = np.mean([trial.seconds for record in whole for trial in record.trials])
     print(
         f"glue: {number} trials on {tables} tables and {cpus} CPUs: {ours / number:.2f} s a trial "
         f"as a sweep ({busy / number:.2f} s of CPU time), {other / number:.2f} s by Ray Tune with "

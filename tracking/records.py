@@ -23,7 +23,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -242,6 +242,11 @@ class CellRecord:
     def finished(self) -> bool:
         """Whether the cell has a result (and need not be computed again)."""
         return self.status == "FINISHED"
+
+    @property
+    def summary(self) -> CellRecord:
+        """The record without what is long and tables do not need: how it was searched for."""
+        return replace(self, trials=(), trace=(), histograms={}, front=None)
 
     @property
     def moves(self) -> int:

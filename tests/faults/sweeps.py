@@ -60,7 +60,7 @@ def sweep(
         figures=config.tracking.figures,
     ) as recorder:
         records = run_sweep(plan, recorder, progress or Silent())
-        return records, recorder.finish()
+        return [recorder.archive.read(record.key) for record in records], recorder.finish()
 
 
 def disturbed_sweep(

@@ -278,10 +278,11 @@ def tune(
         run_name=name,
     ) as recorder:
         with progress_bar(f"tuning {method}") as progress:
-            records = run_here(plan, recorder, lambda share: progress(completed=share))
+            cells = run_here(plan, recorder, lambda share: progress(completed=share))
         with console.status("recording in MLflow"):
             report = recorder.finish()
 
+    records = [recorder.archive.read(cell.key) for cell in cells]
     whole = [record for record in records if record.identity["optimization_size"] is None]
     found = {record.identity["method"]: record for record in whole}
     schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}

@@ -36,7 +36,8 @@ def run_sweep(
     Returns
     -------
     list of CellRecord
-        All cells of the sweep, in the order of the configuration.
+        The summaries of all cells of the sweep, in the order of the configuration; whole they
+        are on the disk.
 
     Raises
     ------
@@ -104,7 +105,7 @@ def run_here(
     Returns
     -------
     list of CellRecord
-        All cells, in the order of the configuration.
+        As of :func:`run_sweep`.
 
     Raises
     ------
@@ -151,12 +152,13 @@ def _recorded(
     plan: SweepPlan, recorder: Recorder, ended: Iterable[tuple[CellRecord, Figures]]
 ) -> list[CellRecord]:
     """Record all cells of a plan, and return them as the configuration orders them."""
-    records = {**plan.ended}
-    for record in plan.ended.values():
+    for key, record in plan.ended.items():
         recorder.record(record)
+        plan.ended[key] = record.summary
+    records = {**plan.ended}
     for record, figures in ended:
         recorder.record(record, figures)
-        records[record.key] = record
+        records[record.key] = record.summary
     order = (
         cell.key
         for key in plan.sources
