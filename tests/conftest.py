@@ -12,10 +12,12 @@ import pytest
 from hypothesis import settings
 
 # Set before anything imports Ray, which reads it only once.
-os.environ["RAY_AUTH_MODE"] = "token"
-os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-# Its workers step back for other processes, here for the tests that run at the same time.
-os.environ["RAY_worker_niceness"] = "0"
+os.environ.update(
+    RAY_AUTH_MODE="token",
+    RAY_AUTH_TOKEN=secrets.token_hex(32),
+    # Its workers step back for other processes, here for the tests that run at the same time.
+    RAY_worker_niceness="0",
+)
 
 # A run that fails can be repeated. HYPOTHESIS_PROFILE=search looks for new examples.
 settings.register_profile("repeatable", derandomize=True, database=None, max_examples=50)

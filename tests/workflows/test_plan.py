@@ -1,7 +1,8 @@
-"""What a sweep says of itself before it runs: its cells, what is done, how long the rest takes."""
+"""What a sweep says of itself before it runs: its cells, by key, and what of them is done."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -9,18 +10,12 @@ from pathlib import Path
 import pytest
 
 from dcs.errors import ConfigError
+from dcs.io import content_key
 from tests.workflows.conftest import biased_table
-from tracking import Archive, CellRecord
-from workflows.cluster.driver import Silent
-from workflows.cluster.sweep import run_sweep
+from tracking import Archive
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
-from workflows.plan import (
-    SweepPlan,
-    cells_of,
-    plan_sweep,
-    rest_of,
-)
-from workflows.tables import ProbabilityStore, request_key
+from workflows.plan import Cell, SweepPlan, plan_sweep, rest_of, sharing
+from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import compute_cell, failed_record
 
 CONFIG = SweepConfig(
@@ -70,37 +65,7 @@ def test_a_plan_has_every_cell_of_every_table(begun):
     assert Counter(variant.method for variant in plan.variants) == PER_TABLE
     assert (len(plan.ended), plan.n_failed, len(plan.missing_tables)) == (5, 1, 1)
     assert len(plan_sweep(CONFIG, begun, retry_failed=True).ended) == 4
-
-
-def test_failed_cells_of_one_value_are_retried_alone(begun):
-    part = narrowed(CONFIG, ["optimization_sizes=30", "seeds=0"])
-    plan = plan_sweep(part, begun, retry_failed=True)
-    missing = [cell for cells in plan.missing_cells.values() for cell in cells]
-    assert {cell.optimization_size for cell in missing} == {None, 30}
-    assert [cell.method for cell in missing if cell.method == "batch"] == ["batch"]
-    other = plan_sweep(narrowed(CONFIG, ["optimization_sizes=full"]), begun, retry_failed=True)
-    assert other.n_failed == 0
-
-
-def test_finished_cells_come_in_the_order_of_the_configuration(tmp_path):
-    """Whatever order they ended in, and although none of them has to be computed."""
-    plan = plan_sweep(CONFIG, tmp_path)
-    _score(tmp_path, plan, {0, 1})
-    expected = []
-    for key, (request, *_) in plan.sources.items():
-        digests = ProbabilityStore.under(tmp_path).digests(key)
-        expected += [cell.key for cell in cells_of(request, plan.variants, digests)]
-    archive = Archive(tmp_path)
-    cells = [c for some in plan_sweep(CONFIG, tmp_path).cells.values() for c in some]
-    for cell in reversed(cells):
-        error = ValueError("any record will do")
-        archive.write(failed_record(cell, error, sweep=CONFIG.name, started_ms=0))
-    records = run_sweep(plan_sweep(CONFIG, tmp_path), _Nowhere(), Silent())
-    assert [record.key for record in records] == expected
-
-
-class _Nowhere:
-    def record(self, record: CellRecord, figures: object = None) -> None: ...
+    assert plan_sweep(narrowed(CONFIG, ["optimization_sizes=full"]), begun).n_failed == 0
 
 
 def test_what_is_left_is_judged_by_what_is_like_it(begun):
@@ -141,11 +106,6 @@ def test_requests_that_one_table_answers_have_cells_of_their_own(tmp_path):
     assert Counter(cell.seed for cell in cells) == {0: 30, 1: 30}
 
 
-def test_a_key_of_a_request_is_that_of_its_plan(tmp_path):
-    plan = plan_sweep(CONFIG, tmp_path)
-    assert [request_key(request) for (request,) in plan.sources.values()] == list(plan.sources)
-
-
 def test_tasks_without_texts_are_named_together_and_planned_all_the_same(tmp_path, dcs):
     config = SweepConfig(name="x", tasks=("trec", "reviews", "rte"), data=str(tmp_path), limit=60)
     with pytest.raises(ConfigError) as caught:
@@ -161,3 +121,51 @@ def test_tasks_without_texts_are_named_together_and_planned_all_the_same(tmp_pat
     assert said.code == 2 and "trec, rte" in said.err
     assert all(task in said.out for task in config.tasks)
     assert f"{plan.n_cells} cells" in said.out
+
+
+CELL = Cell(
+    model="tiny_lm",
+    task="reviews",
+    shots=1,
+    seed=0,
+    method="dcs",
+    tuner=TunerSettings(),
+    optimization_digest="a",
+    test_digest="b",
+)
+
+
+def test_the_key_does_not_depend_on_the_process():
+    # A literal: were it to change, finished work on users' disks would not be found again.
+    assert content_key({"b": [1, "N", None], "a": 0.5}) == "6f0b8c5d40e517720eb52d1113928870"
+
+
+def test_every_part_of_a_cell_counts():
+    changes = [
+        {},
+        {"model": "other"},
+        {"task": "helpdesk"},
+        {"shots": "N"},
+        {"shots": None},
+        {"seed": 1},
+        {"method": "dnip"},
+        {"tuner": TunerSettings(trials=31)},
+        {"tuner": None},
+        {"optimization_digest": "c"},
+        {"test_digest": "c"},
+    ]
+    keys = {dataclasses.replace(CELL, **change).key for change in changes}
+    assert len(keys) == len(changes)
+
+
+def test_cells_that_share_a_search_are_together():
+    names = ("published", "icl", "published-balanced", "published-long", "dcs")
+    cells = [dataclasses.replace(CELL, method=name) for name in names]
+    groups = [[cell.method for cell in group] for group in sharing(cells)]
+    assert groups == [["published", "published-balanced"], ["icl"], ["published-long"], ["dcs"]]
+    other = dataclasses.replace(cells[2], optimization_size=50)
+    assert sharing([cells[0], other]) == [(cells[0],), (other,)]
+    for protocol, searches in (("cross-validation", 1), ("study", 2)):
+        tuners = [TunerSettings(protocol=protocol, prefer=each) for each in ("balance", "knee")]
+        both = [dataclasses.replace(CELL, tuner=tuner) for tuner in tuners]
+        assert len(sharing(both)) == searches

@@ -1,11 +1,16 @@
-"""Joining a cluster: what cannot be reached is said on one line."""
+"""Joining a cluster and watching it: what is not there, or is gone, is said on one line."""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Callable
 
 import pytest
 
 from dcs.errors import ScoringError
-from workflows.cluster.connect import ClusterError, connected, open_jobs
+from tests.faults.processes import wait_for
+from workflows.cluster.connect import ClusterError, ClusterWatch, Look, connected, open_jobs
+from workflows.cluster.placement import place
 
 
 def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):
@@ -48,3 +53,29 @@ def test_a_known_failure_is_not_shown_by_ray_as_well(cluster, capfd):
         # Results are dropped in order: those above have been.
         ray.get(ray.put(None))
     assert capfd.readouterr().err == ""
+
+
+def _fails() -> Look:
+    raise RuntimeError("no GCS")
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    monkeypatch.setattr("workflows.cluster.connect._LOOK_SECONDS", 0.01)
+
+
+@pytest.mark.parametrize("later", [_fails, lambda: None, threading.Event().wait])
+def test_a_cluster_without_a_living_node_is_gone(quick, later: Callable[[], Look | None]):
+    looks = iter([lambda: Look(place([]))])
+    watch = ClusterWatch(lambda: next(looks, later)(), lost_seconds=0.2)
+    with watch.watching(), pytest.raises(ClusterError, match="same command"):
+        wait_for(lambda: not watch.latest, "the watch to notice")
+
+
+def test_a_head_that_comes_back_in_time_is_none_the_worse(quick):
+    later = Look(place([]), {"cpus": 4.0})
+    looks = iter([lambda: Look(place([])), _fails])
+    watch = ClusterWatch(lambda: next(looks, lambda: later)())
+    with watch.watching():
+        wait_for(lambda: watch.latest is later, "the next look")
+    assert next(looks, None) is None

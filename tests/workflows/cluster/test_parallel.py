@@ -1,4 +1,4 @@
-"""Items mapped here and as Ray tasks: the same results, in order, within bounds."""
+"""Items mapped here and as Ray tasks: the same results, in order, within bounds, on one thread."""
 
 from __future__ import annotations
 
@@ -17,14 +17,31 @@ from ray.exceptions import (
     RpcError,
     WorkerCrashedError,
 )
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.workflows.conftest import biased_table
 from tracking import CellRecord
 from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
+from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
-from workflows.parallel import Pulse, in_process, ray_mapper
+from workflows.parallel import Pulse, in_process, one_thread, ray_mapper
 from workflows.plan import Cell
+from workflows.tables import TableRequest
+from workflows.tuning.cell import compute_cell
+from workflows.tuning.trials import StudyRun
+
+TABLE = biased_table(60)
+CELL = Cell(
+    model="toy",
+    task="moods",
+    shots=1,
+    seed=0,
+    method="dcs",
+    tuner=TunerSettings(protocol="study", trials=2, budget=1000),
+    optimization_digest=TABLE.digest,
+    test_digest=TABLE.digest,
+)
 
 
 def _square(number: int) -> int:
@@ -114,9 +131,9 @@ def test_tasks_that_wait_for_tasks_do_not_block_each_other(cluster, declared):
     options = place(ray.nodes()).cells if declared else {"num_cpus": 1}
     assert ("resources" in options) == declared
     outer = ray.remote(_fan_out).options(**options)
-    answers = ray.get([outer.remote(list(range(6)), options) for _ in range(4)], timeout=100)
+    answers = ray.get([outer.remote(list(range(4)), options) for _ in range(3)], timeout=100)
     for values, (parent, *helpers) in answers:
-        assert values == [n * n for n in range(6)]
+        assert values == [n * n for n in range(4)]
         assert parent not in helpers
 
 
@@ -161,12 +178,8 @@ def _computed(error: Exception) -> CellRecord:
     def failing(*arguments: object, **options: object) -> Iterator[Any]:
         raise error
 
-    table = biased_table(60)
-    tuner = TunerSettings(protocol="study", trials=2, budget=1000)
-    digests = {"optimization_digest": table.digest, "test_digest": table.digest}
-    cell = Cell(model="toy", task="moods", shots=1, seed=0, method="dcs", tuner=tuner, **digests)
-    tables = {"optimization": table, "test": table}
-    return run_cell(cell, tables, "x", failing, None, False)[0]
+    tables = {"optimization": TABLE, "test": TABLE}
+    return run_cell(CELL, tables, "x", failing, None, False)[0]
 
 
 @pytest.mark.parametrize("error", [NodeDiedError("gone"), LocalRayletDiedError(), RpcError("x")])
@@ -178,3 +191,50 @@ def test_what_the_cluster_loses_is_no_failure_of_the_cell(error):
 @pytest.mark.parametrize("error", [WorkerCrashedError(), OutOfMemoryError("x"), ValueError("x")])
 def test_what_a_cell_may_be_at_fault_for_is_its_failure(error):
     assert not _computed(error).finished
+
+
+def _threads() -> set[int]:
+    """Return the numbers of threads of all libraries that are loaded."""
+    import torch
+
+    return {library["num_threads"] for library in threadpool_info()} | {torch.get_num_threads()}
+
+
+@pytest.fixture
+def several_threads() -> Iterator[None]:
+    """Offer three threads, as another machine would."""
+    import torch
+
+    before = torch.get_num_threads()
+    with threadpool_limits(3):
+        torch.set_num_threads(3)
+        yield
+    torch.set_num_threads(before)
+
+
+def test_one_thread_ends_with_its_block_however_that_ends(several_threads):
+    with one_thread():
+        assert _threads() == {1}
+    assert _threads() == {3}
+    with pytest.raises(ValueError, match="stop"), one_thread():
+        raise ValueError("stop")
+    assert _threads() == {3}
+
+
+def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
+    seen = []
+
+    def judge(trial):
+        seen.append(_threads())
+        return {"value": 0.0}, None
+
+    compute_cell(CELL, TABLE, TABLE, sweep="x", progress=lambda share: seen.append(_threads()))
+    # On a worker nothing else is around a trial.
+    settings = {"aims": {"value": "maximize"}, "trials": 2, "window": 1, "seed": 0}
+    study = StudyRun(suggest=lambda trial: trial.suggest_float("x", 0, 1), judge=judge, **settings)
+    assert len([*study.results()]) == 2
+    request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=20)
+    actor = ScoringActor("tiny_lm", tmp_path / "probabilities", 0.0)
+    actor.generate(request, "k", progress=lambda count: seen.append(_threads()))
+    assert len(seen) > 4
+    assert set.union(*seen) == {1}

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcs.errors import ScoringError
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.scoring import ScoringSettings
-from workflows.tables import ProbabilityStore, TableRequest, request_key, texts_key
+from workflows.tables import ProbabilityStore, TableRequest, request_key
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
 
@@ -41,17 +40,6 @@ class TestActor:
         )
         assert list(Path(store).iterdir())
         assert not (tmp_path / "shards").exists()
-
-    def test_refuses_other_texts_than_the_driver_has(self, tmp_path):
-        """As when a file changes meanwhile, or a node has a copy of its own."""
-        store = ProbabilityStore(tmp_path / "probabilities")
-        actor = ScoringActor("tiny_lm", store.root, 0, ScoringSettings(device="cpu"))
-        other = texts_key(dataclasses.replace(REQUEST, seed=REQUEST.seed + 1))
-        with pytest.raises(ScoringError, match=f"task {REQUEST.task} has other texts on"):
-            actor.generate(REQUEST, request_key(REQUEST), other)
-        assert store.scoring(request_key(REQUEST)) is None
-        actor.generate(REQUEST, request_key(REQUEST), texts_key(REQUEST))
-        assert store.scoring(request_key(REQUEST)) is not None
 
     @pytest.mark.slow
     def test_frees_its_model_when_it_is_let_go(self, cluster, tmp_path):

@@ -76,9 +76,3 @@ def is_ours(pid: int) -> bool:
     with suppress(OSError):
         return "ScoringActor" in Path(f"/proc/{pid}/cmdline").read_text()
     return False
-
-
-def test_the_key_names_the_engine_installed(monkeypatch: pytest.MonkeyPatch):
-    before = request_key(REQUEST)
-    monkeypatch.setattr("workflows.config.scoring.version", lambda name: "0")
-    assert request_key(REQUEST) != before

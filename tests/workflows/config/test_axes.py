@@ -22,7 +22,7 @@ from workflows.config.sweep import (
     value_label,
 )
 from workflows.config.tuner import TunerSettings
-from workflows.plan import Cell, cells_of, effective_settings, sharing, variants_of
+from workflows.plan import Cell, cells_of, effective_settings, variants_of
 from workflows.tables import TableRequest
 
 TABLE = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=None)
@@ -60,9 +60,7 @@ def configs(draw: st.DrawFn) -> SweepConfig:
         usual = TunerSettings()
         axes = {name: list({getattr(usual, name): 0} | dict.fromkeys(axes[name])) for name in axes}
         sizes = list(dict.fromkeys(["full", *sizes]))
-    return SweepConfig(
-        name="x",
-        tasks=("reviews",),
+    return _config(
         methods=draw(_some(["icl", "batch", "dnip", "furud", "dcs"], min_size=1)),
         objectives=objectives,
         axes=axes,
@@ -73,6 +71,10 @@ def configs(draw: st.DrawFn) -> SweepConfig:
 
 def _frozen(objective: Any) -> Any:
     return FixedObjective(**objective) if isinstance(objective, dict) else objective
+
+
+def _config(**values: Any) -> SweepConfig:
+    return SweepConfig(**{"name": "x", "tasks": ("reviews",), "methods": ("dcs",)} | values)
 
 
 def _cells(config: SweepConfig) -> list[Cell]:
@@ -92,19 +94,12 @@ def test_every_cell_is_there_once(config: SweepConfig):
 
 @quick
 @given(configs())
-def test_a_cell_is_made_again_from_its_identity(config: SweepConfig):
-    for cell in _cells(config):
-        again = Cell.from_identity(json.loads(json.dumps(cell.identity)))
-        assert again == cell
-        assert again.key == cell.key
-
-
-@quick
-@given(configs())
-def test_a_configuration_is_made_again_from_what_is_recorded_of_it(config: SweepConfig):
+def test_cells_and_configurations_are_made_again_from_what_is_recorded(config: SweepConfig):
     again = SweepConfig.model_validate(json.loads(config.model_dump_json()))
     assert again == config
-    assert [cell.key for cell in _cells(again)] == [cell.key for cell in _cells(config)]
+    cells = [Cell.from_identity(json.loads(json.dumps(c.identity))) for c in _cells(config)]
+    assert cells == _cells(config) == _cells(again)
+    assert [cell.key for cell in cells] == [cell.key for cell in _cells(config)]
 
 
 @quick
@@ -163,10 +158,7 @@ def test_one_at_a_time_differs_from_the_tuner_in_one_thing_at_most(config: Sweep
 
 
 def test_axes_are_combined_in_their_order():
-    config = SweepConfig(
-        name="x",
-        tasks=("reviews",),
-        methods=("dcs",),
+    config = _config(
         objectives=("full", "err"),
         axes={"memberships": [2, None], "weight_scale": [30]},
         optimization_sizes=(50, "full"),
@@ -184,31 +176,8 @@ def test_axes_are_combined_in_their_order():
 
 
 def test_rows_beyond_the_limit_are_all_rows():
-    config = SweepConfig(
-        name="x",
-        tasks=("reviews",),
-        methods=("batch", "dcs"),
-        optimization_sizes=(50, 100, 500, "full"),
-        limit=100,
-    )
-    assert [(c.method, c.optimization_size) for c in _cells(config)] == [
-        ("batch", 50),
-        ("batch", None),
-        ("dcs", 50),
-        ("dcs", None),
-    ]
-
-
-def test_cells_that_differ_in_their_preference_share_a_search():
-    config = SweepConfig(
-        name="x",
-        tasks=("reviews",),
-        methods=("dnip", "dcs"),
-        axes={"protocol": ["study", "cross-validation"], "prefer": ["balance", "accuracy"]},
-    )
-    shared = {(g[0].method, g[0].tuner.protocol): len(g) for g in sharing(_cells(config))}
-    assert shared["dcs", "cross-validation"] == shared["dnip", "cross-validation"] == 2
-    assert shared["dcs", "study"] == 1
+    config = _config(optimization_sizes=(50, 100, 500, "full"), limit=100)
+    assert [cell.optimization_size for cell in _cells(config)] == [50, None]
 
 
 STUDY = {"protocol": "study", "trials": 30}
@@ -227,6 +196,7 @@ WIDE, D_W, ERR = {"weight_scale": [10, 90]}, {"weight_scale": 30}, {"objective":
         ("furud", STUDY | {"bounds": WIDE}, STUDY),
         ("dcs", {"development": 0.2, "window": 9, "sampler": "gp"}, {}),
         ("dnip", {"trials": 9}, {}),
+        ("dcs", {"objective": {"beta": 0, "tau": 0}}, ERR),
     ],
 )
 def test_settings_without_effect_make_no_other_cell(method, asked, idle):
@@ -237,19 +207,9 @@ def test_settings_without_effect_make_no_other_cell(method, asked, idle):
     assert effective == TunerSettings(**named)
 
 
-def test_two_names_of_one_objective_are_one_cell():
-    assert TunerSettings(objective={"beta": 0, "tau": 0}) == TunerSettings(objective="err")
-
-
 def test_every_setting_of_the_tuner_can_be_an_axis():
     assert set(ABLATED) | {"objective"} == set(TunerSettings.model_fields)
-    tuner = TunerSettings()
-    config = SweepConfig(
-        name="x",
-        tasks=("reviews",),
-        methods=("dcs",),
-        axes={name: [getattr(tuner, name)] for name in ABLATED},
-    )
+    config = _config(axes={name: [getattr(TunerSettings(), name)] for name in ABLATED})
     assert [cell.tuner for cell in _cells(config)] == [TunerSettings(trials=0)]
 
 
@@ -281,22 +241,13 @@ def test_a_mistake_in_an_ablation_is_named_by_its_place(tmp_path, text, named):
 
 
 def test_values_are_asked_for_as_they_are_written():
-    config = SweepConfig(
-        name="x",
-        tasks=("reviews",),
+    config = _config(
         objectives=("full", {"beta": 0.5, "tau": 0.1}),
         axes={"weight_scale": [None, 30], "max_cobias": [None, 5]},
         optimization_sizes=(50, "full"),
     )
-    part = narrowed(
-        config,
-        [
-            "objectives=beta=0.5 tau=0.1",
-            "weight_scale=tuned",
-            "axes.max_cobias=none",
-            "optimization_sizes=full",
-        ],
-    )
+    asked = ["objectives=beta=0.5 tau=0.1", "weight_scale=tuned", "axes.max_cobias=none"]
+    part = narrowed(config, [*asked, "optimization_sizes=full"])
     assert part.variants == [(TunerSettings(objective={"beta": 0.5, "tau": 0.1}), None)]
 
 
@@ -305,15 +256,3 @@ def test_restrictions_of_one_axis_must_all_be_met():
     assert kept_values(["seeds=0,1", "seeds=1,2"], axes) == {"seeds": (1,)}
     with pytest.raises(ConfigError, match="no seeds are left"):
         kept_values(["seeds=0", "seeds=1"], axes)
-
-
-def test_one_at_a_time_needs_the_values_of_the_tuner():
-    config = SweepConfig(
-        name="x",
-        tasks=("reviews",),
-        objectives=("full", "err"),
-        axes={"weight_scale": [None, 30]},
-        combine="one_at_a_time",
-    )
-    with pytest.raises(ConfigError, match="one_at_a_time"):
-        narrowed(config, ["objectives=err", "weight_scale=30"])

@@ -98,16 +98,6 @@ def test_a_mistake_is_named_on_one_line(tmp_path, changes, named):
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"- a\n- b\n", b"name: [x\n", b"", b"name: \xff"])
-def test_what_is_no_mapping_is_refused(tmp_path, data):
-    path = tmp_path / "sweep.yaml"
-    with pytest.raises(ConfigError, match=str(path)):
-        load_config(path)  # not there
-    path.write_bytes(data)
-    with pytest.raises(ConfigError, match=str(path)):
-        load_config(path)
-
-
 def test_a_sweep_is_narrowed_to_what_is_named():
     whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"), shots=(1, 5, "N"))
     part = narrowed(whole, ["shots=N,1", "tasks=reviews"])
