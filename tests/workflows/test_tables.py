@@ -13,11 +13,8 @@ from dcs.errors import ConfigError, TableError
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from tests.workflows.conftest import biased_table
-from tracking import Archive, Recorder
-from workflows.cluster.driver import Silent
-from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
-from workflows.plan import cells_of, plan_sweep, variants_of
+from workflows.plan import cells_of, variants_of
 from workflows.tables import GivenTable, given_tables, join_unlabelled
 from workflows.tuning.cell import compute_cell, optimization_rows
 
@@ -97,39 +94,6 @@ def test_what_is_no_table_is_named(tmp_path, pattern):
     (tmp_path / "empty").mkdir()
     with pytest.raises((ConfigError, TableError), match=str(tmp_path / pattern[:4])):
         given_tables(config(str(tmp_path / pattern)))
-
-
-def test_a_sweep_over_tables_needs_neither_prompts_nor_ray(tmp_path):
-    """And computes nothing twice."""
-    write(tmp_path / "my.parquet")
-    sweep = config(str(tmp_path / "my.parquet"), seeds=[1, 0])
-    plan = plan_sweep(sweep, tmp_path)
-    assert (plan.n_tables, plan.n_cells, len(plan.missing_tables)) == (2, 4, 0)
-    shares: list[float] = []
-    with Recorder(output=tmp_path, experiment="given", sweep_key="k") as recorder:
-        records = run_here(plan, recorder, shares.append)
-    assert [(r.identity["seed"], r.identity["method"]) for r in records] == [
-        (1, "icl"),
-        (1, "batch"),
-        (0, "icl"),
-        (0, "batch"),
-    ]
-    again = plan_sweep(sweep, tmp_path)
-    assert not again.has_work
-    assert {*Archive(tmp_path).finished()} == {*again.ended} == {r.key for r in records}
-
-
-def test_a_sweep_over_tables_is_the_same_on_ray(cluster, tmp_path):
-    write(tmp_path / "my.parquet")
-    plan = plan_sweep(config(str(tmp_path / "my.parquet"), seeds=[0, 1]), tmp_path)
-    found = []
-    for number, run in enumerate((run_sweep, run_here)):
-        with Recorder(
-            output=tmp_path / str(number), experiment="given", sweep_key="k"
-        ) as recorder:
-            records = run(plan, recorder, Silent() if run is run_sweep else (lambda share: None))
-        found.append([(record.key, record.scheme, record.metrics) for record in records])
-    assert found[0] == found[1]
 
 
 def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):

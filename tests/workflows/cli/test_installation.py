@@ -50,10 +50,6 @@ def test_stores_that_cannot_be_used(uri: str | None, tmp_path: Path) -> None:
     assert "hunter2" not in text and "\n" not in text
 
 
-def test_no_gpu_is_no_failure() -> None:
-    assert installation.check_gpu()
-
-
 @pytest.mark.slow
 def test_ray_starts() -> None:
     assert installation.check_ray()
