@@ -259,6 +259,16 @@ def test_tune_certifies_how_near_the_optimum_is_where_it_can(dcs, tuned, table, 
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_tuned_cell_is_reproduced_on_its_own_table(dcs, tuned, table, tmp_path):
+    _, output = tuned
+    reproduce = ("reproduce", "best:method=dcs", "--runs", output)
+    refused(*reproduce, says=["--table"])
+    assert "identical" in dcs(*reproduce, "--table", table).out
+    biased_table(seed=1).write(other := tmp_path / "other.parquet")
+    outcome = dcs(*reproduce, "--table", table, "--test", other)
+    assert outcome.code == 1 and "test rows" in outcome.out
+
+
 def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     _, output = tuned
     scheme = scheme_of(output)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dcs.data.table import ProbabilityTable
-from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
+from tests.workflows.conftest import Outcome, run_dcs
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from workflows.cluster.scoring import ScoringActor
@@ -27,22 +27,6 @@ SWEEP = SweepConfig(
     limit=60,
     tuner=TunerSettings(protocol="study", trials=2, budget=5000),
 )
-
-
-@pytest.fixture(scope="module")
-def moods(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("table") / "moods.parquet"
-    biased_table().write(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def tuned(moods: Path, new_output: Callable[[], Path]) -> Path:
-    """The folder of a finished ``dcs tune``."""
-    output = new_output()
-    study = ("--set", "tuner.protocol=study", "--trials", 2)
-    assert run_dcs("tune", moods, *study, *UNDRAWN, "--output", output).code == 0
-    return output
 
 
 @pytest.fixture(scope="module")
@@ -159,16 +143,6 @@ def test_a_failed_cell_is_tried_again(
     reproduced(copy, record.key, code=1)
     monkeypatch.setattr("workflows.reproduce.compute_cell", fail)
     reproduced(copy, record.key, code=0 if error == "too hot" else 1)
-
-
-def test_a_table_of_ones_own_is_asked_for(tuned: Path, moods: Path, tmp_path: Path) -> None:
-    key = record_of(tuned, "dcs").key
-    assert "--table" in reproduced(tuned, key, code=2).err
-    reproduced(tuned, key, "--table", moods, code=0)
-    other = tmp_path / "other.parquet"
-    biased_table(seed=1).write(other)
-    out = reproduced(tuned, key, "--table", moods, "--test", other, code=1).out
-    assert "test rows" in out
 
 
 @pytest.mark.parametrize(

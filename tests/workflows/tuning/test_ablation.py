@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
@@ -73,22 +72,21 @@ def test_a_study_tunes_the_weights_of_the_terms_it_has(objective, betas, taus):
         assert (len(set(values)) == 1) == (low == high)
 
 
+#: A method, what is fixed of it, and the corrections that are left; without any a class stays.
+FIXED = [
+    ("dnip", {"weight_scale": k}, {*CorrectionSet.dnip(weight_scale=k), *CorrectionSet.furud()})
+    for k in (2, 90)
+] + [("furud", {"memberships": k}, {*CorrectionSet.furud().limited(k)}) for k in (2, 5)]
+
+
 @pytest.mark.parametrize("protocol", ["study", "cross-validation"])
-@pytest.mark.parametrize("scale", [2, 7, 90])
-def test_a_fixed_weight_scale_is_the_one_that_is_searched(protocol, scale):
+@pytest.mark.parametrize(("method", "fixed", "allowed"), FIXED)
+def test_what_is_fixed_is_all_that_is_chosen_from(protocol, method, fixed, allowed):
     trials = 4 if protocol == "study" else 1
-    record = _computed(_cell("dnip", protocol=protocol, trials=trials, weight_scale=scale))
-    scales = {trial.params.get("weight_scale") for trial in record.trials} - {None}
-    assert scales == {scale}
-    allowed = set(CorrectionSet.dnip(weight_scale=scale)) | set(CorrectionSet.furud())
+    record = _computed(_cell(method, protocol=protocol, trials=trials, **fixed))
     assert _chosen(record) <= allowed
-
-
-@pytest.mark.parametrize("protocol", ["study", "cross-validation"])
-@pytest.mark.parametrize("count", [2, 5])
-def test_fewer_memberships_are_all_that_is_chosen_from(protocol, count):
-    record = _computed(_cell("furud", protocol=protocol, memberships=count))
-    assert _chosen(record) <= set(CorrectionSet.furud().limited(count))
+    for name, value in fixed.items():
+        assert {trial.params.get(name, value) for trial in record.trials} == {value}
 
 
 def test_weights_alone_are_what_no_memberships_leave():
@@ -176,23 +174,6 @@ def test_a_pruned_trial_is_shorter_and_is_not_chosen():
     for trial, other in zip(fitted.trials, whole.trials, strict=True):
         if trial.state == "COMPLETE" and trial.params == other.params:
             assert trial.metrics == other.metrics
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [
-        {"protocol": "cross-validation", "cost": "moves"},
-        {"protocol": "cross-validation", "pruner": "hyperband"},
-        {"protocol": "study", "pruner": "hyperband", "cost": "moves"},
-        {"protocol": "study", "pruner": "hyperband", "search": "metropolis"},
-        {"protocol": "study", "pruner": "hyperband", "restarts": 1},
-    ],
-)
-def test_objectives_and_pruners_that_do_not_go_together(refused):
-    with pytest.raises(ValidationError):
-        TunerSettings(**refused)
-    several = {"protocol": "study", "pruner": "hyperband", "search": "metropolis", "restarts": 3}
-    assert TunerSettings(**several).pruner == "hyperband"
 
 
 def test_what_is_not_used_does_not_name_a_cell():

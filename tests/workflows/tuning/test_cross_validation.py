@@ -51,15 +51,6 @@ def test_the_pareto_front_of_the_study_competes(table, monkeypatch):
     assert fitted.best in fitted.trials
 
 
-def test_an_objective_without_cobias_is_searched_for_accuracy(table):
-    settings = TunerSettings(objective="err")
-    tuning = Tuning(table=table, method=get_method("dcs"), settings=settings, seed=0)
-    fitted = cross_validated_scheme(tuning)
-    searched = [t.params for t in fitted.trials if t.params["corrections"] != "none"]
-    assert {p["beta"] for p in searched} <= {0.0}
-    assert {p["tau"] for p in searched} <= {0.0}
-
-
 def test_preferences_choose_from_one_search_what_each_would_alone(table, monkeypatch):
     def tuning(prefer: str, known: dict) -> Tuning:
         settings = TunerSettings(prefer=prefer, bounds={"weight_scale": [10, 20]})

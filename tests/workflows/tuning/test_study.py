@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 import optuna
@@ -297,14 +296,3 @@ def _result(fitted) -> tuple:
     timeless = [dataclasses.replace(t, seconds=0.0, started_ms=0) for t in fitted.trials]
     trace = fitted.annealing.trace if fitted.annealing else None
     return timeless, fitted.best.number, fitted.scheme, trace
-
-
-def test_trials_are_taken_up_in_the_midst_by_another_number_of_cpus(cluster, stored):
-    """A run on one CPU is dropped after some results; one on several goes on."""
-    options = {"window": 4, "seed": 5}
-    given = {"suggest": _suggest, "judge": _judge, "aims": AIMS, "trials": TRIALS, **options}
-    begun = StudyRun(stored=stored, **given).results()
-    assert len(list(islice(begun, 7))) == 7
-    begun.close()
-    spread = _trials(stored=stored, mapper=ray_mapper(width=3), **options)
-    assert _plain(spread) == _plain(_trials(**options))
