@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -99,3 +100,13 @@ def biased_table(
         provenance=Provenance(model="toy", task="moods", shots=1),
         normalise=True,
     )
+
+
+def toy_cell(table: ProbabilityTable | None = None, **changes: Any) -> Any:
+    """Return the cell of ``icl`` on a table, or on none, with some parts changed."""
+    from workflows.plan import Cell  # and Numba, which the tests of vLLM must not load
+
+    digest = "none" if table is None else table.digest
+    parts = {"model": "toy", "task": "moods", "shots": 1, "seed": 0, "method": "icl"}
+    digests = {"optimization_digest": digest, "test_digest": digest}
+    return Cell(**{**parts, **digests, "tuner": None, **changes})

@@ -11,10 +11,10 @@ import pytest
 
 from dcs.errors import ConfigError
 from dcs.io import content_key
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, toy_cell
 from tracking import Archive
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
-from workflows.plan import Cell, SweepPlan, plan_sweep, rest_of, sharing
+from workflows.plan import SweepPlan, plan_sweep, rest_of, sharing
 from workflows.tables import ProbabilityStore
 from workflows.tuning.cell import compute_cell, failed_record
 
@@ -123,16 +123,7 @@ def test_tasks_without_texts_are_named_together_and_planned_all_the_same(tmp_pat
     assert f"{plan.n_cells} cells" in said.out
 
 
-CELL = Cell(
-    model="tiny_lm",
-    task="reviews",
-    shots=1,
-    seed=0,
-    method="dcs",
-    tuner=TunerSettings(),
-    optimization_digest="a",
-    test_digest="b",
-)
+CELL = toy_cell(method="dcs", tuner=TunerSettings())
 
 
 def test_the_key_does_not_depend_on_the_process():

@@ -15,7 +15,6 @@ import pytest
 
 from tests.faults.processes import wait_for
 from tests.faults.sweeps import sweep
-from tests.workflows.conftest import run_dcs
 from tracking import Archive
 from workflows.config.sweep import SweepConfig, TunerSettings
 
@@ -96,16 +95,6 @@ def test_what_was_deleted_comes_back_as_it_was(first, tmp_path, lost):
         path.unlink()
     sweep(output, CONFIG)
     check_same(output, first)
-
-
-@pytest.mark.parametrize("rescore", [(), ("--rescore",)], ids=["stored", "scored again"])
-def test_every_recorded_cell_can_be_reproduced(first, rescore):
-    records = Archive(first).load()
-    some = records if not rescore else list(records)[:1]
-    for key in some:
-        outcome = run_dcs("reproduce", key, "--runs", first, *rescore)
-        assert outcome.code == 0, outcome.out + outcome.err
-        assert "identical" in outcome.out
 
 
 DRIVER = """

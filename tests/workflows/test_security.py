@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from dcs.errors import DCSError
 from dcs.prompting import get_task
 from tests.servers import free_port
-from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs
+from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs, toy_cell
 from tracking import Archive, ui_arguments
 from workflows.cli.console import explained
 from workflows.config.sweep import SweepConfig
-from workflows.plan import Cell
 from workflows.tuning.cell import failed_record
 
 PASSWORD = "hunter2/w0rd-of-Mine"
@@ -135,10 +134,8 @@ def test_a_model_server(tmp_path: Path, echo: str) -> None:
 
 
 def test_the_record_of_a_cell_that_failed(tmp_path: Path) -> None:
-    digests = {"optimization_digest": "a", "test_digest": "b"}
-    cell = Cell(model="m", task="t", shots=1, seed=0, method="icl", tuner=None, **digests)
     error = ConnectionError(f"https://me:{PASSWORD}@h {SECRETS['HF_TOKEN']}")
-    record = failed_record(cell, error, sweep="s", started_ms=0)
+    record = failed_record(toy_cell(), error, sweep="s", started_ms=0)
     assert "ConnectionError" in (record.error or "")
     search(Outcome(0, record.to_json(), ""), tmp_path)
 

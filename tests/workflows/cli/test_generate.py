@@ -9,7 +9,7 @@ import pytest
 
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.models import load_tokenizer
-from tests.workflows.conftest import refused, run_dcs
+from tests.workflows.conftest import run_dcs
 from workflows.cli.scoring import table_name
 from workflows.tables import TableRequest
 
@@ -75,20 +75,6 @@ def test_what_was_scored_is_not_scored_again(data, generated):
     assert outcome.code == 0, outcome.err
     assert "0 prompts scored" in outcome.out
     assert tables(generated) == before
-
-
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        (["--seeds", "0,x"], "seeds"),
-        (["--shots", "two"], "'two'"),
-        (["--engine", "transfomers"], "transformers"),
-        (["--set", "scoring.base_url=http://x"], "'base_url'"),
-    ],
-)
-def test_errors_are_one_line(data, tmp_path, more, named):
-    refused(*arguments(data, tmp_path / "out", *more), says=[named])
-    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):

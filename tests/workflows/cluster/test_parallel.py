@@ -19,29 +19,20 @@ from ray.exceptions import (
 )
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, toy_cell
 from tracking import CellRecord
 from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import Pulse, in_process, one_thread, ray_mapper
-from workflows.plan import Cell
 from workflows.tables import TableRequest
 from workflows.tuning.cell import compute_cell
 from workflows.tuning.trials import StudyRun
 
 TABLE = biased_table(60)
-CELL = Cell(
-    model="toy",
-    task="moods",
-    shots=1,
-    seed=0,
-    method="dcs",
-    tuner=TunerSettings(protocol="study", trials=2, budget=1000),
-    optimization_digest=TABLE.digest,
-    test_digest=TABLE.digest,
-)
+TUNER = TunerSettings(protocol="study", trials=2, budget=1000)
+CELL = toy_cell(TABLE, method="dcs", tuner=TUNER)
 
 
 def _square(number: int) -> int:

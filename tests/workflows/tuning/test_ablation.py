@@ -11,7 +11,7 @@ import pytest
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.methods import get_method
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, toy_cell
 from tracking import CellRecord
 from workflows.cluster.driver import run_cell, run_cells
 from workflows.config.sweep import TunerSettings
@@ -28,15 +28,12 @@ STUDY = {"protocol": "study", "trials": 4, "development": 0.3, "budget": 3000}
 
 
 def _cell(method: str = "dcs", *, size: int | None = None, **tuner: Any) -> Cell:
-    return Cell(
-        model="toy",
-        task="moods",
-        shots=1,
-        seed=0,
-        method=method,
-        tuner=TunerSettings(**{**STUDY, **tuner}) if tuner or method == "dcs" else None,
-        optimization_digest=TABLE.digest,
+    settings = TunerSettings(**{**STUDY, **tuner}) if tuner or method == "dcs" else None
+    return toy_cell(
+        TABLE,
         test_digest=TEST.digest,
+        method=method,
+        tuner=settings,
         optimization_size=size,
     )
 
