@@ -39,7 +39,7 @@ def _commands(command, names=()):
 
 
 COMMANDS = _commands(typer.main.get_command(app))
-STUDY = (*UNDRAWN, "--set", "tuner.protocol=study", "--trials", 4)
+STUDY = (*UNDRAWN, "--set", "tuner={protocol: study, trials: 4, budget: 30000}")
 
 
 @pytest.fixture(scope="module")

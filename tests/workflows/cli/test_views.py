@@ -1,21 +1,34 @@
-"""What people see of schemes."""
+"""What people see of schemes, of a sweep while it runs, and of its cells when it is done."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from dcs.errors import ConfigError
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
 from dcs.schemes.corrections import Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.cross_validation import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme, Preference
 from dcs.selection.settings import Hyperparameters
+from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
-from workflows.cli.views import judged_tables, show_front
+from workflows.cli.console import parse_duration
+from workflows.cli.views import SweepView, judged_tables, results_tables, show_front
+
+
+def _printed(width: int, *shown: object) -> str:
+    """Return what a terminal of a width has on it, of which no line is longer."""
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(*shown)
+    assert max(map(len, capture.get().splitlines())) <= width
+    return capture.get()
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -25,13 +38,9 @@ def test_schemes_are_judged_side_by_side_whatever_the_width(width):
     for i, name in enumerate(("dcs", "logistic-balanced", "batch", "mine")):
         weights = (Weight(0.2 + 0.1 * i), Weight(1.0), Weight(1.0))
         schemes[name] = CorrectionScheme(table.classes, weights)
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(*judged_tables(table, schemes, width=width))
-    lines = capture.get().splitlines()
-    assert max(map(len, lines)) <= width
-    assert (sum("against dcs" in line for line in lines) == 2) == (width == 200)
-    words = {*capture.get().split()}
+    shown = _printed(width, *judged_tables(table, schemes, width=width))
+    assert (shown.count("against dcs") == 2) == (width == 200)
+    words = {*shown.split()}
     for scheme in schemes.values():
         predicted = scheme.predict(table.probs)
         metrics = ClassificationMetrics.from_predictions(table.labels, predicted, 3)
@@ -81,3 +90,45 @@ def test_a_front_says_where_nothing_changed_and_what_the_choice_costs(fitted, ca
     assert "no point that was tried is fairer" in said([plain, plain], plain)
     harmless = replace(fair, change=replace(costly, accuracy_p=0.2))
     assert "costs" not in said([harmless, plain], harmless)
+
+
+@pytest.mark.parametrize("text", ["", "2", "0h", "h", "2 h", "-1h", "1w", "1h2"])
+def test_lengths_of_time_are_read_or_refused(text):
+    read = {"90s": 90, "2h": 7200, "1h30m": 5400, "0.5d": 43_200}
+    assert {each: parse_duration(each) for each in read} == read
+    with pytest.raises(ConfigError):
+        parse_duration(text)
+
+
+def test_rates_and_time_left_are_those_of_this_run():
+    now = [100.0]
+    shown: list[str] = []
+    view = SweepView(lambda seen: shown.append(seen.line), clock=lambda: now[0])
+    view.tables(2, 4)
+    view.cells(10, 50, 0)
+    assert "left" not in view.rates
+    view.machines(running=6, cpus_used=2, cpus=2, gpus_used=0, gpus=0)
+    now[0] += 100  # The first cell waits for a table, and for code to be compiled.
+    for done in range(11, 16):
+        view.computed(SimpleNamespace(trials=[None] * 10, moves=500_000.0))
+        view.cells(done, 50, 1)
+        assert ("left" in view.rates) == (done == 15)
+        now[0] += 5
+    # 5 cells in 125 s, of which the last 4 took 25 s, and 35 to go.
+    view.cells(15, 50, 1)
+    assert shown[-1] == (
+        "tables 2/4, cells 15/50, 1 failed: 6 running · 0.4 trials/s · 20,000.0 moves/s · "
+        "4 min left · CPUs 2/2"
+    )
+
+
+@pytest.mark.parametrize("width", [200, 40, 25])
+def test_every_class_accuracy_is_shown_whatever_the_width(width):
+    cells = paper_cells(tasks=("trec",), seeds=(0,))
+    tables = results_tables(cells, width=width)
+    assert (len(tables) == 1) == (width == 200)
+    words = _printed(width, *tables).split()
+    accuracies = cells[-1].class_accuracies
+    assert {*accuracies["class"], *(f"{100 * each:.0f}" for each in accuracies["after"])} <= {
+        *words
+    }
