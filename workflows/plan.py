@@ -47,9 +47,6 @@ from workflows.tables import (
 #: Methods that take nothing from the optimization rows.
 UNFITTED = frozenset({"icl"})
 
-#: Share of the rows that is held out for the final figures when no test table is given.
-HELD_OUT = 0.3
-
 #: Most classes that an exhaustive search can cope with.
 _MOST_CERTIFIED = 4
 
@@ -692,7 +689,6 @@ def plan_tuning(
     content = {
         "name": "tune",
         "tables": [choices] if len(choices) > 1 else [*choices.values()],
-        "held_out": HELD_OUT,
         "methods": [*dict.fromkeys(("icl", *methods))],
         "seeds": [seed],
         **dict(config),

@@ -392,7 +392,7 @@ def reproduce(
     from tracking import collect_provenance
     from tracking.store.runs import cell_name
     from workflows import reproduce as again
-    from workflows.plan import HELD_OUT
+    from workflows.config.sweep import HELD_OUT
     from workflows.tables import split_rows
 
     results = Results(runs, tracking_uri)
