@@ -1,13 +1,42 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from dcs.evaluation.metrics import Objective
+from dcs.schemes.corrections import CorrectionSet
 from dcs.search.kernels.pairs import count_lost, tighten
 from dcs.search.optimum import exact_search, lower_bound
 from dcs.search.problem import Problem
-from tests.dcs.solutions import SETS, coarse_problem
+from tests.dcs.solutions import SETS, coarse_problem, judge
+
+_OBJECTIVE = Objective(pseudo_count=20.0)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_exhaustive_search_finds_what_trying_everything_finds(name: str, n_classes: int) -> None:
+    corrections = SETS[name] if n_classes == 2 else CorrectionSet(SETS[name].corrections[-6:])
+    probs, labels = coarse_problem(60, n_classes, seed=3)
+    probs.setflags(write=False)
+    labels.setflags(write=False)
+    values = [
+        judge(probs, labels, corrections, _OBJECTIVE, choice)
+        for choice in itertools.product(range(len(corrections)), repeat=n_classes)
+    ]
+    reports: list[float] = []
+    result = exact_search(
+        probs, labels, corrections=corrections, objective=_OBJECTIVE, progress=reports.append
+    )
+    assert result.z == pytest.approx(min(values), rel=0, abs=1e-12)
+    assert result.z == judge(probs, labels, corrections, _OBJECTIVE, result.indices)
+    assert result.evaluations == len(corrections) ** n_classes
+    assert result.trace == ()
+    assert reports[-1] == 1.0
+    assert reports == sorted(reports)
+
 
 _OBJECTIVES = {
     "error": Objective(beta=0.0, tau=0.0),
@@ -20,7 +49,7 @@ _OBJECTIVES = {
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("objective", _OBJECTIVES.values(), ids=_OBJECTIVES)
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_no_scheme_is_below_it(name: str, objective: Objective, n_classes: int) -> None:
+def test_no_scheme_is_below_the_bound(name: str, objective: Objective, n_classes: int) -> None:
     # The coarse rows tie, and many are corrected to all zeros.
     probs, labels = coarse_problem(90, n_classes, seed=n_classes)
     corrections = SETS[name]
@@ -34,7 +63,7 @@ def test_no_scheme_is_below_it(name: str, objective: Objective, n_classes: int) 
         assert found.gap == found.z - found.bound >= 0.0
 
 
-def test_it_is_the_optimum_of_the_error_of_two_classes() -> None:
+def test_the_bound_is_the_optimum_of_the_error_of_two_classes() -> None:
     probs, labels = coarse_problem(200, 2, decimals=3)
     objective, corrections = Objective(beta=0.0, tau=0.0), SETS["dnip"]
     optimum = exact_search(probs, labels, corrections=corrections, objective=objective)
