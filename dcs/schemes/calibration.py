@@ -304,8 +304,6 @@ def _fitted(
     labels: NDArray[np.int64],
     start: Array,
     ridge: float,
-    *,
-    name: str = "",
 ) -> Calibration:
     """Fit a calibration of probabilities [M, K * N] that departs from the matrix `start`."""
     logs = np.log(np.maximum(values, DEFAULT_FLOOR))
@@ -313,7 +311,7 @@ def _fitted(
     form = _form(kind, logs, row_weights, ridge)
     departure = _most_likely(logs, _product(logs, start.T), labels, row_weights, form)
     matrix = start + departure[:-1].T
-    return from_arrays(name or kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
+    return from_arrays(kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
 
 
 def _balanced(labels: NDArray[np.int64]) -> Array:
