@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,13 +32,21 @@ FIGURES = {
 }
 
 
-def cell(number: int, task: str, method: str, seed: int) -> CellRecord:
-    accuracy, bias = FIGURES[task, method]
-    spread = (-0.01, 0.0, 0.01)[seed]
+def _cell(number: int, *, metrics: Any = None, **identity: Any) -> CellRecord:
+    """Return the cell of a number with another identity, and with other metrics if given."""
     plain = make_cell(number)
-    return make_cell(
+    who = {**plain.identity, **identity}
+    return replace(plain, identity=who, metrics=plain.metrics if metrics is None else metrics)
+
+
+def _judged(number: int, task: str, method: str, seed: int) -> CellRecord:
+    accuracy, bias = FIGURES[task, method]
+    spread = (seed - 1) / 100
+    return _cell(
         number,
-        identity={**plain.identity, "task": task, "method": method, "seed": seed},
+        task=task,
+        method=method,
+        seed=seed,
         metrics={
             "test/accuracy": accuracy + spread,
             "test/cobias": bias - spread,
@@ -50,7 +59,7 @@ def cell(number: int, task: str, method: str, seed: int) -> CellRecord:
 @pytest.fixture
 def cells() -> list[CellRecord]:
     who = [(task, method, seed) for task, method in FIGURES for seed in range(3)]
-    return [cell(number, *each) for number, each in enumerate(who)]
+    return [_judged(number, *each) for number, each in enumerate(who)]
 
 
 def test_means_and_verdicts(cells: list[CellRecord]) -> None:
@@ -71,7 +80,7 @@ def test_sources_that_lack_a_method_are_left_out(cells: list[CellRecord]) -> Non
     lacking = [c for c in cells if (c.identity["task"], c.identity["method"]) != ("b", "batch")]
     assert method_tables(lacking) == []
     third = [
-        make_cell(100 + i, identity={**c.identity, "task": "c"}, metrics=c.metrics)
+        replace(c, key=f"third{i}", identity={**c.identity, "task": "c"})
         for i, c in enumerate(cells)
         if c.identity["task"] == "a"
     ]
@@ -80,17 +89,12 @@ def test_sources_that_lack_a_method_are_left_out(cells: list[CellRecord]) -> Non
 
 
 def test_a_front_is_compared_at_the_accuracy_of_others(cells: list[CellRecord]) -> None:
-    front = ((0.62, 0.42), (0.55, 0.08), (0.40, 0.02))
+    front = tuple(
+        replace(make_cell().trials[0], metrics={"test/accuracy": accuracy, "test/cobias": bias})
+        for accuracy, bias in ((0.62, 0.42), (0.55, 0.08), (0.40, 0.02))
+    )
     with_fronts = [
-        replace(
-            c,
-            trials=tuple(
-                replace(trial, metrics={"test/accuracy": accuracy, "test/cobias": bias})
-                for trial, (accuracy, bias) in zip(make_cell(trials=3).trials, front, strict=True)
-            ),
-        )
-        if c.identity["method"] == "dcs" and c.identity["task"] == "a"
-        else c
+        replace(c, trials=front if (c.who["task"], c.who["method"]) == ("a", "dcs") else ())
         for c in cells
     ]
     *_, compared = method_tables(with_fronts)
@@ -106,14 +110,13 @@ def _labelled(task: str, seed: int, method: str, size: int | None, kept: bool) -
     """A cell of 1,000 rows; accuracy is a tenth of the digits of its number of labels."""
     labelled = size or 1000
     told = {"rows": 1000 if kept else labelled, "labelled": labelled}
-    plain = make_cell()
     who = {"task": task, "seed": seed, "method": method, "optimization_size": size}
     tuner = {"keep_unlabelled": kept} if method == "dcs" else None
     bias = 0.1 if kept else 0.2 if task == "a" else 0.3
-    return make_cell(
+    metrics = {"test/accuracy": len(str(labelled)) / 10, "test/cobias": bias}
+    return replace(
+        _cell(0, metrics=metrics, tuner=tuner, **who),
         key=content_key({**who, "kept": kept}),
-        identity={**plain.identity, **who, "tuner": tuner},
-        metrics={"test/accuracy": len(str(labelled)) / 10, "test/cobias": bias},
         provenance={"tables": {"optimization": told}},
     )
 
@@ -132,18 +135,14 @@ def test_methods_by_labelled_rows_with_and_without_the_others() -> None:
         for kept in ((False, True) if method == "dcs" and size else (False,))
     ]
     scores, pairs, gains = label_tables(cells)
-    assert [table.name for table in (scores, pairs, gains)] == [
-        *("labels", "labels_pairs", "labels_gain")
-    ]
     assert scores.columns == ("method", "rows used", "10", "100", "all")
     rows = {row[:2]: row[2:] for row in scores.rows}
     # Over sources 0.2 - 0.2 and 0.2 - 0.3; the rows without labels bring COBias to 0.1.
     assert rows["DCS", "labelled rows alone"] == ("-5.0 ± 5.0", "5.0 ± 5.0", "15.0 ± 5.0")
     assert rows["DCS", "with unlabelled rows"][:2] == ("10.0 ± 0.0", "20.0 ± 0.0")
     assert set(rows["Batch calibration", "all, without labels"]) == {"15.0 ± 5.0"}
-    assert {row[:2]: row[2:] for row in gains.rows}["DCS", "with unlabelled rows"][
-        1
-    ] == "+5.0 ± 5.0"
+    gained = {row[:2]: row[2:] for row in gains.rows}
+    assert gained["DCS", "with unlabelled rows"][1] == "+5.0 ± 5.0"
     assert pairs.rows[0][2:] == ("40.0 / 25.0",) * 3
     assert label_tables(c for c in cells if c.identity["optimization_size"] is None) == []
 
@@ -154,15 +153,13 @@ def test_an_ensemble_is_compared_with_the_best_of_its_tables(cells: list[CellRec
 
     def judged(model: str, score: float, seed: int, *members: str) -> CellRecord:
         told = origin(model, rows=10, labelled=10) if not members else {}
-        scheme = dict(make_cell().scheme or {})
-        scheme["provenance"] = (
-            {"tables": {name: origin(name) for name in members}} if members else {}
-        )
-        return make_cell(
+        metrics = {"test/accuracy": score + 0.1, "test/cobias": 0.1}
+        cell = _cell(0, metrics=metrics, model=model, task="t", seed=seed)
+        parts = {"tables": {name: origin(name) for name in members}} if members else {}
+        return replace(
+            cell,
             key=content_key({"model": model, "seed": seed}),
-            identity={**make_cell().identity, "model": model, "task": "t", "seed": seed},
-            metrics={"test/accuracy": score + 0.1, "test/cobias": 0.1},
-            scheme=scheme,
+            scheme={**(cell.scheme or {}), "provenance": parts},
             provenance={"tables": {"optimization": told}},
         )
 
@@ -185,9 +182,8 @@ CLASSES = ("Sports", "World")
 
 
 def _scheme_cell(number: int, weight: float, **identity: object) -> CellRecord:
-    plain = make_cell(number)
     scheme = CorrectionScheme(CLASSES, (Weight(weight), Weight(1.0)))
-    return make_cell(number, identity={**plain.identity, **identity}, scheme=scheme.to_dict())
+    return replace(_cell(number, **identity), scheme=scheme.to_dict())
 
 
 def _table(seed: int, *, first: int = 0) -> ProbabilityTable:

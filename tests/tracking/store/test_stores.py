@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import http.client
 import logging
-import socket
 import statistics
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 import requests
 
 from dcs.errors import ConfigError
-from tests.servers import answering
+from tests.servers import answering, free_port
 from tracking.store.client import (
     StoreUnavailable,
     default_tracking_uri,
@@ -37,28 +36,23 @@ def test_default_store_is_a_file_in_the_output_folder(
     assert resolve_tracking_uri("postgresql+psycopg2://h/db", "r") == "postgresql+psycopg2://h/db"
 
 
-@pytest.mark.parametrize(
-    "uri", ["mlruns", "file:///tmp/mlruns", "ftp://x", "sqlite:///:memory:", ""]
-)
-def test_stores_that_lose_runs_are_refused(uri: str) -> None:
-    with pytest.raises(ConfigError, match=repr(uri)):
-        resolve_tracking_uri(uri, "runs")
+def test_stores_that_lose_runs_are_refused() -> None:
+    for uri in ("mlruns", "file:///tmp/mlruns", "ftp://x", "sqlite:///:memory:", ""):
+        with pytest.raises(ConfigError, match=repr(uri)):
+            resolve_tracking_uri(uri, "runs")
 
 
 def test_passwords_stay_out_of_messages() -> None:
     assert redact("postgresql://me:secret@host:5432/db") == "postgresql://me:***@host:5432/db"
-    assert redact("http://host:5000") == "http://host:5000"
 
 
 def test_a_server_that_is_not_there_is_found_out_without_mlflow() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     with pytest.raises(StoreUnavailable, match="refused"):
-        open_client(f"http://127.0.0.1:{port}")
+        open_client(f"http://127.0.0.1:{free_port()}")
 
 
 def test_opening_a_new_store_says_nothing_and_leaves_the_root_logger(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = logging.getLogger()
     before = (root.level, list(root.handlers))
