@@ -166,7 +166,7 @@ class CellRecord:
         Annealing trace in the order of `TRACE_COLUMNS`; see `trace_rows`.
     histograms : mapping of str to list
         How often each probability occurs in each class of the optimization rows; see
-        `tracking.histograms`. Empty where that was not recorded.
+        `tracking.results.figures.class_histograms`. Empty where that was not recorded.
     importances : mapping of str to float
         Share of each tuned hyperparameter in what the trials reached, with sum 1; empty where
         there was no study, or too few trials to tell.

@@ -127,6 +127,9 @@ class Session:
     def __exit__(self, *error: object) -> None:
         sys.path.remove(str(self._site))
         self._started.close()
+        # A block may have told MLflow of its store, for as long as this process lasts.
+        if "mlflow" in sys.modules:
+            sys.modules["mlflow"].set_tracking_uri(None)
 
     def run(self, block: Block) -> str:
         """Run a block and return what it printed; fail with all it said if it goes wrong."""

@@ -7,9 +7,12 @@ from typing import Any
 import mlflow
 import pandas as pd
 
+from dcs.schemes.corrections import Membership, Weight
+from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, TrialRecord
 
 STARTED = 1_760_000_000_000
+SCHEME = CorrectionScheme(("Sports", "World"), (Weight(0.8), Membership(0.0, 0.25, 0.5)))
 
 
 def make_cell(number: int = 0, *, trials: int = 2, **changes: Any) -> CellRecord:
@@ -34,22 +37,7 @@ def make_cell(number: int = 0, *, trials: int = 2, **changes: Any) -> CellRecord
             "uncorrected/test/accuracy": 0.4,
             "test/class_accuracy/R&D / 'new'": 0.25,
         },
-        "scheme": {
-            "format": "dcs-scheme",
-            "version": 1,
-            "corrections": [
-                {"class": "Sports", "kind": "weight", "value": 0.8},
-                {
-                    "class": "World",
-                    "kind": "membership",
-                    "a": 0.0,
-                    "b": 0.25,
-                    "c": 0.5,
-                    "name": "low",
-                },
-            ],
-            "provenance": {},
-        },
+        "scheme": SCHEME.to_dict(),
         "class_accuracies": {
             "class": ["Sports", "World"],
             "before": [0.9, float("nan")],

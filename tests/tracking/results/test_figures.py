@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dcs.data.table import ProbabilityTable
-from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference
-from tests.tracking.cells import failed_cell, make_cell
+from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord
 from tracking.results.figures import (
@@ -102,7 +101,6 @@ def test_learning_curves_end_where_all_rows_have_labels() -> None:
     assert frame["accuracy"].tolist() == pytest.approx([0.8] * 5)
     accuracy, _ = learning_curve_figure(records).axes
     assert [line.get_linestyle() for line in accuracy.lines] == ["-", "--", ":"]
-    assert "learning_curve" in overview_figures(records)
     alone = [*cells(False, None), *cells(False, 100)]
     assert set(learning_curve_frame(alone)["rows_used"]) == {"labelled rows alone"}
 
@@ -118,7 +116,7 @@ def test_another_setting_is_a_line_per_method() -> None:
     assert [label.get_text() for label in accuracy.get_xticklabels()] == ["100", "all"]
     assert {"DNIP", "DCS"} <= _texts(figure) and "uncorrected" not in _texts(figure)
     assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
-    assert "ablation_optimization_size" in overview_figures(cells)
+    assert {"ablation_optimization_size", "learning_curve"} <= overview_figures(cells).keys()
 
 
 def test_a_trace_shows_current_and_best() -> None:
@@ -167,7 +165,7 @@ def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
         "Sports\nweight 0.80",
         "World\nPeak 0-0.25-0.5",
     ]
-    without = scheme_figure(make_cell(1)), CorrectionScheme.from_dict(make_cell().scheme).plot()
+    without = scheme_figure(make_cell(1)), SCHEME.plot()
     for each in (figure, *without):
         curve = each.axes[0].lines[1].get_ydata()
         assert curve == pytest.approx(0.8 * np.linspace(0, 1, 257))
@@ -179,9 +177,7 @@ def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
         np.array([0, 1, 1, 0]),
         classes=("World", "Sports"),
     )
-    scheme = CorrectionScheme.from_dict(make_cell().scheme)
-    assert scheme.classes == ("Sports", "World")
-    counts = class_histograms(table, scheme)
+    counts = class_histograms(table, SCHEME)
     assert [sum(of_class) for of_class in counts["all"]] == [4, 4]
     sports, world = (np.flatnonzero(of_class).tolist() for of_class in counts["own"])
     assert sports == [16, 32], "0.4 and 0.8 in 40 bins"
@@ -214,7 +210,7 @@ def _point(accuracy: float, cobias: float) -> FrontPoint:
         accuracy=accuracy,
         cobias=cobias,
         confusion=((8, 2), (3, 7)),
-        scheme=CorrectionScheme.from_dict(make_cell().scheme),
+        scheme=SCHEME,
         beta=1.0,
         noise=0.0,
         change=Change(0.2, 0.01, 0.01, 0.01, 0.01),
