@@ -137,14 +137,14 @@ def test_rows_without_labels_are_combined_too() -> None:
 
 def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
     ensemble = TableEnsemble.matched(_tables(300, 0, 1))
-    combined, _ = combine(ensemble)
+    stack = fit_stack(ensemble.probs, ensemble.labels)
     scheme = CorrectionScheme(
         _CLASSES,
         (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0)),
         {"seed": 1},
         fit_calibration(ensemble.tables[0].probs, ensemble.labels, kind="vector"),
-        combined.combination,
-        combined.inputs,
+        stack,
+        ensemble.names,
     )
     assert CorrectionScheme.from_json(scheme.to_json()) == scheme
     order = [2, 0, 1]
@@ -156,7 +156,7 @@ def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
         with pytest.raises(InvalidInputError):
             scheme.apply(wrong)
     with pytest.raises(SchemeError):
-        CorrectionScheme(_CLASSES, scheme.corrections, combination=combined.combination)
+        CorrectionScheme(_CLASSES, scheme.corrections, combination=stack)
 
 
 def test_accuracy_is_held_against_the_tables_before_they_were_combined() -> None:

@@ -158,9 +158,8 @@ def labels_of(
     folder: Path, targets: list[Any], choices: tuple[str, ...], /, **told: Any
 ) -> list[int]:
     """Return the labels of a log of such targets; `told` are options, and its accuracy."""
-    extra = {"acc": told.pop("acc")} if "acc" in told else {}
-    arguments = asked(*choices) if choices else {}
-    lines = [sample(k, t, QUARTERS, **arguments, **extra) for k, t in enumerate(targets)]
+    logged = {"acc": told.pop("acc", None), **asked(*choices)}
+    lines = [sample(k, target, QUARTERS, **logged) for k, target in enumerate(targets)]
     labels: list[int] = import_file("lm-eval", log(folder, *lines), **told).labels.tolist()
     return labels
 
@@ -169,6 +168,7 @@ def labels_of(
     ("targets", "choices", "told", "labels"),
     [
         ([1, "1", " 1"], NO_YES, {}, [1, 1, 1]),
+        ([1, 1], AS_NUMBERS, {}, [1, 1]),
         (["yes", " yes", "no"], NO_YES, {}, [1, 1, 0]),
         (["ja"], (), {"classes": ["nein", "ja"]}, [1]),
         ([1, -1, "-1", "", None, 1], NO_YES, {}, [1, -1, -1, -1, -1, 1]),
@@ -182,13 +182,7 @@ def labels_of(
         (["1", "1"], AS_NUMBERS, {"targets": "index"}, [1, 1]),
     ],
 )
-def test_targets(
-    targets: list[Any],
-    choices: tuple[str, ...],
-    told: dict[str, Any],
-    labels: list[int],
-    tmp_path: Path,
-) -> None:
+def test_targets(targets, choices, told, labels, tmp_path):  # type: ignore[no-untyped-def]
     assert labels_of(tmp_path, targets, choices, **told) == labels
 
 
