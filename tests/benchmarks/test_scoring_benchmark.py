@@ -37,13 +37,6 @@ def test_both_ways_agree_and_are_timed(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_a_gpu_it_is_skipped():
-    code = [sys.executable, "-W", "ignore", "benchmarks/scoring.py", "--gpu", "--device", "cpu"]
-    answer = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert answer.stdout.startswith("skipped: ")
-
-
-@pytest.mark.slow
 def test_operations_are_those_of_the_matrix_products():
     code = """
 import sys

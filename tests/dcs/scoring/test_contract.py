@@ -84,12 +84,14 @@ class TestTinyLM(ScorerContract):
 
 
 class TestOtherArchitecture(ScorerContract):
-    @pytest.fixture
-    def scorer(self, other_model: Path) -> Scorer:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def scorer(cls, other_model: Path) -> Scorer:
         return load_scorer(other_model, device="cpu")
 
 
 class TestWholeWords(ScorerContract):
-    @pytest.fixture
-    def scorer(self) -> Scorer:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def scorer(cls) -> Scorer:
         return load_scorer("tiny_lm", device="cpu", label_rule="joint")
