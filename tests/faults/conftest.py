@@ -19,7 +19,6 @@ from .sweeps import results, sweep
 _ENVIRONMENT = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_task_oom_retries": "2",
     # A node that dies is noticed after a second, not after ten.
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "3",
@@ -57,20 +56,26 @@ def cluster(_environment) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(cluster, tmp_path_factory) -> tuple[Path, list[dict]]:
+def undisturbed(cluster, new_output) -> tuple[Path, list[dict]]:
     """A sweep that nothing happened to: its folder and its results."""
-    output = tmp_path_factory.mktemp("undisturbed")
+    output = new_output()
     records, report = sweep(output)
     assert report.pending == 0
     return output, results(records)
 
 
 @pytest.fixture
-def scored(undisturbed, tmp_path) -> Path:
+def scored(undisturbed, output) -> Path:
     """A folder in which the tables are there and no cell is."""
-    output = tmp_path / "runs"
     shutil.copytree(undisturbed[0] / "probabilities", output / "probabilities")
     return output
+
+
+@pytest.fixture
+def finished(undisturbed, scored) -> Path:
+    """A folder in which the cells are there too, and none is recorded."""
+    shutil.copytree(undisturbed[0] / "cells", scored / "cells")
+    return scored
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,8 @@ CONFIG = SweepConfig(
     tuner=TunerSettings(protocol="study", trials=10),
     tracking={"trials": "none", "figures": "none"},
 )
+#: Little beside the scoring.
+SCORING = CONFIG.model_copy(update={"methods": ("icl",)})
 #: One cell, which has all CPUs for its trials.
 ALONE = CONFIG.model_copy(update={"seeds": (0,), "methods": ("dcs",)})
 
@@ -89,6 +91,11 @@ def same_cells(records: list[CellRecord], undisturbed: list[dict]) -> list[dict]
     """Return those of the undisturbed results that are of the cells of some records."""
     keys = {record.key for record in records}
     return [cell for cell in undisturbed if cell["key"] in keys]
+
+
+def of_scoring(undisturbed: list[dict]) -> list[dict]:
+    """Return those of the undisturbed results that are of :data:`SCORING`."""
+    return [cell for cell in undisturbed if cell["identity"]["method"] in SCORING.methods]
 
 
 def kept(output: Path) -> list[CellRecord]:

@@ -14,26 +14,28 @@ from .processes import descendants, done, end, find_worker, start_dcs, title, wa
 from .sweeps import CONFIG, check_complete, kept, sweep_command
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored, number):
+def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored):
     arguments = sweep_command(cluster, scored)
-    process = start_dcs(*arguments)
-    wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")
-    os.kill(process.pid, number)
-    code, _, err = end(process)
-    if number == signal.SIGKILL:
-        assert code == -signal.SIGKILL
-    else:
-        assert code == 128 + number
-        assert err.strip().splitlines() == [
-            "dcs: stopped; what is finished is kept, run the same command again to go on"
-        ]
-    assert 1 <= len(kept(scored)) < 6
-    wait_for(lambda: find_worker(os.getpid(), "run_cell") is None, "the tasks to be dropped")
-    if number != signal.SIGKILL:
-        parents = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
-        # None at all where the first cell was not sent yet.
-        assert "RUNNING" not in set(parents.get("status", ()))
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        process = start_dcs(*arguments)
+        if number == signal.SIGKILL:
+            wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")
+        else:
+            wait_for(lambda: find_worker(os.getpid(), "run_cell"), "work")
+        os.kill(process.pid, number)
+        code, _, err = end(process)
+        if number == signal.SIGKILL:
+            assert code == -signal.SIGKILL
+        else:
+            assert code == 128 + number
+            assert err.strip().splitlines() == [
+                "dcs: stopped; what is finished is kept, run the same command again to go on"
+            ]
+            parents = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
+            # None at all where the first cell was not sent yet.
+            assert "RUNNING" not in set(parents.get("status", ()))
+        assert 1 <= len(kept(scored)) < 6
+        wait_for(lambda: find_worker(os.getpid(), "run_cell") is None, "the tasks to be dropped")
 
     out, _ = done(*arguments)
     assert "finished earlier" in out
@@ -49,9 +51,8 @@ def test_nodes_that_run_something_else_are_named_at_the_start(cluster, monkeypat
     assert "\n" not in str(caught.value)
 
 
-def test_a_local_ray_ends_with_its_driver(undisturbed, scored):
-    arguments = sweep_command(None, scored)
-    process = start_dcs(*arguments)
+def test_a_local_ray_ends_with_its_driver(scored):
+    process = start_dcs(*sweep_command(None, scored))
     wait_for(lambda: find_worker(process.pid, "run_cell"), "work")
     below = descendants(process.pid)
     process.kill()
@@ -59,5 +60,3 @@ def test_a_local_ray_ends_with_its_driver(undisturbed, scored):
     # Two small helpers of Ray take a minute to notice; they compute nothing.
     at_work = [pid for pid in below if not title(pid).endswith("Agent")]
     wait_for(lambda: not any(map(title, at_work)), "Ray to end")
-    done(*arguments)
-    check_complete(scored, undisturbed[1])

@@ -10,7 +10,7 @@ import pytest
 from workflows.cluster.scoring import ScoringActor
 
 from .processes import add_node, kill_worker, remove_node, wait_for
-from .sweeps import CONFIG, check_complete, disturbed_sweep, sweep
+from .sweeps import CONFIG, SCORING, check_complete, disturbed_sweep, of_scoring, sweep
 
 
 def _raylet(node: object) -> int:
@@ -61,7 +61,7 @@ def _noting_cell(notes: Path):
 
 
 def test_stages_overlap_and_each_stays_on_its_nodes(
-    cluster, undisturbed, gpu_node, tmp_path, monkeypatch
+    cluster, undisturbed, gpu_node, tmp_path, output, monkeypatch
 ):
     import workflows.cluster.driver
 
@@ -69,7 +69,6 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
     notes.mkdir()
     monkeypatch.setattr(workflows.cluster.driver, "ScoringActor", _noting_actor(notes))
     monkeypatch.setattr(workflows.cluster.driver, "run_cell", _noting_cell(notes))
-    output = tmp_path / "runs"
     sweep(output)
     check_complete(output, undisturbed[1])
 
@@ -84,12 +83,15 @@ def test_stages_overlap_and_each_stays_on_its_nodes(
     assert len(nodes("free")) == 3
 
 
-def test_an_actor_killed_on_its_gpu_in_mid_shard(cluster, undisturbed, gpu_node, tmp_path):
-    disturbed_sweep(lambda: kill_worker(_raylet(gpu_node), "ScoringActor.generate"), tmp_path)
-    check_complete(tmp_path, undisturbed[1])
+def test_an_actor_killed_on_its_gpu_in_mid_shard(cluster, undisturbed, gpu_node, output):
+    def kill() -> int:
+        return kill_worker(_raylet(gpu_node), "ScoringActor.generate")
+
+    disturbed_sweep(kill, output, SCORING)
+    check_complete(output, of_scoring(undisturbed[1]))
 
 
-def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, gpu_node, tmp_path):
+def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, gpu_node, output):
     other = add_node(cluster, num_cpus=2, num_gpus=1)
 
     def lose_it() -> int:
@@ -97,5 +99,5 @@ def test_a_gpu_node_lost_while_it_scores(cluster, undisturbed, gpu_node, tmp_pat
         remove_node(cluster, other)
         return pid
 
-    disturbed_sweep(lose_it, tmp_path)
-    check_complete(tmp_path, undisturbed[1])
+    disturbed_sweep(lose_it, output, SCORING)
+    check_complete(output, of_scoring(undisturbed[1]))

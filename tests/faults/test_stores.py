@@ -47,37 +47,33 @@ def test_a_server_gone_for_a_while_holds_nothing_up(cluster, undisturbed, scored
         server.join()
 
 
-def test_a_server_gone_for_good_is_replaced_by_another_store(cluster, undisturbed, scored):
+def test_a_server_gone_for_good_is_replaced_by_another_store(undisturbed, finished):
     address = f"http://127.0.0.1:{free_port()}"
-    out, _ = done(*sweep_command(cluster, scored, "--tracking-uri", address))
-    assert f"dcs sync --output {scored}" in out
-    assert results(kept(scored)) == undisturbed[1]
-    (report,) = sync(scored, tracking_uri=f"sqlite:///{scored / 'mlflow.db'}")
+    out, _ = done(*sweep_command(None, finished, "--tracking-uri", address))
+    assert f"dcs sync --output {finished}" in out
+    (report,) = sync(finished, tracking_uri=f"sqlite:///{finished / 'mlflow.db'}")
     assert report.pending == 0
-    check_complete(scored, undisturbed[1])
+    check_complete(finished, undisturbed[1])
     # Nothing is left for the old one.
-    assert sync(scored) == ()
+    assert sync(finished) == ()
 
 
-def test_a_sweep_is_recorded_in_postgresql(cluster, undisturbed, scored, postgres):
-    out, _ = done(*sweep_command(cluster, scored, "--tracking-uri", postgres))
-    assert "0 pending" not in out
-    check_complete(scored, undisturbed[1], postgres)
+def test_a_sweep_is_recorded_in_postgresql(undisturbed, finished, postgres):
+    done(*sweep_command(None, finished, "--tracking-uri", postgres))
+    check_complete(finished, undisturbed[1], postgres)
 
 
-def test_a_server_on_postgresql_killed_between_runs(
-    cluster, undisturbed, scored, postgres, tmp_path
-):
+def test_a_server_on_postgresql_killed_between_runs(undisturbed, finished, postgres, tmp_path):
     port = free_port()
     half = CONFIG.model_copy(update={"seeds": (0,)})
     with mlflow_server(tmp_path, port, backend=postgres) as address:
-        sweep(scored, half, tracking_uri=address)
-    _, report = sweep(scored, tracking_uri=address)
+        sweep(finished, half, tracking_uri=address)
+    _, report = sweep(finished, tracking_uri=address)
     assert report.pending == len(undisturbed[1])
     with mlflow_server(tmp_path, port, backend=postgres):
-        again, report = sweep(scored, tracking_uri=address)
+        _, report = sweep(finished, tracking_uri=address)
         assert report.pending == 0
-        check_complete(scored, undisturbed[1], address)
+        check_complete(finished, undisturbed[1], address)
 
 
 @pytest.fixture
@@ -104,29 +100,29 @@ def _fill(folder: Path, *, leave: int) -> Path:
     return ballast
 
 
-@pytest.mark.parametrize("when", ["scoring", "annealing"])
-def test_a_full_disk_stops_the_sweep_and_loses_nothing(
-    cluster, undisturbed, small_disk, tmp_path, when
-):
-    output = small_disk / "runs"
-    output.mkdir()
-    if when == "annealing":
-        shutil.copytree(undisturbed[0] / "probabilities", output / "probabilities")
-    elsewhere = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    arguments = sweep_command(cluster, output, "--tracking-uri", elsewhere)
-    ballast = _fill(small_disk, leave=40_000 if when == "annealing" else 16_000)
-    code, _, err = end(start_dcs(*arguments))
-    assert code == 2, err
-    assert err.count("\n") == 1, err
-    assert "No space left on device" in err
-    assert "run the same command again" in err
-    for record in kept(output):
-        assert record.finished
+def test_a_full_disk_stops_the_sweep_and_loses_nothing(cluster, undisturbed, small_disk, output):
+    runs = small_disk / "runs"
+    runs.mkdir()
+    elsewhere = f"sqlite:///{output / 'mlflow.db'}"
+    arguments = sweep_command(cluster, runs, "--tracking-uri", elsewhere)
+    # First no table can be written, then, where they all are there, no cell.
+    for leave in (16_000, 40_000):
+        ballast = _fill(small_disk, leave=leave)
+        code, _, err = end(start_dcs(*arguments))
+        assert code == 2, err
+        assert err.count("\n") == 1, err
+        assert "No space left on device" in err
+        assert "run the same command again" in err
+        for record in kept(runs):
+            assert record.finished
+        ballast.unlink()
+        shutil.copytree(
+            undisturbed[0] / "probabilities", runs / "probabilities", dirs_exist_ok=True
+        )
 
-    ballast.unlink()
     done(*arguments)
-    check_complete(output, undisturbed[1], elsewhere)
-    assert not list(output.rglob("*.part"))
+    check_complete(runs, undisturbed[1], elsewhere)
+    assert not list(runs.rglob("*.part"))
 
 
 def test_the_disk_error_is_ours(small_disk, undisturbed):

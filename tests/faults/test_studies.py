@@ -141,14 +141,11 @@ def test_a_lone_cell_or_a_trial_of_it_killed(cluster, undisturbed, scored, victi
     assert results(records) == same_cells(records, undisturbed[1])
 
 
-def test_trials_elsewhere_end_with_their_driver(cluster, undisturbed, scored):
-    arguments = sweep_command(cluster, scored, config=ALONE)
-    process = start_dcs(*arguments)
+def test_trials_elsewhere_end_with_their_driver(cluster, scored):
+    process = start_dcs(*sweep_command(cluster, scored, config=ALONE))
     wait_for(lambda: find_worker(os.getpid(), "_apply"), "a trial")
     os.kill(process.pid, signal.SIGTERM)
     code, _, err = end(process)
     assert code == 128 + signal.SIGTERM, err
     for name in ("_apply", "run_cell"):
         wait_for(lambda name=name: find_worker(os.getpid(), name) is None, f"{name} to end")
-    done(*arguments)
-    assert results(kept(scored)) == same_cells(kept(scored), undisturbed[1])

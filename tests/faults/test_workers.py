@@ -17,9 +17,11 @@ from .processes import add_node, find_workers, kill_worker, wait_for
 from .sweeps import (
     ALONE,
     CONFIG,
+    SCORING,
     check_complete,
     disturbed_sweep,
     kept,
+    of_scoring,
     results,
     same_cells,
     sweep,
@@ -32,19 +34,23 @@ def test_a_worker_killed_in_mid_annealing(cluster, undisturbed, scored):
     check_complete(scored, undisturbed[1])
 
 
-def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, tmp_path):
-    disturbed_sweep(lambda: kill_worker(os.getpid(), "ScoringActor.generate"), tmp_path)
-    check_complete(tmp_path, undisturbed[1])
+def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, output):
+    disturbed_sweep(lambda: kill_worker(os.getpid(), "ScoringActor.generate"), output, SCORING)
+    check_complete(output, of_scoring(undisturbed[1]))
 
 
-@pytest.mark.parametrize("name", ["run_cell", "_apply", "ScoringActor.generate"])
+# The last cells are fanned out.
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("run_cell", CONFIG), ("_apply", ALONE), ("ScoringActor.generate", SCORING)],
+)
 def test_a_stopped_worker_is_ended_and_its_work_done_again(
-    cluster, undisturbed, tmp_path, name, monkeypatch
+    cluster, undisturbed, output, name, config, monkeypatch
 ):
     """Its node is alive, and Ray would wait for it for ever."""
     monkeypatch.setattr("workflows.parallel._SILENT_SECONDS", 12.0)
-    if name != "ScoringActor.generate":
-        shutil.copytree(undisturbed[0] / "probabilities", tmp_path / "probabilities")
+    if config != SCORING:
+        shutil.copytree(undisturbed[0] / "probabilities", output / "probabilities")
 
     def beating() -> int | None:
         from ray.experimental.internal_kv import _internal_kv_list
@@ -57,15 +63,13 @@ def test_a_stopped_worker_is_ended_and_its_work_done_again(
         os.kill(pid, signal.SIGSTOP)
         return pid
 
-    # The last cells are fanned out.
-    config = ALONE if name == "_apply" else CONFIG
     with pytest.warns(UserWarning, match="did not run") as said:
-        records, _ = disturbed_sweep(stop, tmp_path, config)
+        records, _ = disturbed_sweep(stop, output, config)
     assert len(said) == 1
     assert results(records) == same_cells(records, undisturbed[1])
 
 
-def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, tmp_path):
+def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, scored):
     node = add_node(cluster, num_cpus=3)
 
     def lose_it() -> int:
@@ -74,55 +78,31 @@ def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, tmp_path):
         cluster.remove_node(node, allow_graceful=False)
         return pid
 
-    disturbed_sweep(lose_it, tmp_path)
-    check_complete(tmp_path, undisturbed[1])
+    disturbed_sweep(lose_it, scored)
+    check_complete(scored, undisturbed[1])
 
 
-def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, tmp_path, monkeypatch):
+def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, scored):
     # Validation refuses this, so that only a study meets it.
     tuner = CONFIG.tuner.model_copy(update={"trials": 0})
     poisoned = CONFIG.model_copy(update={"tuner": tuner, "seeds": (0,)})
-    records, report = sweep(tmp_path, poisoned)
+    records, report = sweep(scored, poisoned)
     assert report.pending == 0
     assert {r.identity["method"]: r.status for r in records} == {
         "icl": "FINISHED",
         "dnip": "FAILED",
         "dcs": "FAILED",
     }
-    cells = queries.cells(f"sqlite:///{tmp_path / 'mlflow.db'}", CONFIG.name)
+    cells = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
     assert sorted(cells["status"]) == ["FAILED", "FAILED", "FINISHED"]
-    for cell in stored_cells(f"sqlite:///{tmp_path / 'mlflow.db'}", CONFIG.name):
+    for cell in stored_cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name):
         assert cell.record.finished or "Traceback" in cell.record.error
-    again, _ = sweep(tmp_path, poisoned)
+    again, _ = sweep(scored, poisoned)
     assert results(again) == results(records)
-    retried, _ = sweep(tmp_path, poisoned, retry=True)
-    assert len(kept(tmp_path)) == 3
-    cells = queries.cells(f"sqlite:///{tmp_path / 'mlflow.db'}", CONFIG.name)
+    sweep(scored, poisoned, retry=True)
+    assert len(kept(scored)) == 3
+    cells = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
     assert len(cells) == 3
-
-
-def test_a_cell_that_takes_its_worker_with_it(cluster, scored, undisturbed, monkeypatch):
-    """A crash in compiled code, again and again: the cell is FAILED, the others are not."""
-    import workflows.cluster.driver
-
-    monkeypatch.setattr(workflows.cluster.driver, "run_cell", _crash_on_dnip)
-    records, report = sweep(scored)
-    assert report.pending == 0
-    failed = [record for record in records if not record.finished]
-    assert [record.identity["method"] for record in failed] == ["dnip", "dnip"]
-    assert all("Traceback" in record.error for record in failed)
-    monkeypatch.undo()
-    sweep(scored, retry=True)
-    check_complete(scored, undisturbed[1])
-
-
-def _crash_on_dnip(cell, *more):
-    # On a worker nothing is patched: this is the real one.
-    from workflows.cluster.driver import run_cell
-
-    if cell.method == "dnip":
-        os.abort()
-    return run_cell(cell, *more)
 
 
 @pytest.fixture
@@ -146,34 +126,37 @@ def small_memory() -> Iterator[Path]:
         group.rmdir()
 
 
-@pytest.mark.parametrize("always", [False, True])
-def test_a_task_out_of_memory(
-    cluster, undisturbed, scored, tmp_path, small_memory, always, monkeypatch
+@pytest.mark.parametrize("death", ["crash", "out of memory"])
+def test_a_cell_that_takes_its_worker_with_it(
+    cluster, undisturbed, scored, death, request, monkeypatch
 ):
+    """Again and again: the cell is FAILED, the others are not."""
     import workflows.cluster.driver
 
-    monkeypatch.setattr(
-        workflows.cluster.driver, "run_cell", _greedy(small_memory, tmp_path / "once", always)
-    )
-    records, report = sweep(scored)
+    group = request.getfixturevalue("small_memory") if death == "out of memory" else None
+    config = CONFIG.model_copy(update={"seeds": (0,), "methods": ("icl", "dnip")})
+    monkeypatch.setattr(workflows.cluster.driver, "_RETRIES", 1)
+    monkeypatch.setattr(workflows.cluster.driver, "run_cell", _deadly(group))
+    records, report = sweep(scored, config)
     assert report.pending == 0
+    assert {record.identity["method"]: record.finished for record in records} == {
+        "icl": True,
+        "dnip": False,
+    }
+    assert "Traceback" in next(record.error for record in records if not record.finished)
     monkeypatch.undo()
-    if always:
-        failed = [record for record in records if not record.finished]
-        assert [record.identity["method"] for record in failed] == ["dnip", "dnip"]
-        sweep(scored, retry=True)
-    else:
-        assert (tmp_path / "once").exists()
-    check_complete(scored, undisturbed[1])
+    records, _ = sweep(scored, config, retry=True)
+    assert results(records) == same_cells(records, undisturbed[1])
 
 
-def _greedy(group: Path, once: Path, always: bool):
+def _deadly(group: Path | None):
     def run(cell, *more):
         # On a worker nothing is patched: this is the real one.
         from workflows.cluster.driver import run_cell
 
-        if cell.method == "dnip" and (always or not once.exists()):
-            once.touch()
+        if cell.method == "dnip":
+            if group is None:
+                os.abort()
             (group / "cgroup.procs").write_text(str(os.getpid()))
             bytearray(os.urandom(2**20) * 1024)
         return run_cell(cell, *more)
