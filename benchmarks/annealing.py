@@ -25,7 +25,16 @@ import numpy as np
 from annealing_solvers import SOLVERS, Target
 from numba import njit
 
-from dcs import CorrectionSet, Objective, Schedule, anneal, exact_search, lower_bound
+from dcs import (
+    ClassificationMetrics,
+    CorrectionSet,
+    Objective,
+    Schedule,
+    anneal,
+    exact_search,
+    lower_bound,
+)
+from dcs.data.splits import stratified_choice
 from dcs.search.kernels import candidates as _candidates
 from dcs.search.kernels import chains as _search
 from dcs.search.kernels import moves as _moves
@@ -34,7 +43,10 @@ from dcs.search.problem import SchemeEvaluator
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 OBJECTIVE = Objective()
-PARTS = ("rates", "scaling", "solvers", "quality", "published", "first-call", "bounds", "sizes")
+PARTS = (
+    *("rates", "scaling", "solvers", "quality", "published", "first-call", "bounds", "sizes"),
+    "spread",
+)
 
 
 def generated(n_rows: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -341,7 +353,8 @@ def bounds(tables: dict[str, Any], steps: int) -> None:
 def sizes(seeds: int) -> None:
     """Budgets double until a search is at the best that is known, or within a thousandth of Z."""
     rows = []
-    shapes = [(1_000, n) for n in (2, 5, 14, 50, 150)] + [(m, 14) for m in (10_000, 100_000)]
+    shapes = [(1_000, n) for n in (2, 5, 14, 50, 150)]
+    shapes += [(n_rows, 14) for n_rows in (10_000, 100_000, 1_000_000)]
     for n_rows, n_classes in shapes:
         probs, labels = generated(n_rows, n_classes)
         long = Schedule(budget=1_000_000)
@@ -363,6 +376,38 @@ def sizes(seeds: int) -> None:
             }
         rows.append(row)
     report("time to the best known Z by size", rows)
+
+
+def spread(tables: dict[str, Any], seeds: int) -> None:
+    """Tell what of the deviation of held-out figures the split makes, and what the annealing.
+
+    A random-effects analysis of variance: `seeds` annealing runs in each of `seeds` splits.
+    """
+    rows = []
+    for name, (probs, labels) in tables.items():
+        row: dict[str, Any] = {"table": name}
+        for search in ("published", "heat-bath"):
+            scores = np.empty((seeds, seeds))
+            for split in range(seeds):
+                held_out = stratified_choice(labels, round(0.3 * labels.size), seed=split)
+                rest = np.delete(np.arange(labels.size), held_out)
+                fast = Schedule(budget=60_000)
+                schedule = Schedule.published(rest.size) if search == "published" else fast
+                for seed in range(seeds):
+                    found = anneal(probs[rest], labels[rest], schedule=schedule, seed=seed)
+                    judged = ClassificationMetrics.from_predictions(
+                        labels[held_out], found.scheme.predict(probs[held_out]), probs.shape[1]
+                    )
+                    scores[split, seed] = 100 * (judged.accuracy - judged.cobias)
+            annealing = scores.var(axis=1, ddof=1).mean()
+            splits = max(0.0, scores.mean(axis=1).var(ddof=1) - annealing / seeds)
+            row |= {
+                f"mean {search}": scores.mean(),
+                f"by annealing {search}": annealing**0.5,
+                f"by split {search}": splits**0.5,
+            }
+        rows.append(row)
+    report("standard deviations of accuracy - COBias, points of held-out rows", rows)
 
 
 def main() -> None:
@@ -394,6 +439,8 @@ def main() -> None:
         bounds(tables, options.steps)
     if "sizes" in parts:
         sizes(options.seeds or 3)
+    if "spread" in parts:
+        spread(tables, options.seeds or 8)
     if "published" in parts:
         published(tables, options.seeds or 20)
     if "solvers" in parts:

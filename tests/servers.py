@@ -76,12 +76,12 @@ def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def ray_head(port: int) -> Iterator[tuple[int, str]]:
+def ray_head(port: int, *, cpus: int = 2) -> Iterator[tuple[int, str]]:
     """Run ``ray start --head`` on loopback; give its process id and its address for jobs."""
     dashboard, agent = free_ports(2)
     # Sockets of Ray have a limit on the length of their path, which pytest's folders exceed.
     folder = Path(f"/tmp/ray-dcs-{os.getpid()}")
-    command = ["ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+    command = ["ray", "start", "--head", "--block", f"--port={port}", f"--num-cpus={cpus}"]
     command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
     # The fixed default may be taken by another Ray on this machine; jobs are started there.

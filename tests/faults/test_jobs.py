@@ -1,0 +1,45 @@
+"""A sweep that is submitted to a cluster of which a node dies: the job ends well all the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers import free_port, ray_head, running
+
+from .processes import descendants, done, end, find_worker, start_dcs, wait_for
+from .sweeps import check_complete, sweep_command
+
+
+def test_a_node_dies_under_a_submitted_sweep(undisturbed, scored):
+    port = free_port()
+    _, *arguments = sweep_command(None, scored)
+    with ray_head(port, cpus=0) as (_, jobs), _node(port) as lost, _node(port):
+        job = start_dcs("submit", *arguments, "--address", jobs)
+        wait_for(lambda: find_worker(lost, "run_cell"), "a cell on the node")
+        for pid in [lost, *descendants(lost)]:
+            os.kill(pid, signal.SIGKILL)
+        code, out, err = end(job)
+        assert code == 0, out + err
+        done("submit", *arguments, "--address", jobs)
+    check_complete(scored, undisturbed[1])
+
+
+@contextmanager
+def _node(port: int) -> Iterator[int]:
+    """Run a node of two CPUs on this machine; give the id of the process above all its others."""
+    agent = free_port()
+    # In one folder the nodes of a machine would clear away each other's files of jobs.
+    folder = Path(f"/tmp/ray-dcs-{os.getpid()}-{agent}")
+    command = ["ray", "start", f"--address=127.0.0.1:{port}", "--block", "--num-cpus=2"]
+    command += ["--node-ip-address=127.0.0.1", f"--dashboard-agent-listen-port={agent}"]
+    command += [f"--temp-dir={folder}"]
+    try:
+        with running(command, f"http://127.0.0.1:{agent}/api/local_raylet_healthz") as pid:
+            yield pid
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
