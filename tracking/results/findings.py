@@ -165,14 +165,17 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     across, *others = sorted(axes, key=lambda axis: -len(axis.values))
     series = [
         ", ".join(
-            [frames.method_title(row["method"]), *(axis.words(row[axis.name]) for axis in others)]
+            [
+                frames.method_title(row["method"]),
+                *(axis.words(_value(row[axis.name])) for axis in others),
+            ]
         )
         for row in frame.to_dict("records")
     ]
     titles = {title: title for title in series}
     looks = dict(zip(series, _looks(frame["method"], series), strict=True))
     places = _in_order(across)
-    at = [places.index(None if frames.is_missing(v) else v) for v in frame[across.name]]
+    at = [places.index(_value(value)) for value in frame[across.name]]
     of_series = frame.assign(at=at, series=series)
     off = (of_series["high"] - of_series["low"]) / 2
     figure, panels = style.grid_of(len(_PANELS), width=4.2, height=2.9)
@@ -248,7 +251,7 @@ def _compared(
     methods = list(dict.fromkeys(frame["method"]))
     orders = {"method": methods} | {axis.name: _in_order(axis) for axis in axes}
     for column, values in reversed(orders.items()):
-        place = [values.index(None if frames.is_missing(v) else v) for v in paired[column]]
+        place = [values.index(_value(value)) for value in paired[column]]
         paired = paired.iloc[np.argsort(place, kind="stable")]
     keys, groups = frames.grouped(paired, ["method", *names])
     rows, lines = [], []
@@ -271,6 +274,11 @@ def _compared(
         words=("method", *(axis.title for axis in axes)),
         about=_NOTE.format(sources=frame["source"].nunique(), against=words),
     )
+
+
+def _value(value: Any) -> Any:
+    """Return the value of a setting as it was before pandas made None a number."""
+    return None if frames.is_missing(value) else value
 
 
 def _shown(figure: str, value: float) -> str:

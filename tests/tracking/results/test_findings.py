@@ -79,6 +79,25 @@ def test_a_cell_that_lacks_its_partner_is_not_compared(cells: list[CellRecord]) 
     assert left["dcs", "heat-bath"] == pytest.approx(0.015)
 
 
+def test_the_legend_of_a_figure_knows_all_rows(cells: list[CellRecord]) -> None:
+    """Beside numbers pandas makes not-a-number of what stands for all of them."""
+    sized = [
+        replace(
+            cell,
+            key=f"{cell.key}{size}{weight}",
+            identity=cell.identity
+            | {"optimization_size": size, "tuner": {"protocol": "study", "weight_scale": weight}},
+        )
+        for cell in cells
+        if cell.identity["tuner"]["search"] == "published"
+        for size in (None, 300)
+        for weight in (10, 30, 90)
+    ]
+    (legend,) = finding_figure([cell for cell in sized if cell.who["method"] == "dcs"]).legends
+    said = {text.get_text() for text in legend.get_texts()}
+    assert said == {"DCS, all rows", "DCS, 300 rows"}
+
+
 def test_settings_of_one_source_or_none_make_no_finding(cells: list[CellRecord]) -> None:
     of_one = [cell for cell in cells if cell.who["task"] == "a"]
     alike = [cell for cell in cells if cell.identity["tuner"]["search"] == "published"]
