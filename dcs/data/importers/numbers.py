@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from dcs.data.checks import Named, refuse_too_large
 from dcs.data.importers import ImportOptions, build_table, text_of
 from dcs.data.table import PREFIX, ProbabilityTable, Provenance, open_parquet
 from dcs.errors import TableError, escaped, listing, reason, show, suggest
-from dcs.io import existing_file
+from dcs.io import existing_file, read_json
 
 
 def read_csv(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
@@ -232,9 +231,9 @@ def _refuse_too_large(archive: Any, key: str, source: str) -> None:
 def _index_entry(path: Path) -> dict[str, Any]:
     """Return what ``index.json`` beside the file tells about it, if it lists the file."""
     try:
-        entries = json.loads((path.parent / "index.json").read_bytes())
+        entries = read_json(path.parent / "index.json", error=TableError)
         entry = next(entry for entry in entries if entry["file"] == path.name)
-    except (OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError):
+    except (TableError, LookupError, TypeError, StopIteration):
         # Many programs write an index.json; one that is no list of files is not about this file.
         return {}
     return {key: entry[key] for key in ("model", "task", "classes") if entry.get(key)}
