@@ -5,6 +5,7 @@ And what worker processes need beside: one thread each, and a heartbeat.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -22,6 +23,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 # Brings a library of its own, which can only be held to one thread once it is loaded.
 import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -119,8 +122,10 @@ class Heartbeat:
 
         key = f"{self.sweep}/{ray.get_runtime_context().get_node_id()}/{os.getpid()}"
         while self.sweep == _beating_for:
-            with suppress(Exception):  # The head may be away for a while.
+            try:
                 _internal_kv_put(key, b"")
+            except Exception:  # The head may be away for a while.
+                _log.debug("a heartbeat was not heard", exc_info=True)
             time.sleep(self.seconds)
 
     def collect(self) -> list[Worker]:
@@ -169,9 +174,11 @@ class StoppedWorkers:
     def _run(self, over: threading.Event) -> None:
         pulse = Pulse()
         while not over.wait(self.heartbeat.seconds):
-            with suppress(Exception):  # As in a beat.
+            try:
                 for node, pid in pulse.silent(self.heartbeat.collect(), _SILENT_SECONDS):
                     self._end(node, pid)
+            except Exception:  # As in a beat.
+                _log.debug("heartbeats could not be collected", exc_info=True)
 
     def _end(self, node: str, pid: int) -> None:
         import ray
