@@ -43,7 +43,7 @@ _CLOSE_SECONDS = 10.0
 
 #: How many cells are written at a time to a store that takes several, most of the time waiting for
 #: its answers; SQLite has one writer.
-_WRITERS = 8
+_WRITERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

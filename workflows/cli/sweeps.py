@@ -27,7 +27,7 @@ def quickstart(
     tracking_uri: options.TrackingUri = None,
     settings: options.Settings = None,
 ) -> None:
-    """Run the main job on the built-in demonstration model and tasks: a minute or two.
+    """Run the main job on the built-in demonstration model and tasks: about a minute.
 
     A tiny language model scores two generated tasks with 1-shot and N-shot prompts and three
     seeds; uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow
