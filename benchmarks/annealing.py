@@ -353,8 +353,7 @@ def bounds(tables: dict[str, Any], steps: int) -> None:
 def sizes(seeds: int) -> None:
     """Budgets double until a search is at the best that is known, or within a thousandth of Z."""
     rows = []
-    shapes = [(1_000, n) for n in (2, 5, 14, 50, 150)]
-    shapes += [(n_rows, 14) for n_rows in (10_000, 100_000, 1_000_000)]
+    shapes = [(1_000, n) for n in (2, 5, 14, 50, 150)] + [(m, 14) for m in (10_000, 100_000)]
     for n_rows, n_classes in shapes:
         probs, labels = generated(n_rows, n_classes)
         long = Schedule(budget=1_000_000)
