@@ -2,7 +2,7 @@
 
 Four parts, each printed as it ends::
 
-    python benchmarks/sweep.py overhead             # a 48-cell sweep on 2 CPUs, tracking included
+    python benchmarks/sweep.py overhead             # the quickstart on 2 CPUs, tracking included
     python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs,
                                                     # recorded in SQLite
     python benchmarks/sweep.py recording            # cells/s into SQLite and into a server, whose
