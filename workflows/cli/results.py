@@ -119,7 +119,6 @@ def table(
             "ablation",
             "schemes",
             "classes",
-            "timing",
             "methods",
             "labels",
             "findings",
