@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dcs.errors import TrackingError, last_line
+from dcs.errors import last_line
 from dcs.prompting import SPLITS
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, plan_sweep
-from workflows.tables import ProbabilityStore, Rows, TableRequest, table_requests
+from workflows.tables import ProbabilityStore, Rows
 from workflows.tuning.cell import compute_cell, failed_record
 from workflows.tuning.trials import unheard
 
@@ -125,25 +125,6 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
             if any(cell.key == record.key for cell in cells):
                 return plan.read(key)
     return None
-
-
-def request_of(record: CellRecord, runs: Path) -> TableRequest:
-    """Return how the sweep in `runs` that a cell is of asked for its tables.
-
-    Raises
-    ------
-    TrackingError
-        There is no such sweep.
-    """
-    names = ("model", "task", "shots", "seed")
-    for config in _sweeps_of(record, runs):
-        for request in table_requests(config):
-            if all(getattr(request, name) == record.identity[name] for name in names):
-                return request
-    raise TrackingError(
-        f"cell {record.key}: neither its tables nor its sweep are in {runs}; give the table that "
-        "dcs tune was given with --table, or the folder of the sweep's results with --runs"
-    )
 
 
 def _sweeps_of(record: CellRecord, runs: Path) -> Iterator[SweepConfig]:

@@ -8,10 +8,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isnan
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from dcs.data.table import ProbabilityTable
     from tracking import CellRecord
-    from workflows.reproduce import Compared, Tables
+    from workflows.reproduce import Compared
 
 _HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
 
@@ -371,10 +369,6 @@ def reproduce(
         Path | None, typer.Option(metavar="TABLE", help="What dcs tune was given.")
     ] = None,
     test: Annotated[Path | None, typer.Option(metavar="TABLE", help="And that as --test.")] = None,
-    data: options.Data = None,
-    rescore: Annotated[
-        bool, typer.Option("--rescore", help="Score all prompts again, also if that is kept.")
-    ] = False,
     requirements: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Only write the packages of the run, for pip."),
@@ -403,13 +397,17 @@ def reproduce(
         return
     software = again.compare_software(record.provenance, collect_provenance())
     _show_compared("software", [row for row in software if not row.same])
-    if test is not None if table is None else rescore:
-        raise ConfigError("--test needs --table, and --rescore excludes it; see --help")
-    if table is None:
-        tables = _scored(record, runs, data=data, rescore=rescore)
-    else:
+    if test is not None and table is None:
+        raise ConfigError("--test needs --table; see --help")
+    tables = again.stored_tables(record, runs) if table is None else None
+    if table is not None:
         members = {table.name: [table] if test is None else [table, test]}
         tables = split_rows(members, seed=record.identity["seed"], held_out=HELD_OUT)
+    if tables is None:
+        raise TrackingError(
+            f"cell {record.key}: its tables are not in {runs}; give the table that dcs tune was "
+            "given with --table, or run its sweep again, which scores what is missing"
+        )
     with progress_bar("computing the cell again") as progress:
         now = again.recompute(record, tables, progress=lambda share: progress(completed=share))
     rows = [
@@ -423,32 +421,6 @@ def reproduce(
         raise typer.Exit(1)
     end = "identical" if record.finished else "failed as recorded"
     console.print(f"{end}: {len(rows)} values, {len(record.trials)} trials", style="green")
-
-
-def _scored(record: CellRecord, runs: Path, *, data: Path | None, rescore: bool) -> Tables:
-    """Return the tables of a cell as they are stored, or scored again."""
-    from workflows.cli.scoring import score
-    from workflows.reproduce import request_of, stored_tables
-    from workflows.tables import ProbabilityStore
-
-    stored = stored_tables(record, runs)
-    if stored is not None and not rescore:
-        console.print("tables: stored, unchanged since they were scored")
-        return stored
-    request = request_of(record, runs)
-    shards = None if rescore else request.scoring.store or str(runs / "shards")
-    scoring = request.scoring.model_copy(update={"store": shards})
-    texts = request.data if data is None else str(data.absolute())
-    with TemporaryDirectory(prefix="dcs-") as folder:
-        # Kept by the name of its request it would be taken for what the sweep has scored.
-        store = ProbabilityStore(Path(folder) / "probabilities")
-        score(request.model, {"again": replace(request, scoring=scoring, data=texts)}, store)
-        found = store.read("again")
-    console.print("tables: scored again")
-    if stored is not None:
-        gap = max(abs(found[name].probs - stored[name].probs).max() for name in found)
-        console.print(f"largest difference from a stored probability: {gap:.1g}")
-    return found
 
 
 def _show_compared(title: str, rows: list[Compared]) -> None:
