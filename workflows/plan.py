@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError
 from dcs.io import content_key, first_fault, validated
 from dcs.prompting import SPLITS, Shots, get_task
@@ -46,9 +45,6 @@ from workflows.tables import (
 
 #: Methods that take nothing from the optimization rows.
 UNFITTED = frozenset({"icl"})
-
-#: Most classes that an exhaustive search can cope with.
-_MOST_CERTIFIED = 4
 
 #: Labelled rows of a learning curve.
 _CURVE_SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
@@ -648,7 +644,6 @@ def plan_tuning(
     unlabelled: Sequence[Path] = (),
     refit: bool = False,
     learning_curve: bool = False,
-    certify: bool = False,
 ) -> tuple[SweepPlan, dict[str, Rows]]:
     """Return what there is to compute for tables of the same rows, and these rows by split.
 
@@ -666,7 +661,7 @@ def plan_tuning(
         Root seed.
     test, unlabelled : sequence of path
         None, or for each table that of the test rows, and one of rows without labels.
-    refit, learning_curve, certify : bool
+    refit, learning_curve : bool
         What is wanted besides; refused where it is not possible.
 
     Raises
@@ -698,15 +693,7 @@ def plan_tuning(
     (key,) = plan.cells
     rows = plan.read(key)
     fitted = rows["optimization"]
-    is_study, is_one = config.tuner.protocol == "study", isinstance(fitted, ProbabilityTable)
-    is_small = is_one and fitted.n_classes <= _MOST_CERTIFIED
-    if certify and not (is_study and is_small and get_method(methods[0]).searches):
-        raise ConfigError(
-            f"--certify: {methods[0]} on {len(tables)} tables with {fitted.n_classes} classes; it "
-            "proves the one search of a study (--set tuner.protocol=study) with dcs, dnip or "
-            f"furud, of one table with up to {_MOST_CERTIFIED} classes; leave it out otherwise"
-        )
-    if refit and (is_study or not is_one):
+    if refit and (config.tuner.protocol == "study" or len(tables) > 1):
         raise ConfigError(
             "--refit fits again what cross-validation chose of one table; leave it out, or "
             "tuner.protocol=study, or give one table"

@@ -130,7 +130,7 @@ def test_what_does_not_go_together_is_refused(tmp_path, dcs):
     for wrong in (
         [paths[0], paths[0]],
         [*paths, "--test", paths[0]],
-        [*paths, "--certify", "--set", "tuner.protocol=study"],
+        [*paths, "--refit"],
     ):
         outcome = dcs("tune", *wrong, *UNDRAWN, "-o", tmp_path / "runs")
         assert outcome.code == 2 and len(outcome.err.splitlines()) == 1

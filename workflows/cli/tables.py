@@ -210,14 +210,6 @@ def tune(
             "unlabelled: how many labels are needed.",
         ),
     ] = False,
-    certify: Annotated[
-        bool,
-        typer.Option(
-            "--certify",
-            help="With tuner.protocol=study: prove by exhaustive search how near the optimum is, "
-            "up to 4 classes.",
-        ),
-    ] = False,
     settings: options.Settings = None,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Root seed of all that is random.")
@@ -241,7 +233,6 @@ def tune(
     from workflows.config.sweep import TuneConfig, configured
     from workflows.plan import called, plan_tuning
     from workflows.tuning.cell import refitted
-    from workflows.tuning.study import certify as prove
 
     config = configured(
         TuneConfig,
@@ -266,7 +257,6 @@ def tune(
         unlabelled=unlabelled or (),
         refit=refit,
         learning_curve=learning_curve,
-        certify=certify,
     )
     with options.recording(
         tracking_uri,
@@ -296,11 +286,6 @@ def tune(
         front.save(path.with_name(FRONT))
     single = [each for each in rows.values() if isinstance(each, dcs.ProbabilityTable)]
     sentences = scheme.explain(inputs_of(scheme, rows["test"]))
-    if certify:
-        with console.status("searching exhaustively"):
-            gap = prove(single[0], dcs.get_method(method), record, settings=config.tuner)
-        reached = record.metrics["opt/z"]
-        sentences.append(f"Z {reached:.6f} on its rows: {gap:.2e} above the proven optimum")
     console.print()
     views.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
     if learning_curve:

@@ -9,16 +9,12 @@ from optuna.trial import BaseTrial
 
 from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
-from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.search.annealing import anneal
-from dcs.search.optimum import exact_search
 from dcs.search.problem import AnnealingResult
 from dcs.search.schedule import Schedule
 from dcs.seeds import derive_seed
 from dcs.selection.front import Figures, choose
-from dcs.selection.methods import Method
-from tracking import CellRecord
 from workflows.config.tuner import LOGARITHMIC, SCHEDULE_PARAMETERS, TunerSettings
 from workflows.tuning.trials import (
     LAST_STEP,
@@ -34,6 +30,8 @@ from workflows.tuning.trials import (
     sampler_of,
 )
 
+#: What is tuned of the objective.
+_WEIGHTS: Final = ("beta", "tau", "error_weight", "pseudo_count")
 #: What a search does when nothing is tuned: a strong candidate, and the first.
 _FIRST: Final[dict[str, float]] = {
     "weight_scale": 30,
@@ -220,15 +218,11 @@ def _suggest(trial: BaseTrial, tuning: Tuning, n_rows: int) -> dict[str, Any]:
         "corrections": tuning.method.correction_set(
             int(drawn.pop("weight_scale", 30)), memberships=settings.memberships
         ),
-        "objective": _objective(drawn, settings),
+        "objective": Objective(
+            **{name: drawn[name] for name in _WEIGHTS if name in drawn}, pmi=settings.pmi
+        ),
         "schedule": _schedule(settings, drawn, n_rows),
     }
-
-
-def _objective(params: dict[str, Any], settings: TunerSettings) -> Objective:
-    names = ("beta", "tau", "error_weight", "pseudo_count")
-    known = {name: params[name] for name in names if name in params}
-    return Objective(**known, pmi=settings.pmi)
 
 
 def _schedule(settings: TunerSettings, drawn: dict[str, float], n_rows: int) -> Schedule:
@@ -249,44 +243,3 @@ def _schedule(settings: TunerSettings, drawn: dict[str, float], n_rows: int) -> 
     else:
         schedule = Schedule(budget=_BUDGET)
     return replace(schedule, **settings.schedule_fields)
-
-
-def certify(
-    table: ProbabilityTable, method: Method, record: CellRecord, *, settings: TunerSettings
-) -> float:
-    """Return how far the chosen scheme's Z is above the proven optimum of its own search.
-
-    Parameters
-    ----------
-    table : ProbabilityTable
-        The optimization rows that the cell was tuned on.
-    method : Method
-        The cell's method.
-    record : CellRecord
-        The finished cell.
-    settings : TunerSettings
-        The cell's tuner.
-
-    Returns
-    -------
-    float
-        0 where the optimum was found.
-
-    Raises
-    ------
-    InvalidInputError
-        There are too many classes for an exhaustive search.
-    """
-    corrections = method.correction_set(
-        record.params.get("weight_scale", 30), memberships=settings.memberships
-    )
-    if corrections is None:
-        raise InvalidInputError(f"method {method.name!r} searches nothing that could be certified")
-    rows, _ = study_rows(table, settings=settings, seed=record.identity["seed"])
-    optimum = exact_search(
-        rows.probs,
-        rows.labels,
-        corrections=corrections,
-        objective=_objective(dict(record.params), settings),
-    )
-    return record.metrics["opt/z"] - optimum.z

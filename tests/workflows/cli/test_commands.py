@@ -234,15 +234,8 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     assert not scheme_of(output).exists()
 
 
-def test_tune_certifies_how_near_the_optimum_is_where_it_can(dcs, tuned, table, tmp_path):
-    _, output = tuned
-    outcome = dcs("tune", table, *STUDY, "--certify", "--output", output)
-    line = next(line for line in outcome.out.splitlines() if "proven optimum" in line)
-    gap = float(line.split(": ")[1].split()[0])
-    assert 0 <= gap + 1e-12 < 0.01
-    biased_table(classes=("a", "b", "c", "d", "e")).write(five := tmp_path / "five.parquet")
-    for wrong in ((*STUDY, "--certify"), ("--certify",), (*STUDY, "--refit")):
-        refused("tune", five, *wrong, "-o", tmp_path / "runs", says=[wrong[-1]])
+def test_what_a_study_chose_is_not_refitted(table, tmp_path):
+    refused("tune", table, *STUDY, "--refit", "-o", tmp_path / "runs", says=["--refit"])
     assert not (tmp_path / "runs").exists()
 
 
