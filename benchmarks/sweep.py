@@ -36,11 +36,10 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
 from tracking import CellRecord, Recorder, TrialRecord, collect_provenance
-from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
 from workflows.parallel import one_thread
-from workflows.plan import Cell, SweepPlan, plan_sweep, sweep_key
+from workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore, TableRequest, split_rows
 from workflows.tuning.study import study_rows
 
@@ -132,7 +131,7 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
     with local_ray(cpus):
         clock, watched = time.perf_counter(), CpuTime()
         with Recorder(output=folder, experiment="overhead", sweep_key=sweep_key(config)) as to:
-            records = run_sweep(plan_sweep(config, folder), to, Silent())
+            records = run_sweep(plan_sweep(config, folder), to, Progress())
             computed = time.perf_counter() - clock
             report = to.finish()
         wall, used = time.perf_counter() - clock, watched.end()
@@ -194,15 +193,14 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     workflows.cluster.driver.run_cell = _sleeping(seconds)  # type: ignore[assignment]
     memory: list[float] = []
 
-    class Watching(Silent):
-        def cells(self, done: int, total: int, failed: int) -> None:
-            if done % max(1, cells // 10) == 0:
-                memory.append(resident())
+    def watch(progress: Progress) -> None:
+        if progress.cells_done % max(1, cells // 10) == 0:
+            memory.append(resident())
 
     with local_ray(cpus):
         clock = time.perf_counter()
         with Recorder(output=folder, experiment="sleep", sweep_key="s", figures="none") as to:
-            records = run_sweep(plan, to, Watching())
+            records = run_sweep(plan, to, Progress(show=watch))
             wall = time.perf_counter() - clock
             recorded = to.recorded
             to.finish()
@@ -308,7 +306,7 @@ def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
     with local_ray(cpus):
         clock, before, watched = time.perf_counter(), time.process_time(), CpuTime()
         with Recorder(output=folder, experiment="ours", sweep_key="s", trials="all") as recorder:
-            records = run_sweep(plan_sweep(config, folder), recorder, Silent())
+            records = run_sweep(plan_sweep(config, folder), recorder, Progress())
         ours, busy = time.perf_counter() - clock, sum(watched.end().values()) - before
     with local_ray(cpus):
         clock, before, watched = time.perf_counter(), time.process_time(), CpuTime()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -443,6 +444,42 @@ class SweepPlan:
     def n_failed(self) -> int:
         """Number of cells that failed earlier and are left so."""
         return sum(not record.finished for record in self.ended.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a sweep is.
+
+    Attributes
+    ----------
+    show : callable
+        Called with this after every change.
+    tables_done, tables_total : int
+        Tables that are there, and all.
+    cells_done, cells_failed, cells_total : int
+        Cells that have ended, those of them that raised, and all.
+    running : int
+        Cells handed out.
+    machines : mapping of str to float
+        What of the cluster is at work and what there is: ``cpus_used``, ``cpus``, ``gpus_used``,
+        ``gpus``.
+    work : collections.Counter of str
+        What was done in this run: ``cells``, ``trials``, ``moves``, ``prompts``.
+    started, first_computed : float
+        When the run began and when its first cell ended, by :func:`time.monotonic`.
+    """
+
+    show: Callable[[Progress], object] = lambda progress: None
+    tables_done: int = 0
+    tables_total: int = 0
+    cells_done: int = 0
+    cells_failed: int = 0
+    cells_total: int = 0
+    running: int = 0
+    machines: Mapping[str, float] = field(default_factory=dict)
+    work: Counter[str] = field(default_factory=Counter)
+    started: float = field(default_factory=time.monotonic)
+    first_computed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

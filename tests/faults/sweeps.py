@@ -11,10 +11,9 @@ from typing import Any
 
 from tracking import Archive, CellRecord, Recorder, RecorderReport
 from tracking.store import queries
-from workflows.cluster.driver import Silent
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings
-from workflows.plan import plan_sweep, sweep_key
+from workflows.plan import Progress, plan_sweep, sweep_key
 
 CONFIG = SweepConfig(
     name="disturbed",
@@ -48,7 +47,7 @@ def sweep(
     *,
     tracking_uri: str | None = None,
     retry: bool = False,
-    progress: Silent | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[CellRecord], RecorderReport]:
     """Run what is missing on the cluster that is joined, recorded as ``dcs sweep`` records it."""
     plan = plan_sweep(config, output, retry_failed=retry)
@@ -61,7 +60,7 @@ def sweep(
         trials=config.tracking.trials,
         figures=config.tracking.figures,
     ) as recorder:
-        records = run_sweep(plan, recorder, progress or Silent())
+        records = run_sweep(plan, recorder, progress or Progress())
         return [recorder.archive.read(record.key) for record in records], recorder.finish()
 
 

@@ -17,12 +17,11 @@ from tests.workflows.conftest import biased_table
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from workflows.cluster.connect import Look
-from workflows.cluster.driver import Silent
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
 from workflows.config.tuner import TrackingSettings, TunerSettings
-from workflows.plan import plan_sweep, sweep_key
+from workflows.plan import Progress, plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore, request_key, table_requests
 from workflows.tuning.cell import failed_record
 
@@ -40,26 +39,22 @@ CONFIG = SweepConfig(
 ONE = {"tasks": ("reviews",), "shots": (1,)}
 
 
-class Steps(Silent):
+class Steps:
     """Keeps what a sweep said."""
 
     def __init__(self) -> None:
         self.seen_tables: list[tuple[int, int]] = []
         self.seen_cells: list[tuple[int, int, int]] = []
 
-    def tables(self, done: int, total: int) -> None:
-        self.seen_tables.append((done, total))
-
-    def cells(self, done: int, total: int, failed: int) -> None:
-        self.seen_cells.append((done, total, failed))
-
-    def machines(self, **usage: float) -> None:
-        assert usage["cpus_used"] <= usage["cpus"]
+    def __call__(self, seen: Progress) -> None:
+        self.seen_tables.append((seen.tables_done, seen.tables_total))
+        self.seen_cells.append((seen.cells_done, seen.cells_total, seen.cells_failed))
+        assert seen.machines.get("cpus_used", 0) <= seen.machines.get("cpus", 0)
 
 
 def _sweep(config: SweepConfig, output: Path) -> tuple[list[CellRecord], Steps]:
     steps = Steps()
-    records, _ = sweep(output, config, progress=steps)
+    records, _ = sweep(output, config, progress=Progress(show=steps))
     return records, steps
 
 
@@ -144,7 +139,7 @@ def test_what_is_lost_comes_back_as_it_was_and_other_texts_are_not_scored(finish
         Recorder(output=output, experiment=CONFIG.name, sweep_key=sweep_key(CONFIG)) as recorder,
         pytest.raises(ScoringError, match=said),
     ):
-        run_sweep(plan, recorder, Steps())
+        run_sweep(plan, recorder, Progress())
     assert [*plan_sweep(CONFIG, output).cells] == [keys[3]]
     for path, content in kept.items():
         assert not path.exists() or path.read_bytes() == content

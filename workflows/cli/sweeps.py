@@ -154,7 +154,7 @@ def _run(
 ) -> None:
     """Do what a plan, of a part of `whole`, lacks; print its tables and what to type next."""
     from workflows.cli.scoring import announce
-    from workflows.cli.views import headline, show_results, sweep_view
+    from workflows.cli.views import headline, show_results, sweep_progress
     from workflows.cluster.connect import OutOfTimeError, connected
     from workflows.cluster.sweep import run_sweep
     from workflows.plan import sweep_key
@@ -179,9 +179,9 @@ def _run(
                 with console.status("starting Ray" if address is None else "joining Ray"):
                     opened.enter_context(connected(address))
                 STOP.listen()  # Ray has taken the signals over.
-            view = opened.enter_context(sweep_view())
+            progress = opened.enter_context(sweep_progress())
             try:
-                records = run_sweep(plan, recorder, view, until=until)
+                records = run_sweep(plan, recorder, progress, until=until)
             except OutOfTimeError as error:
                 # Its frames hold actors, which would keep CPUs and GPUs.
                 stopped = error.with_traceback(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -48,8 +48,8 @@ from tracking.results.style import figure_bytes
 from tracking.store.runs import cell_name
 from workflows.cli.console import bars, column_tables, console, duration, new_table, width_of
 from workflows.cli.scoring import announce
-from workflows.plan import SweepPlan, rest_of
-from workflows.tables import Rows, Scoring
+from workflows.plan import Progress, SweepPlan, rest_of
+from workflows.tables import Rows
 
 #: How often a sweep tells how far it is in a file, which nobody watches.
 _LINE_SECONDS = 30.0
@@ -57,6 +57,9 @@ _LINE_SECONDS = 30.0
 #: Cells of a run, and their share of all it computes, that say nothing yet of the time left.
 _FEWEST_TIMED: Final = 3
 _SHARE_TIMED: Final = 0.1
+
+#: What is told by the second.
+_RATES: Final = ("prompts", "trials", "moves")
 
 #: Columns of cells by how far they are.
 _STATES = ("cells", "finished", "failed", "to do")
@@ -218,108 +221,68 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
     return [table, *column_tables("class ", classes, columns, width=width)]
 
 
-class SweepView:
-    """Keeps count of a sweep, which tells it how far it is, and has it shown.
+def rates(progress: Progress, now: float) -> str:
+    """Return work per second, time left if the rest is like what was done, and machines.
 
     Parameters
     ----------
-    show : callable
-        Called with this view after every change.
-    clock : callable
-        Seconds that only go up.
+    progress : Progress
+        How far the sweep is.
+    now : float
+        The time, by :func:`time.monotonic`.
     """
+    seconds = max(1e-9, now - progress.started)
+    work, machines = progress.work, progress.machines
+    parts = [f"{progress.running} running"]
+    parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
+    rest = progress.cells_total - progress.cells_done
+    # The first cells wait for tables and for code to be compiled: they say nothing of others.
+    if work["cells"] > max(_FEWEST_TIMED, _SHARE_TIMED * (work["cells"] + rest)):
+        each = (now - progress.first_computed) / (work["cells"] - 1)
+        parts.append(f"{duration(each * rest)} left")
+    for name in ("cpus", "gpus"):
+        if machines.get(name):
+            used = f"{machines[f'{name}_used']:.0f}/{machines[name]:.0f}"
+            parts.append(f"{name[:-1].upper()}s {used}")
+    return " · ".join(parts)
 
-    def __init__(
-        self, show: Callable[[SweepView], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.tables_done = self.tables_total = 0
-        self.cells_done = self.cells_total = self.cells_failed = 0
-        self._computed, self._running, self._machines = 0, 0, ""
-        self._first_computed = 0.0
-        self._work: Counter[str] = Counter()
-        self._show, self._clock, self._started = show, clock, clock()
 
-    def tables(self, done: int, total: int) -> None:
-        """Show that `done` of `total` tables are there."""
-        self.tables_done, self.tables_total = done, total
-        self._show(self)
-
-    def cells(self, done: int, total: int, failed: int) -> None:
-        """Show that `done` of `total` cells have ended."""
-        self.cells_done, self.cells_total, self.cells_failed = done, total, failed
-        self._show(self)
-
-    def computed(self, record: CellRecord) -> None:
-        """Count what went into a cell."""
-        if not self._computed:
-            self._first_computed = self._clock()
-        self._computed += 1
-        self._work.update(trials=len(record.trials), moves=record.moves)
-
-    def scored(self, scoring: Scoring) -> None:
-        """Count the prompts of a pair of tables."""
-        self._work.update(prompts=scoring.rows)
-
-    def machines(
-        self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
-    ) -> None:
-        """Show how many cells are handed out and how much of the cluster is at work."""
-        self._running = running
-        self._machines = f"CPUs {cpus_used:.0f}/{cpus:.0f}"
-        if gpus:
-            self._machines += f" · GPUs {gpus_used:.0f}/{gpus:.0f}"
-        self._show(self)
-
-    @property
-    def rates(self) -> str:
-        """Work per second, time left if the rest is like what was done, and machines."""
-        now = self._clock()
-        seconds = max(1e-9, now - self._started)
-        parts = [f"{self._running} running"]
-        parts += [f"{n / seconds:,.1f} {unit}/s" for unit, n in self._work.items() if n]
-        rest = self.cells_total - self.cells_done
-        # The first cells wait for tables and for code to be compiled: they say nothing of others.
-        if self._computed > max(_FEWEST_TIMED, _SHARE_TIMED * (self._computed + rest)):
-            each = (now - self._first_computed) / (self._computed - 1)
-            parts.append(f"{duration(each * rest)} left")
-        return " · ".join([*parts, *filter(None, [self._machines])])
-
-    @property
-    def line(self) -> str:
-        """All of it on one line."""
-        failed = f", {self.cells_failed} failed" if self.cells_failed else ""
-        return (
-            f"tables {self.tables_done}/{self.tables_total}, "
-            f"cells {self.cells_done}/{self.cells_total}{failed}: {self.rates}"
-        )
+def progress_line(progress: Progress, now: float) -> str:
+    """Return how far a sweep is, on one line."""
+    failed = f", {progress.cells_failed} failed" if progress.cells_failed else ""
+    return (
+        f"tables {progress.tables_done}/{progress.tables_total}, "
+        f"cells {progress.cells_done}/{progress.cells_total}{failed}: {rates(progress, now)}"
+    )
 
 
 @contextmanager
-def sweep_view() -> Iterator[SweepView]:
+def sweep_progress() -> Iterator[Progress]:
     """Show a sweep while the block runs: bars on a terminal, a line now and then in a file."""
     if not console.is_terminal:
         due = time.monotonic() + _LINE_SECONDS
 
-        def show_line(view: SweepView) -> None:
+        def show_line(now: Progress) -> None:
             nonlocal due
             if time.monotonic() >= due:
                 due = time.monotonic() + _LINE_SECONDS
-                console.print(view.line)
+                console.print(progress_line(now, time.monotonic()))
 
-        yield SweepView(show_line)
+        yield Progress(show=show_line)
         return
     note = progress.TextColumn("{task.fields[note]}")
     with bars(progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), note) as shown:
         tables = shown.add_task("scoring prompts", total=None, note="")
         cells = shown.add_task("tuning cells", total=None, note="")
 
-        def show_bars(view: SweepView) -> None:
-            shown.update(tables, completed=view.tables_done, total=view.tables_total)
-            failed = f"{view.cells_failed} failed · " if view.cells_failed else ""
-            note = failed + (view.rates if view.cells_done < view.cells_total else "")
-            shown.update(cells, completed=view.cells_done, total=view.cells_total, note=note)
+        def show_bars(now: Progress) -> None:
+            shown.update(tables, completed=now.tables_done, total=now.tables_total)
+            note = f"{now.cells_failed} failed · " if now.cells_failed else ""
+            if now.cells_done < now.cells_total:
+                note += rates(now, time.monotonic())
+            shown.update(cells, completed=now.cells_done, total=now.cells_total, note=note)
 
-        yield SweepView(show_bars)
+        yield Progress(show=show_bars)
 
 
 def show_tuned(

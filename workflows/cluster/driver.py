@@ -9,7 +9,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import ray
@@ -40,8 +40,8 @@ from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.tuner import StudyStorage, StudyStorageError
 from workflows.parallel import Heartbeat, Mapper, StoppedWorkers, ray_mapper
-from workflows.plan import Cell, SweepPlan, sharing
-from workflows.tables import ProbabilityStore, Rows, Scoring, TableRequest
+from workflows.plan import Cell, Progress, SweepPlan, sharing
+from workflows.tables import ProbabilityStore, Rows, TableRequest
 from workflows.tuning.cell import compute_cell, failed_record
 
 _log = logging.getLogger(__name__)
@@ -139,63 +139,6 @@ class _Tuning:
     width: int
 
 
-class SweepProgress(Protocol):
-    """What a sweep tells about itself while it runs."""
-
-    def tables(self, done: int, total: int) -> None:
-        """`done` of `total` tables are there.
-
-        Parameters
-        ----------
-        done, total : int
-            Tables.
-        """
-
-    def cells(self, done: int, total: int, failed: int) -> None:
-        """`done` of `total` cells have ended, of which `failed` raised.
-
-        Parameters
-        ----------
-        done, total, failed : int
-            Cells.
-        """
-
-    def computed(self, record: CellRecord) -> None:
-        """Take note of a cell that was computed just now.
-
-        Parameters
-        ----------
-        record : CellRecord
-            Its record.
-        """
-
-    def scored(self, scoring: Scoring) -> None:
-        """Take note of tables that were scored just now.
-
-        Parameters
-        ----------
-        scoring : Scoring
-            How they came about.
-        """
-
-    def machines(
-        self, *, running: int, cpus_used: float, cpus: float, gpus_used: float, gpus: float
-    ) -> None:
-        """Take note of how many cells are handed out and how much of the cluster is at work.
-
-        Parameters
-        ----------
-        running : int
-            Cells handed out.
-        cpus_used, cpus, gpus_used, gpus : float
-            What is at work, and what there is.
-        """
-
-
-class Silent(SweepProgress):
-    """Progress that nobody watches."""
-
-
 class Driver:
     """Does the missing work of a plan on the Ray cluster that this process is connected to.
 
@@ -203,8 +146,8 @@ class Driver:
     ----------
     plan : SweepPlan
         What is missing.
-    progress : SweepProgress
-        Told of every table and cell.
+    progress : Progress
+        Told how far the sweep is; has to say what there was at the start.
     until : float, optional
         When to stop, by :func:`time.monotonic`.
 
@@ -219,9 +162,7 @@ class Driver:
         The cluster can do none of it, or the studies' storage cannot be used.
     """
 
-    def __init__(
-        self, plan: SweepPlan, progress: SweepProgress, *, until: float | None = None
-    ) -> None:
+    def __init__(self, plan: SweepPlan, progress: Progress, *, until: float | None = None) -> None:
         self._plan, self._progress = plan, progress
         self._until = math.inf if until is None else until
         self.meters = Meters(plan.config.name)
@@ -250,7 +191,6 @@ class Driver:
         self._waiting: deque[_Waiting] = deque()
         self._tuning: dict[Any, _Tuning] = {}
         self._attempts: Counter[str] = Counter()
-        self._cells_ended, self._cells_failed = len(plan.ended), plan.n_failed
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
@@ -299,8 +239,8 @@ class Driver:
         for running in self._tuning:
             ray.cancel(running)
         raise OutOfTimeError(
-            f"the time budget is used up with {self._cells_ended:,} of {self._plan.n_cells:,} "
-            "cells done; run the same command again to go on"
+            f"the time budget is used up with {self._progress.cells_done:,} of "
+            f"{self._plan.n_cells:,} cells done; run the same command again to go on"
         )
 
     @property
@@ -318,14 +258,17 @@ class Driver:
         return list(ready)
 
     def _report(self) -> None:
-        missing = len(self._requests) + len(self._scoring) + len(self._unscored)
-        self._progress.tables(self._plan.n_tables - missing, self._plan.n_tables)
-        self._progress.cells(self._cells_ended, self._plan.n_cells, self._cells_failed)
         while self._stopped.ended:
             warnings.warn(self._stopped.ended.popleft(), stacklevel=2)
-        if self._watch.latest is not self._look:
-            self._look = self._watch.latest
-            self._progress.machines(running=len(self._tuning), **self._look.machines)
+        self._look, progress = self._watch.latest, self._progress
+        missing = len(self._requests) + len(self._scoring) + len(self._unscored)
+        progress.tables_done = self._plan.n_tables - missing
+        progress.running, progress.machines = len(self._tuning), self._look.machines
+        progress.show(progress)
+
+    def _count(self, **amounts: float) -> None:
+        self.meters.count(**amounts)
+        self._progress.work.update(amounts)
 
     def _warm_up(self) -> None:
         """Start workers on the CPUs that have nothing to do until the first table is there."""
@@ -392,8 +335,7 @@ class Driver:
                     self._give_up(request, error, error)
             return
         self._idle.setdefault(request.model, []).append(ended.actor)
-        self._progress.scored(note)
-        self.meters.count(prompts=note.rows, tokens=note.tokens)
+        self._count(prompts=note.rows, tokens=note.tokens)
         for ready, cells in self._plan.cells_after(key).items():
             if ready in self._ready:
                 continue
@@ -402,7 +344,7 @@ class Driver:
             finished = self._archive.finished([cell.key for cell in cells])
             self._enqueue(ready, [cell for cell in cells if cell.key not in finished])
             for record in finished.values():
-                self._cells_ended += 1
+                self._progress.cells_done += 1
                 yield record, {}
 
     def _give_up(
@@ -485,11 +427,12 @@ class Driver:
                 for cell in ended.cells
             ]
         for record, figures in records:
-            self._cells_ended += 1
-            self._cells_failed += not record.finished
-            self._progress.computed(record)
+            if not self._progress.work["cells"]:
+                self._progress.first_computed = time.monotonic()
             failed, trials = not record.finished, len(record.trials)
-            self.meters.count(cells=1, failed=failed, trials=trials, moves=record.moves)
+            self._progress.cells_done += 1
+            self._progress.cells_failed += failed
+            self._count(cells=1, failed=failed, trials=trials, moves=record.moves)
             yield record, figures
 
     def _tune_again(self, ended: _Tuning, error: RayError) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tracking import CellRecord, Recorder, ScoringRecord
-from workflows.plan import SweepPlan, sharing
+from workflows.plan import Progress, SweepPlan, sharing
 from workflows.tables import ProbabilityStore, TableRequest
 
 if TYPE_CHECKING:
-    from workflows.cluster.driver import Figures, SweepProgress
+    from workflows.cluster.driver import Figures
 
 
 def run_sweep(
     plan: SweepPlan,
     recorder: Recorder,
-    progress: SweepProgress,
+    progress: Progress,
     *,
     until: float | None = None,
 ) -> list[CellRecord]:
@@ -28,8 +28,8 @@ def run_sweep(
         From :func:`plan_sweep`.
     recorder : Recorder
         Takes every record, those of earlier runs too, so that its tables are complete.
-    progress : SweepProgress
-        Told of every table and cell.
+    progress : Progress
+        Told how far it is.
     until : float, optional
         When to stop, by :func:`time.monotonic`.
 
@@ -46,8 +46,10 @@ def run_sweep(
     OutOfTimeError
         There was more to do.
     """
-    progress.tables(len(plan.cells), plan.n_tables)
-    progress.cells(len(plan.ended), plan.n_cells, plan.n_failed)
+    progress.tables_done, progress.tables_total = len(plan.cells), plan.n_tables
+    progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
+    progress.cells_failed = plan.n_failed
+    progress.show(progress)
     if not plan.has_work:
         return _recorded(plan, recorder, ())
     try:
@@ -58,7 +60,7 @@ def run_sweep(
 
 
 def _driven(
-    plan: SweepPlan, recorder: Recorder, progress: SweepProgress, until: float | None
+    plan: SweepPlan, recorder: Recorder, progress: Progress, until: float | None
 ) -> Iterator[tuple[CellRecord, Figures]]:
     from workflows.cluster.driver import Driver  # and Ray, which takes its time to load
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +18,14 @@ from dcs.selection.settings import Hyperparameters
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
 from workflows.cli.console import parse_duration
-from workflows.cli.views import SweepView, judged_tables, results_tables, show_front
+from workflows.cli.views import (
+    judged_tables,
+    progress_line,
+    rates,
+    results_tables,
+    show_front,
+)
+from workflows.plan import Progress
 
 
 def _printed(width: int, *shown: object) -> str:
@@ -101,22 +107,16 @@ def test_lengths_of_time_are_read_or_refused(text):
 
 
 def test_rates_and_time_left_are_those_of_this_run():
-    now = [100.0]
-    shown: list[str] = []
-    view = SweepView(lambda seen: shown.append(seen.line), clock=lambda: now[0])
-    view.tables(2, 4)
-    view.cells(10, 50, 0)
-    assert "left" not in view.rates
-    view.machines(running=6, cpus_used=2, cpus=2, gpus_used=0, gpus=0)
-    now[0] += 100  # The first cell waits for a table, and for code to be compiled.
-    for done in range(11, 16):
-        view.computed(SimpleNamespace(trials=[None] * 10, moves=500_000.0))
-        view.cells(done, 50, 1)
-        assert ("left" in view.rates) == (done == 15)
-        now[0] += 5
+    machines = {"cpus_used": 2.0, "cpus": 2.0, "gpus_used": 0.0, "gpus": 0.0}
+    seen = Progress(tables_done=2, tables_total=4, cells_total=50, running=6, machines=machines)
+    # The first cell waits for a table, and for code to be compiled.
+    seen.started, seen.first_computed, seen.cells_failed = 100.0, 200.0, 1
+    for number in range(1, 6):
+        seen.cells_done = 10 + number
+        seen.work.update(cells=1, trials=10, moves=500_000)
+        assert ("left" in rates(seen, 220.0)) == (number == 5)
     # 5 cells in 125 s, of which the last 4 took 25 s, and 35 to go.
-    view.cells(15, 50, 1)
-    assert shown[-1] == (
+    assert progress_line(seen, 225.0) == (
         "tables 2/4, cells 15/50, 1 failed: 6 running · 0.4 trials/s · 20,000.0 moves/s · "
         "4 min left · CPUs 2/2"
     )
