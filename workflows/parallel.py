@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 # Brings a library of its own, which can only be held to one thread once it is loaded.
 import scipy.linalg  # noqa: F401
@@ -205,35 +205,13 @@ def _end_worker(pid: int) -> bool:
     return False
 
 
-class Mapper(Protocol):
-    """A way to apply a function to items.
-
-    Results come in the order of the items. Item ``n + ahead`` is taken from `items` only after
-    result ``n`` has been yielded and the next one asked for: so items may be made from earlier
-    results, and come out the same however many of them are computed at once.
-    """
-
-    def __call__(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        /,
-        *,
-        ahead: int | None = None,
-    ) -> Iterator[R]:
-        """Yield ``function(item)`` for every item.
-
-        Parameters
-        ----------
-        function : callable
-            Has to be picklable, and its results too. Arrays that it holds are read-only where it
-            runs.
-        items : iterable
-            Taken one by one, as there is room for them.
-        ahead : int, optional
-            At most so many items are taken before their results; None leaves it to the mapper.
-        """
-        ...
+#: Applies a function to items, here or elsewhere. Both have to be picklable, and the results too;
+#: arrays that the function holds are read-only where it runs. Results come in the order of the
+#: items, of which no more than `ahead` (None leaves it to the mapper) are taken before their
+#: results: item ``n + ahead`` only after result ``n`` has been yielded and the next one asked for.
+#: So items may be made from earlier results, and come out the same however many of them are
+#: computed at once.
+Mapper: TypeAlias = Callable[..., Iterator[Any]]
 
 
 def in_process(
@@ -272,7 +250,7 @@ class RayMapper:
         *,
         ahead: int | None = None,
     ) -> Iterator[R]:
-        """Yield ``function(item)`` for every item; the :class:`Mapper` protocol.
+        """Yield ``function(item)`` for every item; see :data:`Mapper`.
 
         The function, with the tables that it holds, is put into Ray's object store once.
         """

@@ -105,15 +105,11 @@ def study_scheme(tuning: Tuning) -> Fitted:
     # found is found again.
     found = best.found if best.number == chosen.number else None
     found = found or anneal_trial(chosen)[1]
-    # Nothing was searched for a repetition.
-    repeated = {"opt/evaluations": 0.0}
-    # What a repetition would cost is what its parameters cost: that is what the front is of.
     front = pareto_numbers(trials, aims) if len(aims) > 1 else ()
     records = tuple(
         trial.record(
             aim,
             metrics=trial.metrics
-            | (repeated if trial.repeats is not None and len(aims) == 1 else {})
             | ({"pareto": float(trial.number in front)} if len(aims) > 1 else {}),
         )
         for trial in trials

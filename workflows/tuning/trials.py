@@ -7,7 +7,6 @@ there. It is kept by Optuna in memory, in a journal file or in a database.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -29,7 +28,7 @@ from dcs.selection.front import Figures, FittedScheme
 from dcs.selection.methods import Method
 from tracking import TrialRecord
 from tracking.environment import source_digest
-from workflows.config.tuner import StudyStorage, StudyStorageError, TunerSettings
+from workflows.config.tuner import StudyStorage, TunerSettings
 from workflows.parallel import Mapper, in_process, one_thread
 
 #: Which way an objective is better.
@@ -37,8 +36,6 @@ Direction: TypeAlias = Literal["maximize", "minimize"]
 
 #: Optuna seeds NumPy's legacy generator, which takes 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
-#: A trial that was under way whenever its process died is not tried for ever.
-_ATTEMPTS: Final = 10
 #: Trials below which importances are chance, and the share of them that counts as good.
 _FEWEST_TRIALS: Final = 10
 _GOOD_SHARE: Final = 0.25
@@ -171,13 +168,11 @@ class StudyTrial(Generic[W, P]):
     metrics : dict of str to float
         All figures; empty before the trial is judged.
     found : object or None
-        What judging it found; None where the verdict is that of an earlier run or trial.
+        What judging it found; None where the verdict is that of an earlier run.
     seconds : float
-        Wall time of judging it; 0 for a repetition.
+        Wall time of judging it.
     started_ms : int
         When that began, milliseconds since the epoch.
-    repeats : int or None
-        The earlier trial with the same parameters whose metrics these are.
     pruned : bool
         Whether a pruner ended it.
     reports : dict of str to float
@@ -196,7 +191,6 @@ class StudyTrial(Generic[W, P]):
     found: P | None = None
     seconds: float = 0.0
     started_ms: int = 0
-    repeats: int | None = None
     pruned: bool = False
     reports: dict[str, float] = field(default_factory=dict)
     rungs: dict[str, float] = field(default_factory=dict)
@@ -356,7 +350,7 @@ class _TimedJudge(Generic[W, P]):
 
     @one_thread()
     def __call__(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
-        if trial.metrics or trial.repeats is not None:
+        if trial.metrics:
             return replace(trial, earlier=())
         started_ms, clock = time.time_ns() // 1_000_000, time.perf_counter()
         halving = None if self.pruner == "none" else _Halving(self.pruner, trial)
@@ -484,18 +478,14 @@ class StudyRun(Generic[W, P]):
     pruner: str = "none"
     _done: list[StudyTrial[W, P]] = field(default_factory=list, init=False)
     _asked: dict[int, optuna.Trial] = field(default_factory=dict, init=False)
-    #: The first trial of each set of parameters.
-    _numbers: dict[frozenset[tuple[str, Any]], int] = field(default_factory=dict, init=False)
 
     def results(self) -> Iterator[StudyTrial[W, P]]:
         """Have the trials judged, and yield each in its turn.
 
-        Parameters that come again are not judged again.
-
         Raises
         ------
         StudyStorageError
-            The storage fails, or a trial was under way too often when its process died.
+            The storage fails.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with _opened_study(self.stored, [*self.aims.values()]) as study:
@@ -541,17 +531,10 @@ class StudyRun(Generic[W, P]):
             params=dict(begun.params),
             distributions=dict(begun.distributions),
         )
-        same = self._numbers.setdefault(frozenset(begun.params.items()), number)
-        if same != number:
-            # Its metrics may still be on their way; in its turn they are there.
-            return replace(trial, repeats=same)
         return replace(trial, **verdict) if verdict else trial
 
     def _end(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
         """Keep the verdict of a judged trial and return it."""
-        if trial.repeats is not None:
-            first = self._done[trial.repeats]
-            trial = replace(trial, **first.verdict | {"seconds": 0.0, "rungs": {}})
         # What was found is the caller's to keep; the numbers are enough to go on.
         self._done.append(replace(trial, found=None))
         if trial.number in self._asked:
@@ -576,21 +559,8 @@ def _earlier_trials(study: optuna.Study) -> dict[int, FrozenTrial]:
         study.tell(study.ask(), state=TrialState.FAIL)
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
         study.tell(trial.number, state=TrialState.FAIL)
-    left: dict[int, FrozenTrial] = {}
-    attempts: Counter[int] = Counter()
-    for trial in study.get_trials(deepcopy=False):
-        if _NUMBER in trial.user_attrs:
-            number = trial.user_attrs[_NUMBER]
-            left[number] = trial
-            attempts[number] += _VERDICT not in trial.user_attrs
-    for number, count in attempts.items():
-        if count >= _ATTEMPTS and left[number].state is TrialState.FAIL:
-            raise StudyStorageError(
-                f"trial {number} was under way {count} times when its process died (parameters "
-                f"{left[number].params}); to try it again, delete the study {study.study_name} "
-                "from optuna_storage"
-            )
-    return left
+    trials = study.get_trials(deepcopy=False)
+    return {each.user_attrs[_NUMBER]: each for each in trials if _NUMBER in each.user_attrs}
 
 
 @contextmanager

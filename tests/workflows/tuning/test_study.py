@@ -15,7 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
 from workflows.config.sweep import TunerSettings
-from workflows.config.tuner import StudyStorage, StudyStorageError
+from workflows.config.tuner import StudyStorage
 from workflows.parallel import in_process, ray_mapper
 from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
@@ -65,7 +65,7 @@ def _trials(judge=_judge, suggest=_suggest, **options) -> list[StudyTrial]:
 
 
 def _plain(trials: list[StudyTrial]) -> list[tuple]:
-    return [(t.number, t.params, t.work, t.metrics, t.repeats) for t in trials]
+    return [(t.number, t.params, t.work, t.metrics) for t in trials]
 
 
 @pytest.fixture
@@ -102,21 +102,6 @@ def test_window_and_seed_belong_to_the_study():
     assert params(window=4, seed=0) != first
     # Ten trials are random before there is enough to learn from: those are the seed's alone.
     assert params(window=4, seed=0)[:10] == first[:10]
-
-
-def test_repeated_parameters_are_not_judged_again():
-    def judge(trial: StudyTrial) -> tuple[dict[str, float], int]:
-        judged.append(trial.work)
-        return {"value": float(trial.work)}, trial.work
-
-    judged: list[int] = []
-    trials = _trials(judge, lambda trial: trial.suggest_int("k", 0, 2), trials=30)
-    assert sorted(judged) == [0, 1, 2]
-    for trial in trials:
-        assert trial.metrics["value"] == trial.params["k"]
-        if trial.repeats is not None:
-            assert trials[trial.repeats].repeats is None
-            assert trial.seconds == 0
 
 
 def test_importances_are_of_what_decides_and_what_varies():
@@ -252,20 +237,12 @@ def test_a_kill_before_or_after_any_write_changes_nothing(stored, monkeypatch, o
     assert _plain(_trials(stored=stored)) == undisturbed
 
 
-def test_a_trial_that_kills_its_process_is_given_up(stored):
-    for lives in (4, *[0] * 9):
-        with pytest.raises(Killed):
-            _trials(Judge(lives), stored=stored)
-    with pytest.raises(StudyStorageError, match="trial 4 "):
-        _trials(stored=stored)
-
-
 def test_other_code_judges_again(stored, monkeypatch):
     _trials(stored=stored)
     monkeypatch.setattr("workflows.tuning.trials.source_digest", lambda: "another")
     judge = Judge()
-    trials = _trials(judge, stored=stored)
-    assert judge.judged == [trial.number for trial in trials if trial.repeats is None]
+    _trials(judge, stored=stored)
+    assert judge.judged == list(range(TRIALS))
 
 
 @pytest.mark.parametrize("protocol", ["study", "cross-validation"])
