@@ -16,6 +16,7 @@ from tests.faults.sweeps import results, sweep
 from tests.workflows.conftest import biased_table
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
+from tracking.store.client import open_experiment, search_runs
 from workflows.cluster.connect import Look
 from workflows.cluster.placement import place
 from workflows.cluster.sweep import run_here, run_sweep
@@ -89,7 +90,8 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
     cells = queries.cells(uri, CONFIG.name)
     assert sorted(cells["cell_key"]) == sorted(record.key for record in records)
     assert set(cells["status"]) == {"FINISHED"} == {record.status for record in records}
-    assert len(queries.trials(uri, CONFIG.name)) == 8
+    client, experiment = open_experiment(uri, CONFIG.name)
+    assert len(list(search_runs(client, experiment, "tags.`dcs.kind` = 'trial'"))) == 8
 
 
 def test_what_is_finished_is_not_computed_again_also_in_a_wider_sweep(finished):

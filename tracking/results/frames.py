@@ -43,8 +43,7 @@ _NUMBERS: Final = (
 _CELL: Final = ("key", *IDENTITY_TAGS, "setting")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high", "change")
 CLASS_COLUMNS: Final = (*_CELL, "class", *_ACCURACIES)
-CORRECTION_NUMBERS: Final = ("value", "a", "b", "c")
-CORRECTION_COLUMNS: Final = ("class", "kind", *CORRECTION_NUMBERS, "name")
+_CORRECTION: Final = ("value", "a", "b", "c")
 
 
 def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
@@ -128,9 +127,9 @@ def corrections_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         records,
         lambda cell: (cell.scheme or {}).get("corrections", []),
         ("class", "kind", "name"),
-        CORRECTION_NUMBERS,
+        _CORRECTION,
     )
-    return frame[[*_CELL, *CORRECTION_COLUMNS]]
+    return frame[[*_CELL, "class", "kind", *_CORRECTION, "name"]]
 
 
 def importances_frame(records: Iterable[CellRecord]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dcs.errors import ConfigError, TrackingError, one_line, unknown
 from tracking import schema
 from tracking.records import Archive, CellRecord, StoredCell
-from tracking.results.frames import CORRECTION_COLUMNS, CORRECTION_NUMBERS, ordered
+from tracking.results.frames import ordered
 from tracking.store.client import (
     cells_link,
     open_experiment,
@@ -31,19 +31,11 @@ _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 # The figures that a notebook asks for by name, also where no cell has finished.
 _FIGURES = ("test/accuracy", "test/cobias")
 
-# What `_about` says of every run; the rest are its metrics and parameters.
 _RUN = ("run_id", "cell_key", "status", "name", "sweep", "experiment_id")
-_ABOUT = (*_RUN, *_IDENTITY, "trial", "state", "started", "seconds")
 
 CELL_COLUMNS = (*_RUN, *_IDENTITY, "started", "seconds", *_FIGURES)
 
-TRIAL_COLUMNS = ("run_id", "cell_key", "status", "trial", "state", "started", "seconds")
-
-SCHEME_COLUMNS = ("run_id", "cell_key", *_IDENTITY, *CORRECTION_COLUMNS)
-
-_TYPES = {"started": "datetime64[ms, UTC]", "trial": "int64"} | dict.fromkeys(
-    ("seconds", *_FIGURES, *CORRECTION_NUMBERS), "float64"
-)
+_TYPES = {"started": "datetime64[ms, UTC]"} | dict.fromkeys(("seconds", *_FIGURES), "float64")
 
 _CELLS = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
 
@@ -82,11 +74,34 @@ def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
     dcs.errors.TrackingError
         When there is no such experiment, it was deleted, or the store cannot be opened.
     """
+    import pandas as pd
+
     if experiment is None:
         runs = _search_all(open_store(tracking_uri), _CELLS)
     else:
         runs = _each_once(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
-    return _frame([_values(run) | _about(run) for run in runs], CELL_COLUMNS)
+    frame = pd.DataFrame([_row(run) for run in runs])
+    others = [name for name in frame if name not in CELL_COLUMNS]
+    # Of the same types without any row.
+    return frame.reindex(columns=[*CELL_COLUMNS, *others]).astype(_TYPES)
+
+
+def _row(run: Run) -> dict[str, Any]:
+    tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
+    metrics = run.data.metrics.items()
+    return {
+        **{name: value for name, value in metrics if not name.startswith(schema.TRACE_PREFIX)},
+        **{f"params.{name}": value for name, value in run.data.params.items()},
+        "run_id": run.info.run_id,
+        "cell_key": tags.get(schema.CELL_KEY),
+        "status": run.info.status,
+        "name": run.info.run_name,
+        "sweep": tags.get(schema.SWEEP),
+        "experiment_id": str(run.info.experiment_id),
+        **{name: tags.get(f"dcs.{name}") for name in _IDENTITY},
+        "started": start,
+        "seconds": None if end is None else (end - start) / 1000,
+    }
 
 
 def _search_all(client: MlflowClient, where: str) -> list[Run]:
@@ -156,115 +171,16 @@ def _number(value: str, condition: str) -> float:
         raise ConfigError(f"{condition!r}: {value!r} is not a number") from None
 
 
-def trials(tracking_uri: str, experiment: str, *, cell_key: str | None = None) -> pd.DataFrame:
-    """Return the trials of an experiment that have runs of their own, one row each.
-
-    Parameters
-    ----------
-    tracking_uri, experiment : str
-        As for `cells`.
-    cell_key : str, optional
-        Only the trials of one cell.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``run_id``, ``cell_key``, ``status``, ``trial``, ``state``, ``started``, ``seconds``,
-        also where there are no trials; then metrics and ``params.<name>``. Where a sweep gave no
-        runs to its trials, the records of `stored_cells` have them all.
-
-    Raises
-    ------
-    dcs.errors.TrackingError
-        When there is no such experiment, it was deleted, or the store cannot be opened.
-    """
-    client, experiment_id = open_experiment(tracking_uri, experiment)
-    # Those that somebody else tagged as trials are none of ours: they have no number.
-    where = f"tags.`{schema.KIND}` = '{schema.KIND_TRIAL}' and tags.`{schema.TRIAL_NUMBER}` != ''"
-    if cell_key is not None:
-        where += f" and tags.`{schema.CELL_KEY}` = '{cell_key}'"
-    runs = _each_once(search_runs(client, experiment_id, where))
-    return _frame([_values(run) | _about(run) for run in runs], TRIAL_COLUMNS)
-
-
-def schemes(tracking_uri: str, experiment: str) -> pd.DataFrame:
-    """Return the correction schemes of an experiment, one row per cell and class.
-
-    Parameters
-    ----------
-    tracking_uri, experiment : str
-        As for `cells`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``run_id``, ``cell_key``, ``model``, ``task``, ``shots``, ``seed``, ``method``,
-        ``objective``, ``optimization_size``, ``class``, ``kind``, ``value``, ``a``, ``b``, ``c``,
-        ``name``.
-
-    Raises
-    ------
-    dcs.errors.TrackingError
-        When there is no such experiment, it was deleted, or the store cannot be opened.
-    """
-    client, experiment_id = open_experiment(tracking_uri, experiment)
-    where = f"{_CELLS} and attributes.status = 'FINISHED'"
-    rows = [
-        _about(run) | correction
-        for run in _each_once(search_runs(client, experiment_id, where))
-        for correction in (_record(client, run, None).scheme or {}).get("corrections", ())
-    ]
-    return _frame(rows, SCHEME_COLUMNS)
-
-
 def _each_once(runs: Iterable[Run]) -> list[Run]:
-    """Return one run of each cell and trial, where several drivers wrote it: a finished one."""
-    kept: dict[tuple[str | None, ...], Run] = {}
+    """Return one run of each cell, where several drivers wrote it: a finished one."""
+    kept: dict[str, Run] = {}
     rank = defaultdict(lambda: 2, FINISHED=0, FAILED=1)
     for run in runs:
-        tags = run.data.tags
-        name = tags.get(schema.CELL_KEY, run.info.run_id), tags.get(schema.TRIAL_NUMBER)
+        name = run.data.tags.get(schema.CELL_KEY, run.info.run_id)
         other = kept.setdefault(name, run)
         if rank[run.info.status] < rank[other.info.status]:
             kept[name] = run
     return list(kept.values())
-
-
-def _about(run: Run) -> dict[str, Any]:
-    """Return what is known of every run, whatever its kind."""
-    tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
-    return {
-        "run_id": run.info.run_id,
-        "cell_key": tags.get(schema.CELL_KEY),
-        "status": run.info.status,
-        "name": run.info.run_name,
-        "sweep": tags.get(schema.SWEEP),
-        "experiment_id": str(run.info.experiment_id),
-        **{name: tags.get(f"dcs.{name}") for name in _IDENTITY},
-        "trial": tags.get(schema.TRIAL_NUMBER),
-        "state": tags.get(schema.TRIAL_STATE),
-        "started": start,
-        "seconds": None if end is None else (end - start) / 1000,
-    }
-
-
-def _values(run: Run) -> dict[str, Any]:
-    metrics = {
-        name: value
-        for name, value in run.data.metrics.items()
-        if not name.startswith(schema.TRACE_PREFIX)
-    }
-    return metrics | {f"params.{name}": value for name, value in run.data.params.items()}
-
-
-def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """Return `columns`, then what else runs were given; of the same types without any row."""
-    import pandas as pd
-
-    frame = pd.DataFrame(rows)
-    others = [name for name in frame if name not in {*columns, *_ABOUT}]
-    frame = frame.reindex(columns=[*columns, *others])
-    return frame.astype({name: kind for name, kind in _TYPES.items() if name in columns})
 
 
 def stored_cells(

@@ -50,13 +50,6 @@ def test_queries_give_tidy_frames(store: str) -> None:
     }
     assert cells.loc["cell0001", "test/cobias"] == pytest.approx(0.19)
     assert not [name for name in cells.columns if name.startswith("anneal/")]
-    trials = queries.trials(store, "demo", cell_key="cell0001")
-    assert trials["params.weight_scale"].tolist() == ["10", "20"]
-    assert queries.trials(store, "demo", cell_key="cell0004").empty
-    schemes = queries.schemes(store, "demo")
-    assert schemes[["class", "kind"]].to_numpy().tolist() == [
-        *(["Sports", "weight"], ["World", "membership"]) * 2
-    ]
     for query in (queries.cells, stored_cells):
         with pytest.raises(TrackingError, match="did you mean 'demo'"):
             query(store, "demos")
@@ -117,14 +110,12 @@ def test_a_cell_goes_by_its_name_or_is_the_best_one(store: str) -> None:
 
 
 def test_queries_have_their_columns_also_where_there_is_nothing(store: str) -> None:
-    for query in (queries.cells, queries.trials, queries.schemes):
-        some, none = query(store, "demo"), query(store, "Default")
-        fixed = list(none.columns)
-        assert none.empty
-        assert list(some.columns[: len(fixed)]) == fixed
-        typed = [name for name in fixed if some[name].dtype.kind in "ifM"]
-        assert {n: some[n].dtype for n in typed} == {n: none[n].dtype for n in typed}
-    none = queries.cells(store, "Default")
+    some, none = queries.cells(store, "demo"), queries.cells(store, "Default")
+    fixed = list(none.columns)
+    assert none.empty
+    assert list(some.columns[: len(fixed)]) == fixed
+    typed = [name for name in fixed if some[name].dtype.kind in "ifM"]
+    assert {n: some[n].dtype for n in typed} == {n: none[n].dtype for n in typed}
     assert none.pivot_table(index="task", columns="method", values="test/accuracy").empty
 
 
@@ -142,7 +133,7 @@ def test_a_damaged_artifact_is_named_on_one_line(client: MlflowClient, uri: str)
     record = Path(urlsplit(client.get_run(found).info.artifact_uri).path) / "cell.json"
     for damage in (lambda: record.write_text("{not json"), record.unlink):
         damage()
-        for read in (queries.schemes, stored_cells, lambda uri, _: find_cell(uri, "cell0001")):
+        for read in (stored_cells, lambda uri, _: find_cell(uri, "cell0001")):
             with pytest.raises(TrackingError, match=f"cell.json of run {found}") as told:
                 read(uri, "demo")
             assert "\n" not in str(told.value)
@@ -154,7 +145,6 @@ def test_a_deleted_run_is_gone_and_the_others_stay(
 ) -> None:
     client.delete_run(queries.cells(uri, "demo").loc[0, "run_id"])
     assert queries.cells(uri, "demo")["cell_key"].tolist() == ["cell0002"]
-    assert set(queries.schemes(uri, "demo")["cell_key"]) == {"cell0002"}
     assert [cell.record.key for cell in stored_cells(uri, "demo")] == ["cell0002"]
     assert sync(output) == (), "what somebody deleted stays deleted"
 
@@ -167,7 +157,7 @@ def test_a_deleted_experiment_says_how_it_comes_back(
     client.delete_experiment(experiment.experiment_id)
     writing = Recorder(output=output, **SWEEP).finish()
     assert writing.pending == 2 and "'demo' is deleted" in writing.message
-    for read in (queries.cells, queries.trials, queries.schemes, stored_cells, sweep_run):
+    for read in (queries.cells, stored_cells, sweep_run):
         with pytest.raises(TrackingError, match="'demo' is deleted"):
             read(uri, "demo")
     client.restore_experiment(experiment.experiment_id)
@@ -180,14 +170,12 @@ def test_an_experiment_of_somebody_else_is_shared_in_peace(output: Path, uri: st
     for tags in ({}, {"dcs.kind": "trial"}):
         run = client.create_run(theirs, tags=tags)
         client.log_metric(run.info.run_id, "test/accuracy", 0.5)
-    for query in (queries.cells, queries.trials, queries.schemes):
-        assert query(uri, "demo").empty
+    assert queries.cells(uri, "demo").empty
     with pytest.raises(TrackingError, match="'demo' has no finished cells"):
         stored_cells(uri, "demo")
     with Recorder(output=output, **SWEEP) as rec:
         rec.record(make_cell(1))
     assert queries.cells(uri, "demo")["cell_key"].tolist() == ["cell0001"]
-    assert queries.trials(uri, "demo")["trial"].tolist() == [0, 1]
     assert len(client.search_runs([theirs])) == 6, "theirs, the sweep, a cell and its trials"
 
 
