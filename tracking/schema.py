@@ -68,7 +68,6 @@ EXPERIMENT_TAGS: Final = {
 
 CELL_FILE: Final = "cell.json"
 SCHEME_FILE: Final = "scheme.json"
-CLASS_ACCURACIES_FILE: Final = "class_accuracies.json"
 LEADERBOARD_FILE: Final = "leaderboard.json"
 LEADERBOARD_TEXT: Final = "leaderboard.md"
 TABLES_FOLDER: Final = "tables"

@@ -203,7 +203,7 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
 
 def test_cells_come_with_their_figures(scored):
     _sweep(CONFIG.model_copy(update={**ONE, "tracking": TrackingSettings()}), scored)
-    for name in ("scheme.png", "annealing.png"):
+    for name in ("scheme.png", "confusion.png"):
         assert len([*scored.glob(f"mlartifacts/**/figures/{name}")]) == 1
 
 

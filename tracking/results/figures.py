@@ -51,9 +51,6 @@ _WIDEST = 56
 BINS = 40
 """Bars of a histogram between 0 and 1."""
 
-#: Inches of a panel, for what is left, right, below and above in it, and above all panels.
-_WIDTH, _HEIGHT = 2.5, 2.2
-_LEFT, _RIGHT, _BOTTOM, _TOP, _HEAD = 0.5, 0.08, 0.42, 0.4, 0.22
 _MOST_RESTARTS = 60
 #: So light are the shades of shares up to 100 % that dark text can be read on all; shades are a
 #: bitmap, and text on them has no colour that a page changes by night.
@@ -508,7 +505,7 @@ def front_figure(record: CellRecord) -> Figure:
 
 @style.styled
 def scheme_figure(record: CellRecord) -> Figure:
-    """Draw the correction function of each class over the histogram of that class's probabilities.
+    """Draw `CorrectionScheme.plot` over the histogram of each class's probabilities.
 
     Parameters
     ----------
@@ -529,50 +526,19 @@ def scheme_figure(record: CellRecord) -> Figure:
     if not frames.has_chosen(record):
         raise InvalidInputError(f"cell {record.key} has no scheme to draw")
     scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
-    counts = record.histograms
-    figure, panels = style.grid_of(len(scheme.classes), width=_WIDTH, height=_HEIGHT, columns=5)
-    _fix_margins(figure)
-    for index, (panel, name, correction) in enumerate(
-        zip(panels, scheme.classes, scheme.corrections, strict=True)
+    counts, figure = record.histograms, scheme.plot()
+    for index, (name, correction) in enumerate(
+        zip(scheme.classes, scheme.corrections, strict=True)
     ):
+        panel = figure.axes[index]
         if counts:
             _draw_histogram(panel, counts["all"][index], counts["own"][index])
-        points = np.linspace(0.0, 1.0, 257)
-        panel.plot([0, 1], [0, 1], color=style.GREY, linewidth=0.9, linestyle=(0, (3, 3)))
-        panel.plot(points, np.minimum(correction(points), 1.04), color=style.ACCENT, linewidth=2.2)
-        panel.set(xlim=(0, 1), ylim=(0, 1.04), title=f"{name}\n{_brief(correction)}")
+        panel.set(title=f"{name}\n{_brief(correction)}", xlim=(0, 1), ylim=(0, 1.04))
         panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-        panel.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
         panel.grid(visible=False)
-        style.place_labels(panel, left=0.36, below=0.25)
-    kind = "calibrated probability" if scheme.calibration else "probability"
-    panels[0].set(xlabel=kind, ylabel="corrected")
-    figure.suptitle(
-        frames.name_of(record.who, "method", "task", "shots", "seed"),
-        x=0.01,
-        # The same way below the edge of a figure of one row as of ten.
-        y=1.0 - 0.03 / figure.get_figheight(),
-        ha="left",
-        va="top",
-        fontsize=10,
-        weight="bold",
-    )
+    named = frames.name_of(record.who, "method", "task", "shots", "seed")
+    figure.suptitle(named, x=0.01, ha="left", fontsize=10, weight="bold")
     return figure
-
-
-def _fix_margins(figure: Figure) -> None:
-    """Give a figure that is drawn for every cell margins that need not be found out."""
-    figure.set_layout_engine(None)
-    figure.set_figheight(figure.get_figheight() + _HEAD)
-    width, height = figure.get_size_inches()
-    figure.subplots_adjust(
-        left=_LEFT / width,
-        right=1.0 - _RIGHT / width,
-        bottom=_BOTTOM / height,
-        top=1.0 - (_HEAD + _TOP) / height,
-        wspace=(_LEFT + _RIGHT) / (_WIDTH - _LEFT - _RIGHT),
-        hspace=(_TOP + _BOTTOM) / (_HEIGHT - _TOP - _BOTTOM),
-    )
 
 
 def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
@@ -592,23 +558,23 @@ def _brief(correction: Correction) -> str:
 
 
 @style.styled
-def trace_figure(record: CellRecord) -> Figure:
-    """Draw one annealing run: Z, current and best, above temperature and accepted moves.
+def trace_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw one annealing run, of DCS where it has any: Z above temperature and accepted moves.
 
     A light line marks where the temperature rises again: a restart.
 
     Raises
     ------
     InvalidInputError
-        The cell has no trace.
+        No cell has a trace.
     """
-    if not record.trace:
-        raise InvalidInputError(f"cell {record.key} has no annealing trace to draw")
+    traced = [cell for cell in frames.main_finished(records) if cell.trace]
+    if not traced:
+        raise InvalidInputError("no finished cell has an annealing trace to draw")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.6))
-    # Drawn for every cell: margins that are known need not be found out.
-    figure.subplots_adjust(left=0.115, right=0.975, top=0.94, bottom=0.105, hspace=0.14)
+    record = min(traced, key=lambda cell: cell.identity.get("method") != "dcs")
+    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
     upper, middle, lower = panels
     steps = range(len(record.trace))
@@ -630,12 +596,12 @@ def trace_figure(record: CellRecord) -> Figure:
     lower.set_xlim(0, max(1, len(record.trace) - 1))
     rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _RISE * a]
     for axes in panels:
-        style.place_labels(axes, left=0.52, below=0.27)
         # Where there are very many, the lines would be all that is seen.
         if len(rises) <= _MOST_RESTARTS:
             # From the bottom of the panel to its top, whatever its scale.
             whole = axes.get_xaxis_transform()
             axes.vlines(rises, 0, 1, transform=whole, color=style.LIGHT, linewidth=0.9, zorder=0)
+    figure.align_ylabels(panels)
     return figure
 
 
@@ -650,11 +616,6 @@ _CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
         "The cross-validated front that the scheme was picked from: each point a setting; what "
         "lies on the line is beaten by none in both figures",
         front_figure,
-    ),
-    "annealing": (
-        "One annealing run, the one whose scheme was chosen: the objective, the temperature and "
-        "the share of moves accepted. Light lines are restarts",
-        trace_figure,
     ),
 }
 _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
@@ -687,6 +648,11 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "How many labels are needed: accuracy and COBias by labelled rows, mean over tables and "
         "seeds; dashed where the rows without labels take part",
         learning_curve_figure,
+    ),
+    "annealing": (
+        "One annealing run, the one whose scheme was chosen: the objective, the temperature and "
+        "the share of moves accepted. Light lines are restarts",
+        trace_figure,
     ),
     "importances": (
         "How much of what trials reached each hyperparameter explains, mean over cells",
@@ -725,14 +691,13 @@ def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figu
     return _drawn(drawn, cells)
 
 
-def cell_pictures(record: CellRecord, *names: str) -> dict[str, tuple[str, Figure]]:
-    """Return the figures of a cell by name, all or these, each with its caption.
+def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
+    """Return the figures of a cell by name, each with its caption.
 
-    ``scheme`` where one was chosen, ``confusion`` and ``front`` where the record has them, and
-    ``annealing`` where it has a trace; none of a failed cell.
+    ``scheme`` where one was chosen, ``confusion`` and ``front`` where the record has them; none of
+    a failed cell.
     """
-    drawn = {name: _CELL_FIGURES[name] for name in names or _CELL_FIGURES}
-    return _drawn(drawn, record) if record.finished else {}
+    return _drawn(_CELL_FIGURES, record) if record.finished else {}
 
 
 _Drawn = TypeVar("_Drawn")

@@ -42,7 +42,6 @@ _NUMBERS: Final = (
 )
 _CELL: Final = ("key", *IDENTITY_TAGS, "setting")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high", "change")
-CLASS_COLUMNS: Final = (*_CELL, "class", *_ACCURACIES)
 _CORRECTION: Final = ("value", "a", "b", "c")
 
 
@@ -110,7 +109,7 @@ def classes_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
 
     frame = _tidy(records, rows, ("class",), _ACCURACIES)
     frame["change"] = frame["after"] - frame["before"]
-    return frame[list(CLASS_COLUMNS)]
+    return frame[[*_CELL, "class", *_ACCURACIES]]
 
 
 def corrections_frame(records: Iterable[CellRecord]) -> pd.DataFrame:

@@ -99,10 +99,7 @@ def render_report(
     main = settings.main_cells(records)
     of_main = {record.key for record in main}
     schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
-    figures = {
-        name: _picture(*each)
-        for name, each in (overview_figures(records) | _trace_of(main)).items()
-    }
+    figures = {name: _picture(*each) for name, each in overview_figures(records).items()}
     ablations = [name for name in figures if name.startswith(ABLATION)]
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
@@ -260,15 +257,7 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
 
 def _pictures(record: CellRecord) -> tuple[tuple[str, Markup], ...]:
     """Return what there is to see of a scheme: corrections, confusion, the front it is from."""
-    drawn = cell_pictures(record, "scheme", "confusion", "front")
-    return tuple(_picture(*each) for each in drawn.values())
-
-
-def _trace_of(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figure]]:
-    """Return the annealing run of one cell, of DCS where it has any."""
-    traced = [cell for cell in records if cell.trace]
-    first = min(traced, key=lambda c: c.identity.get("method") != _DRAWN_METHOD, default=None)
-    return {} if first is None else cell_pictures(first, "annealing")
+    return tuple(_picture(*each) for each in cell_pictures(record).values())
 
 
 def _picture(caption: str, figure: Figure) -> tuple[str, Markup]:

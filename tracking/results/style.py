@@ -171,15 +171,6 @@ def tip(artist: Artist, text: str) -> None:
     artist.set_gid(f"tip {text}")
 
 
-def place_labels(axes: Axes, *, left: float, below: float) -> None:
-    """Put the labels of a panel's axes so many inches off it.
-
-    By default matplotlib looks for room beside the numbers, which takes as long as the drawing.
-    """
-    axes.xaxis.set_label_coords(0.5, -below * _DPI / axes.bbox.height)
-    axes.yaxis.set_label_coords(-left * _DPI / axes.bbox.width, 0.5)
-
-
 def legend(figure: Figure, *, columns: int = 5) -> None:
     """Set one legend above all panels, each label once."""
     entries = {

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -537,10 +536,8 @@ def all_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
 def table_files(records: Iterable[CellRecord], board: pd.DataFrame) -> dict[str, str]:
     """Return the tables that the run of a sweep shows, its `leaderboard` too, by artifact path."""
     cells = list(records)
-    classes = frames.classes_frame(cells)[[*frames.CLASS_COLUMNS[1:]]]
     files = {
         schema.LEADERBOARD_FILE: to_mlflow_json(board),
-        schema.CLASS_ACCURACIES_FILE: to_mlflow_json(classes),
         schema.LEADERBOARD_TEXT: leaderboard_markdown(board),
     }
     for table in all_tables(cells):
@@ -549,40 +546,35 @@ def table_files(records: Iterable[CellRecord], board: pd.DataFrame) -> dict[str,
     return files
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedRow:
-    """One value of both cells, and second minus first where that says something."""
-
-    name: str
-    first: str
-    second: str
-    difference: str = ""
-
-
-def compare_records(first: CellRecord, second: CellRecord) -> dict[str, list[ComparedRow]]:
+def compare_records(
+    first: CellRecord, second: CellRecord
+) -> dict[str, list[tuple[str, str, str]]]:
     """Compare two cells, of any models, tasks and methods.
 
     Returns
     -------
-    dict of str to list of ComparedRow
-        By title: settings that differ, results, class accuracies, other figures, schemes in
-        words; without the parts that have nothing to show.
+    dict of str to list of tuple of str
+        Names and the values of both, by title: settings that differ, results, class accuracies,
+        schemes in words; without the parts that have nothing to show.
     """
-    ours, theirs = _told(first), _told(second)
-    compared = {title: _side_by_side(ours[title], theirs[title]) for title in ours}
-    compared[_DIFFERENT] = [row for row in compared[_DIFFERENT] if row.first != row.second]
+    told = _told(first), _told(second)
+    compared = {}
+    for title in told[0]:
+        ours, theirs = (each[title] for each in told)
+        names = dict.fromkeys([*ours, *theirs])
+        compared[title] = [(name, ours.get(name, ""), theirs.get(name, "")) for name in names]
+    compared[_DIFFERENT] = [row for row in compared[_DIFFERENT] if row[1] != row[2]]
     return {title: rows for title, rows in compared.items() if rows}
 
 
 _DIFFERENT: Final = "Settings that differ"
-_INTERVALS: Final = ("_low", "_high")
 
 
-def _told(cell: CellRecord) -> dict[str, Mapping[str, str | Estimate]]:
+def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
     """Return what there is to compare of a cell, by title and name."""
     flat = schema.flatten({**cell.identity, **cell.params})
     texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
-    own, known = cell.metrics, (*MEASURES, *_INTERVALS)
+    own = cell.metrics
     words: dict[str, str] = {}
     if cell.scheme is not None:
         scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
@@ -596,34 +588,20 @@ def _told(cell: CellRecord) -> dict[str, Mapping[str, str | Estimate]]:
             for name, text in texts.items()
         },
         "Results, %": {
-            name: Estimate(
-                own[name], math.nan, *(own.get(name + end, math.nan) for end in _INTERVALS)
+            name: percent(
+                own[name],
+                interval=(own.get(f"{name}_low", math.nan), own.get(f"{name}_high", math.nan)),
+                padded=True,
             )
             for name in own
             if name.endswith(MEASURES)
         },
         "Class accuracies, % of test rows": {
-            str(row["class"]): Estimate.of_class(row)
+            str(row["class"]): Estimate.of_class(row).percent(padded=True)
             for row in frames.classes_frame([cell]).to_dict("records")
         },
-        "Other figures": {n: f"{v:,.6g}" for n, v in own.items() if not n.endswith(known)},
         "Schemes": words,
     }
-
-
-def _side_by_side(
-    ours: Mapping[str, str | Estimate], theirs: Mapping[str, str | Estimate]
-) -> list[ComparedRow]:
-    rows = []
-    for name in dict.fromkeys([*ours, *theirs]):
-        both = [own.get(name, "") for own in (ours, theirs)]
-        first, second = (
-            each if isinstance(each, str) else each.percent(padded=True) for each in both
-        )
-        figures = [each.mean for each in both if isinstance(each, Estimate)]
-        gap = _points(figures[1] - figures[0]) if len(figures) == 2 else ""
-        rows.append(ComparedRow(name, first, second, gap))
-    return rows
 
 
 def _points(gap: float) -> str:

@@ -303,9 +303,9 @@ def compare(
     if cells[0].key == cells[1].key:
         console.print("both names are of the same cell", style="yellow")
     for title, rows in compare_records(*cells).items():
-        shown = new_table(" ", *(f"{head} " for head in _told_apart(names)), "difference")
+        shown = new_table(" ", *(f"{head} " for head in _told_apart(names)))
         for row in rows:
-            shown.add_row(row.name, row.first, row.second, row.difference)
+            shown.add_row(*row)
         console.print(title, style="bold")
         console.print(shown)
     for cell, name in zip(cells, names, strict=True):

@@ -117,7 +117,7 @@ def test_another_setting_is_a_line_per_method() -> None:
 
 
 def test_a_trace_shows_current_and_best() -> None:
-    figure = trace_figure(make_cell(1))
+    figure = trace_figure([make_cell(1)])
     current, best = figure.axes[0].lines[:2]
     assert list(current.get_ydata()) == [0.5] * 5
     assert list(best.get_ydata()) == [0.4] * 5
@@ -171,11 +171,11 @@ def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
 
 
 def test_what_there_is_nothing_for_is_left_out() -> None:
-    always = {"class_accuracies", "accuracy_cobias", "annealing_time"}
+    always = {"class_accuracies", "accuracy_cobias", "annealing_time", "annealing"}
     assert set(overview_figures(paper_cells(tasks=("trec",)))) == always
     assert overview_figures([failed_cell(1)]) == cell_figures(failed_cell(1)) == {}
-    assert cell_figures(make_cell(1, identity={"method": "icl"}, trace=())) == {}
-    assert set(cell_figures(make_cell(1))) == {"figures/scheme.png", "figures/annealing.png"}
+    assert cell_figures(make_cell(1, identity={"method": "icl"})) == {}
+    assert set(cell_figures(make_cell(1))) == {"figures/scheme.png"}
 
 
 def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> None:
