@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -60,6 +60,22 @@ def one_thread() -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(threads)
+
+
+@contextmanager
+def repeating(work: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Do something again and again while the block runs, from a thread: it may never return."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            work()
+
+    threading.Thread(target=repeat, name="dcs-repeating", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 class Pulse:
@@ -160,25 +176,18 @@ class StoppedWorkers:
     def __init__(self) -> None:
         self.heartbeat = Heartbeat(f"dcs-{secrets.token_hex(8)}", _SILENT_SECONDS / 6)
         self.ended: deque[str] = deque()
+        self._pulse = Pulse()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Keep looking while the block runs, from a thread: the head may not answer."""
-        over = threading.Event()
-        threading.Thread(target=self._run, args=(over,), name="dcs-stopped", daemon=True).start()
+    def watching(self) -> AbstractContextManager[None]:
+        """Keep looking while the block runs."""
+        return repeating(self._end_silent, self.heartbeat.seconds)
+
+    def _end_silent(self) -> None:
         try:
-            yield
-        finally:
-            over.set()
-
-    def _run(self, over: threading.Event) -> None:
-        pulse = Pulse()
-        while not over.wait(self.heartbeat.seconds):
-            try:
-                for node, pid in pulse.silent(self.heartbeat.collect(), _SILENT_SECONDS):
-                    self._end(node, pid)
-            except Exception:  # As in a beat.
-                _log.debug("heartbeats could not be collected", exc_info=True)
+            for node, pid in self._pulse.silent(self.heartbeat.collect(), _SILENT_SECONDS):
+                self._end(node, pid)
+        except Exception:  # As in a beat.
+            _log.debug("heartbeats could not be collected", exc_info=True)
 
     def _end(self, node: str, pid: int) -> None:
         import ray
@@ -231,7 +240,7 @@ class RayMapper:
     Attributes
     ----------
     width : int
-        Tasks at once.
+        Tasks at once; with a single one it is computed where it is asked for.
     options : dict
         Ray's options of each task, such as where it may run.
     heartbeat : Heartbeat or None
@@ -257,6 +266,9 @@ class RayMapper:
         import ray
         from ray.exceptions import RayTaskError
 
+        if self.width == 1:
+            yield from map(function, items)
+            return
         most = _AHEAD * self.width if ahead is None else ahead
         shared = ray.put(function)
         task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
@@ -283,13 +295,6 @@ class RayMapper:
             # The caller has stopped asking, or an item failed: the others are of no use.
             for reference in running:
                 ray.cancel(reference, force=False)
-
-
-def ray_mapper(
-    *, width: int, options: dict[str, Any] | None = None, heartbeat: Heartbeat | None = None
-) -> Mapper:
-    """Return the mapper that keeps `width` Ray tasks at work, or :func:`in_process` for one."""
-    return RayMapper(width, options or {}, heartbeat) if width > 1 else in_process
 
 
 def _apply(function: Callable[[T], R], item: T, heartbeat: Heartbeat | None) -> R:

@@ -490,15 +490,13 @@ class Work:
     ----------
     tables, cells : int
         To be scored, and to be computed.
-    scoring_seconds, gpu_seconds, cell_seconds : float
-        Of one worker after the other, of its GPUs, and of one CPU; NaN where nothing like it has
-        been done yet.
+    scoring_seconds, cell_seconds : float
+        Of one worker after the other, and of one CPU; NaN where nothing like it has been done yet.
     """
 
     tables: int
     cells: int
     scoring_seconds: float
-    gpu_seconds: float
     cell_seconds: float
 
 
@@ -516,7 +514,6 @@ def rest_of(plan: SweepPlan) -> Work:
         tables.total(),
         cells.total(),
         _cost(tables, [(model, one.seconds) for model, one in scored if one]),
-        _cost(tables, [(model, one.seconds * one.gpus) for model, one in scored if one]),
         _cost(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
     )
 

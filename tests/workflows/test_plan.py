@@ -71,8 +71,8 @@ def test_a_plan_has_every_cell_of_every_table(begun):
 def test_what_is_left_is_judged_by_what_is_like_it(begun):
     rest = rest_of(plan_sweep(CONFIG, begun))
     assert (rest.tables, rest.cells) == (1, 25)
-    # One table of this model took 8 seconds on half a GPU.
-    assert (rest.scoring_seconds, rest.gpu_seconds) == (8.0, 4.0)
+    # One table of this model took 8 seconds.
+    assert rest.scoring_seconds == 8.0
     done = [r for r in Archive(begun).load().values() if r.finished]
     dnip = rest_of(plan_sweep(narrowed(CONFIG, ["methods=dnip"]), begun))
     took = sum(r.finished_ms - r.started_ms for r in done) / 1000

@@ -216,10 +216,6 @@ def submit(
         str,
         typer.Option(metavar="URL", help="The dashboard, mostly through a tunnel."),
     ] = "http://127.0.0.1:8265",
-    working_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Files to upload too, <= 100 MiB."),
-    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's id and leave, without waiting.")
     ] = False,
@@ -253,7 +249,7 @@ def submit(
     if parsed.get_parameter_source("output").name == "DEFAULT":
         arguments += ["--output", "/mnt/dcs/runs"]
     client = open_jobs(address)
-    job = start_job(client, file, arguments, working_dir=working_dir)
+    job = start_job(client, file, arguments)
     typer.echo(
         f"job {job} goes on when this command ends; to stop it: ray job stop --address {address} "
         f"{job}, to follow it again: ray job logs --address {address} --follow {job}"

@@ -112,11 +112,10 @@ def show_plan(plan: SweepPlan) -> None:
     missing = plan.missing_tables.values()
     announce((each for each in missing if each.task not in plan.without_texts), yes=True)
     rest = rest_of(plan)
-    gpus = f", {rest.gpu_seconds / 3600:,.1f} GPU hours" if rest.gpu_seconds > 0 else ""
     parts = []
     if rest.tables:
         took = _took(rest.scoring_seconds, "worker")
-        parts.append(f"{_some(rest.tables, 'table')} to score ({took}{gpus})")
+        parts.append(f"{_some(rest.tables, 'table')} to score ({took})")
     if rest.cells:
         took = _took(rest.cell_seconds, "CPU")
         parts.append(f"{_some(rest.cells, 'cell')} to compute ({took})")

@@ -14,10 +14,9 @@ import shutil
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from dcs.errors import DCSError, last_line, one_line
 from tracking.environment import DISTRIBUTION, installed_version, source_digest
 from workflows.cluster.placement import Placement, place
+from workflows.parallel import repeating
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -38,8 +38,6 @@ _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 30.0
 #: A busy machine takes its time to start another worker.
 _ANSWER_SECONDS = 120.0
-#: Names that are never uploaded: hidden files, which may hold keys, and what is made by running.
-_EXCLUDES = (".*", "__pycache__", "*.egg-info", "dcs-runs", "mlruns", "mlartifacts", "*.db")
 _PATIENCE_SECONDS = 120.0
 #: A head that has just been started takes no jobs for some seconds.
 _AGENT_SECONDS = 60.0
@@ -279,17 +277,10 @@ class ClusterWatch:
         self._look, self._lost_seconds = look, lost_seconds
         self._reason = "the head does not answer"
         self._latest, self._seen = self._look(), time.monotonic()
-        self._ended = threading.Event()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> AbstractContextManager[None]:
         """Keep looking while the block runs."""
-        threading.Thread(target=self._run, name="dcs-watch", daemon=True).start()
-        try:
-            yield
-        finally:
-            # Not waited for: it may be in a call that never returns.
-            self._ended.set()
+        return repeating(self._look_again, _LOOK_SECONDS)
 
     @property
     def latest(self) -> Look:
@@ -306,17 +297,16 @@ class ClusterWatch:
             raise gone(f"no living node for {silent:.0f} s, {self._reason}")
         return self._latest
 
-    def _run(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
-            try:
-                seen = self._look()
-            except Exception as error:  # Ray has many ways to say that it has no head.
-                self._reason = one_line(error)
-                continue
-            if seen is None:
-                self._reason = "all have died"
-            else:
-                self._latest, self._seen = seen, time.monotonic()
+    def _look_again(self) -> None:
+        try:
+            seen = self._look()
+        except Exception as error:  # Ray has many ways to say that it has no head.
+            self._reason = one_line(error)
+            return
+        if seen is None:
+            self._reason = "all have died"
+        else:
+            self._latest, self._seen = seen, time.monotonic()
 
 
 def check_processes() -> None:
@@ -389,13 +379,7 @@ def open_jobs(address: str) -> JobSubmissionClient:
     return client
 
 
-def start_job(
-    client: JobSubmissionClient,
-    config: Path,
-    options: Sequence[str],
-    *,
-    working_dir: Path | None = None,
-) -> str:
+def start_job(client: JobSubmissionClient, config: Path, options: Sequence[str]) -> str:
     """Start ``dcs sweep`` on the cluster and return the id of the job.
 
     Parameters
@@ -403,23 +387,18 @@ def start_job(
     client : JobSubmissionClient
         From :func:`open_jobs`.
     config : pathlib.Path
-        The sweep; uploaded.
+        The sweep; uploaded, and nothing else.
     options : sequence of str
         Of ``dcs sweep``, without the address.
-    working_dir : pathlib.Path, optional
-        A folder of files to upload too, hidden ones and results apart.
 
     Raises
     ------
     ClusterError
-        The cluster does not take it, or it is more than Ray uploads (100 MiB).
+        The cluster does not take it.
     """
     command = ["dcs", "sweep", config.name, "--address", "auto", *options]
     until = time.monotonic() + _AGENT_SECONDS
     with tempfile.TemporaryDirectory(prefix="dcs-job-") as stage:
-        if working_dir is not None:
-            ignored = shutil.ignore_patterns(*_EXCLUDES)
-            shutil.copytree(working_dir, stage, ignore=ignored, dirs_exist_ok=True)
         shutil.copyfile(config, Path(stage) / config.name)
         while True:
             try:

@@ -39,7 +39,7 @@ from workflows.cluster.connect import (
 from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.tuner import StudyStorage, StudyStorageError
-from workflows.parallel import Heartbeat, Mapper, StoppedWorkers, ray_mapper
+from workflows.parallel import Heartbeat, Mapper, RayMapper, StoppedWorkers
 from workflows.plan import Cell, Progress, SweepPlan, sharing
 from workflows.tables import ProbabilityStore, Rows, TableRequest
 from workflows.tuning.cell import compute_cell, failed_record
@@ -385,7 +385,7 @@ class Driver:
                 cells,
                 waiting.tables,
                 self._plan.config.name,
-                ray_mapper(width=width, options=self._placement.cells, heartbeat=heartbeat),
+                RayMapper(width, self._placement.cells, heartbeat),
                 self._storage,
                 self._plan.config.tracking.figures == "all",
             )

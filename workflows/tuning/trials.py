@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Concatenate, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import optuna
@@ -21,11 +21,12 @@ from optuna.samplers import BaseSampler, GPSampler, GridSampler, RandomSampler, 
 from optuna.trial import BaseTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.problem import AnnealingResult
 from dcs.seeds import derive_seed
 from dcs.selection.front import Figures, FittedScheme
-from dcs.selection.methods import Method
+from dcs.selection.methods import Method, Trial
 from tracking import TrialRecord
 from tracking.environment import source_digest
 from workflows.config.tuner import StudyStorage, TunerSettings
@@ -230,15 +231,6 @@ class StudyTrial(Generic[W, P]):
         return replace(record, **changes)
 
 
-class _Judged(Protocol):
-    """What has figures on rows that it was not fitted on, shares."""
-
-    @property
-    def accuracy(self) -> float: ...
-    @property
-    def cobias(self) -> float: ...
-
-
 def fitted_at_once(
     table: ProbabilityTable, method: Method, seed: int, known: dict[Any, Any] | None = None
 ) -> Fitted:
@@ -277,7 +269,7 @@ def fitted_at_once(
     return Fitted(found.scheme, tuple(records), best, found.annealing)
 
 
-def development_metrics(estimate: _Judged) -> dict[str, float]:
+def development_metrics(estimate: Figures | ClassificationMetrics | Trial) -> dict[str, float]:
     """Return what a trial is chosen for: accuracy, COBias, and the score, their difference.
 
     The annealing objective cannot serve here, since trials differ in beta and tau. Of figures

@@ -87,16 +87,12 @@ def test_what_a_job_takes_along(
             return "raysubmit_1"
 
     monkeypatch.setattr("workflows.cluster.connect.open_jobs", lambda address: Jobs())
-    own = tmp_path / "own"
-    for name in (".env", ".aws/credentials", "dcs-runs/mlflow.db", "tasks/a.yaml"):
-        (own / name).parent.mkdir(parents=True, exist_ok=True)
-        (own / name).touch()
     sweep = ("--set", "tuner.trials=3", "--only", "methods=icl", "--retry-failed")
-    outcome = run_dcs("submit", *sweep, config, "--working-dir", own, "--detach")
+    outcome = run_dcs("submit", *sweep, config, "--detach")
     assert outcome.code == 0, outcome
     entry = shlex.split((seen / "entry").read_text())
     assert entry[:5] == ["dcs", "sweep", "small.yaml", "--address", "auto"]
     assert {sweep[:2], sweep[2:4], ("--output", "/mnt/dcs/runs")} <= {*pairwise(entry)}
     assert "--retry-failed" in entry
-    assert sorted(path.name for path in seen.iterdir()) == ["entry", "job", "small.yaml", "tasks"]
+    assert sorted(path.name for path in seen.iterdir()) == ["entry", "job", "small.yaml"]
     assert os.environ["RAY_AUTH_TOKEN"] not in (seen / "job").read_text()

@@ -25,7 +25,7 @@ from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
-from workflows.parallel import Pulse, in_process, one_thread, ray_mapper
+from workflows.parallel import Pulse, RayMapper, one_thread
 from workflows.tables import TableRequest
 from workflows.tuning.cell import compute_cell
 from workflows.tuning.trials import StudyRun
@@ -66,8 +66,7 @@ class _Note:
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_results_come_in_order(cluster, width):
-    mapper = ray_mapper(width=width)
-    assert (mapper is in_process) == (width == 1)
+    mapper = RayMapper(width=width)
     assert list(mapper(_square, range(9))) == [n * n for n in range(9)]
     assert list(mapper(_slow_first, range(9), ahead=4)) == list(range(9))
     assert list(mapper(_square, [])) == []
@@ -84,7 +83,7 @@ def test_items_are_taken_no_further_ahead_than_allowed(cluster, width, ahead):
             left.append(number - len(results))
             yield number
 
-    for result in ray_mapper(width=width)(_square, items(), ahead=ahead):
+    for result in RayMapper(width=width)(_square, items(), ahead=ahead):
         results.append(result)
     assert results == [n * n for n in range(8)]
     assert max(left) < ahead
@@ -93,20 +92,20 @@ def test_items_are_taken_no_further_ahead_than_allowed(cluster, width, ahead):
 
 
 def test_no_more_tasks_than_the_width_are_at_work(cluster, tmp_path):
-    assert max(ray_mapper(width=2, options={"num_cpus": 0})(_Note(tmp_path), range(8))) <= 2
+    assert max(RayMapper(width=2, options={"num_cpus": 0})(_Note(tmp_path), range(8))) <= 2
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_an_error_is_the_one_that_was_raised(cluster, width):
     seen = []
     with pytest.raises(KeyError, match="three"):
-        for result in ray_mapper(width=width)(_refuse, range(9)):
+        for result in RayMapper(width=width)(_refuse, range(9)):
             seen.append(result)
     assert seen == [0, 1, 2]
 
 
 def _fan_out(numbers: list[int], options: dict[str, Any]) -> tuple[list[int], list[int]]:
-    found = list(ray_mapper(width=4, options=options)(_with_pid, numbers, ahead=4))
+    found = list(RayMapper(width=4, options=options)(_with_pid, numbers, ahead=4))
     return [value for value, _ in found], [os.getpid(), *(pid for _, pid in found)]
 
 
@@ -142,7 +141,7 @@ def test_the_others_are_cancelled_when_one_fails(cluster, tmp_path):
     import ray
 
     with pytest.raises(KeyError, match="zero"):
-        list(ray_mapper(width=2)(functools.partial(_never_ends, tmp_path), range(9)))
+        list(RayMapper(width=2)(functools.partial(_never_ends, tmp_path), range(9)))
     # Both CPUs are free again: this would wait for ever.
     task = ray.remote(num_cpus=2)(_square)
     assert ray.get(task.remote(5), timeout=60) == 25

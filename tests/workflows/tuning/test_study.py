@@ -16,7 +16,7 @@ from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
 from workflows.config.sweep import TunerSettings
 from workflows.config.tuner import StudyStorage
-from workflows.parallel import in_process, ray_mapper
+from workflows.parallel import RayMapper, in_process
 from workflows.tuning.cross_validation import cross_validated_scheme
 from workflows.tuning.study import study_scheme
 from workflows.tuning.trials import (
@@ -89,7 +89,7 @@ def test_the_number_of_cpus_changes_nothing(cluster, window):
     alone = _plain(_trials(window=window, mapper=in_process))
     assert [number for number, *_ in alone] == list(range(TRIALS))
     for width in (2, 9):
-        assert _plain(_trials(window=window, mapper=ray_mapper(width=width))) == alone
+        assert _plain(_trials(window=window, mapper=RayMapper(width=width))) == alone
 
 
 def test_window_and_seed_belong_to_the_study():
@@ -151,7 +151,7 @@ def test_a_pruner_ends_the_same_trials_wherever_they_are_judged(stored, cluster,
     def result(trials: list[StudyTrial]) -> list[tuple]:
         return [(t.number, t.params, t.metrics, t.pruned, t.reports, t.rungs) for t in trials]
 
-    spread = _trials(_judge_in_steps, mapper=ray_mapper(width=3), **settings)
+    spread = _trials(_judge_in_steps, mapper=RayMapper(width=3), **settings)
     assert result(spread) == result(alone)
     left = [4]
 
@@ -261,7 +261,7 @@ def test_a_cell_is_tuned_alike_in_process_fanned_out_and_found_again(cluster, st
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
     assert math.isfinite(alone.best.value)
-    spread = tune(dataclasses.replace(tuning, mapper=ray_mapper(width=3), known={}))
+    spread = tune(dataclasses.replace(tuning, mapper=RayMapper(width=3), known={}))
     assert _result(spread) == _result(alone)
     for _ in range(2):
         kept = tune(dataclasses.replace(tuning, stored=stored, known={}))
