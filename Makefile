@@ -8,8 +8,10 @@ MINIMUM := .venv-minimum
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Most modules of most packages are never imported: compiling those that are, at their import, is
-# faster.
+# faster, if what is compiled is kept. Every process would compile them again where images of
+# containers have turned that off.
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo findings docs package check audit clean
