@@ -324,8 +324,8 @@ def _balanced(labels: NDArray[np.int64]) -> Array:
 #: Labelled rows that batch calibration stands for, against the offset and against the matrix;
 #: and what is divided by the number of labelled rows where that is more.
 _OFFSET_ROWS: Final = 30.0
-_MATRIX_ROWS: Final = 100.0
-_FEW_ROWS: Final = 3000.0
+_MATRIX_ROWS: Final = 200.0
+_FEW_ROWS: Final = 4500.0
 #: Classes that these are the rows of; with more there are more rows.
 _PRIOR_CLASSES: Final = 4
 
@@ -347,8 +347,8 @@ def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
 
     Notes
     -----
-    With L labelled rows of up to four classes the prior is worth ``max(30, 3000 / L)`` rows
-    against a change of the offset and ``max(100, 3000 / L)`` against one of the matrix; with more
+    With L labelled rows of up to four classes the prior is worth ``max(30, 4500 / L)`` rows
+    against a change of the offset and ``max(200, 4500 / L)`` against one of the matrix; with more
     classes it is worth as many rows of each class. That few labels count less than in proportion
     is because COBias grows with the error of an offset itself, not with its square.
     """

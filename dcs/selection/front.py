@@ -231,7 +231,7 @@ def _knee(front: Sequence[Figures]) -> Figures:
 
 
 #: How many rows are too few to choose another point than that of middle beta.
-_CAUTIOUS_ROWS: Final = 100.0
+_CAUTIOUS_ROWS: Final = 300.0
 
 #: Rows per class, labelled or not, from which on their mean probabilities say what is to be done.
 _TRUSTED_ROWS: Final = 25.0
@@ -559,7 +559,7 @@ def _chosen(
         # Of nothing but that of middle beta is there no doubt whether it is better.
         middle = min(corrected, key=lambda p: p.doubt)
         share = _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + plain.estimate.n_rows)
-        if gain(best, middle) <= 1.5 * share * best.doubt:
+        if gain(best, middle) <= 3.0 * share * best.doubt:
             best = middle
     if not keep_uncorrected:
         return best

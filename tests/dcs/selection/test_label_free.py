@@ -41,7 +41,7 @@ class TestShrunkCalibration:
         ]
         assert 0.0 < far[0] < far[1] < far[2]
         # The more rows, the less the prior counts: copies of the rows make it vanish.
-        shrunk = shrunk_calibration(np.tile(_PROBS, (20, 1)), np.tile(_LABELS, 20))
+        shrunk = shrunk_calibration(np.tile(_PROBS, (40, 1)), np.tile(_LABELS, 40))
         logs = np.log(_PROBS)
         logs -= logs.mean(axis=1, keepdims=True)
         regression = LogisticRegression(C=1e6, class_weight="balanced", tol=1e-8, max_iter=5000)
