@@ -341,8 +341,8 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     -------
     list of ResultTable
         A row per method and rows used, a column per number of labelled rows: ``labels``,
-        accuracy minus COBias; ``labels_pairs``, both; ``labels_gain``, what is gained over batch
-        calibration of all rows, which needs no labels. Empty for one number alone.
+        accuracy minus COBias; ``labels_gain``, what is gained over batch calibration of all rows,
+        which needs no labels. Empty for one number alone.
     """
     frame = frames.labels_frame(cell for cell in records if not _members(cell))
     if frame["size"].nunique(dropna=False) < 2:
@@ -366,12 +366,10 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     tidy = tidy.sort_values("method", key=lambda names: names.map(rank), kind="stable")
     texts = {
         "score": list(map(percent, tidy["score"], tidy["score_error"])),
-        "pair": list(map(_pair, tidy["accuracy"], tidy["cobias"])),
         "gain": _gains(tidy["gain"], tidy["gain_error"]),
     }
     titles = {
         "score": ("labels", "Accuracy − COBias by labelled rows, % of test rows"),
-        "pair": ("labels_pairs", "Accuracy / COBias by labelled rows, % of test rows"),
         "gain": ("labels_gain", "Gain in accuracy − COBias over batch calibration, points"),
     }
     return [

@@ -65,8 +65,8 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
     Returns
     -------
     frame : pandas.DataFrame
-        ``source``, ``method``, a column for each axis, ``evaluations``, and `FIGURES`: Z of the
-        search, and shares.
+        ``source``, ``method``, a column for each axis, and `FIGURES`: Z of the search, and
+        shares.
     axes : list of Axis
         Without those that come with the source.
     """
@@ -91,10 +91,9 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
         cobias=frame["test/cobias"],
         score=frame["test/accuracy"] - frame["test/cobias"],
         lost=frame["key"].map((classes["after"] == 0.0).groupby(classes["key"]).mean()),
-        evaluations=frame["opt/evaluations"],
     )
     names = [axis.name for axis in axes]
-    return found[["key", "source", "seed", "method", *names, "evaluations", *FIGURES]], axes
+    return found[["key", "source", "seed", "method", *names, *FIGURES]], axes
 
 
 def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -97,19 +97,6 @@ class ResultTable:
         notes += [_PAPER_NOTE] if "difference" in self.kinds else []
         notes += [_DAGGER_NOTE] if marked else []
         return " ".join(filter(None, notes))
-
-    def without_paper(self) -> ResultTable:
-        """Return what was measured alone."""
-        if not self.kinds:
-            return self
-        ours = [kind == "measured" for kind in self.kinds]
-        kinds = tuple(kind for kind in self.kinds if kind == "measured")
-        return replace(
-            self,
-            frame=self.frame.loc[:, ~self.frame.columns.str.contains("^paper_|_difference$")],
-            text=self.text[ours],
-            kinds=kinds,
-        )
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, title and note included."""

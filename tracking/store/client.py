@@ -237,18 +237,8 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
         client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
-        raise StoreUnavailable(f"{one_line(error)}{_remedy(error)}") from error
+        raise StoreUnavailable(one_line(error)) from error
     return client
-
-
-def _remedy(error: Exception) -> str:
-    """Return what to do about what a server answered; nothing for most."""
-    status = getattr(error, "get_http_status_code", lambda: None)()
-    if status in (401, 403):
-        return "; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD of somebody it lets in"
-    if status == 404 or "valid JSON" in str(error):
-        return "; check that this is the address of an `mlflow server`, and no newer or older one"
-    return ""
 
 
 def _make_sqlite(path: Path, client_class: type[MlflowClient]) -> None:

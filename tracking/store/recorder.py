@@ -52,31 +52,19 @@ class RecorderReport:
 
     Attributes
     ----------
-    parent_run_id : str or None
-        None when the store was never reached.
     recorded : int
         Cells written to the store by this recorder.
     pending : int
         Cells that are on disk and that the store is not known to have.
-    problems : mapping of str to str
-        Those of them that the store answered but did not take, or whose file is damaged: key and
-        reason.
-    status : {"FINISHED", "FAILED", "KILLED"}
-        End of the sweep.
-    ended : bool
-        Whether the store knows of the end.
     message : str
-        One line for people, with the command that sends what is pending.
+        One line for people; says why something is pending, or why the store knows of no end, and
+        the command that sends it.
     link : str or None
         The page of the sweep's run in MLflow; None while the store cannot be used.
     """
 
-    parent_run_id: str | None
     recorded: int
     pending: int
-    problems: Mapping[str, str]
-    status: SweepStatus
-    ended: bool
     message: str
     link: str | None = None
 
@@ -265,7 +253,7 @@ class Recorder:
             self._queue.put(None)
             # A request under way is not interrupted, but not waited for beyond its timeout.
             self._thread.join(None if timeout is None else timeout + 10.0)
-            self._report = self._reported(status)
+            self._report = self._reported()
             if not self._thread.is_alive():
                 self._lock.release()
             atexit.unregister(self.close)
@@ -424,7 +412,7 @@ class Recorder:
                 f"results are kept in {self.archive.output} and recorded when it can"
             )
 
-    def _reported(self, status: SweepStatus) -> RecorderReport:
+    def _reported(self) -> RecorderReport:
         """Return what has become of the records so far."""
         pending = {*self._todo, *self._problems}
         uri, name = redact(self.tracking_uri), self._sweep.experiment
@@ -439,13 +427,9 @@ class Recorder:
             )
         runs = self._runs
         return RecorderReport(
-            parent_run_id=runs.parent_id if runs else None,
             link=run_link(self.tracking_uri, runs.info) if runs else None,
             recorded=self.recorded,
             pending=len(pending),
-            problems=dict(self._problems),
-            status=status,
-            ended=self._ended,
             message=message,
         )
 

@@ -128,9 +128,6 @@ def table(
         Literal["markdown", "latex", "csv"],
         typer.Option("--format", "-f", help="How it is written."),
     ] = "markdown",
-    paper: Annotated[
-        bool, typer.Option("--paper/--no-paper", help="With the paper's figures where it has any.")
-    ] = True,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -153,8 +150,7 @@ def table(
         raise TrackingError(
             f"experiment {experiment!r} has no finished cells for the table {which!r}"
         )
-    shown = made if paper else [each.without_paper() for each in made]
-    texts: list[str] = [getattr(each, f"to_{form}")() for each in shown]
+    texts: list[str] = [getattr(each, f"to_{form}")() for each in made]
     lines = "\n".join(texts).rstrip("\n").split("\n")
     # A file gets names as they are; a terminal would turn text around, or move its cursor.
     typer.echo("\n".join(map(escaped, lines) if sys.stdout.isatty() else lines))

@@ -79,7 +79,7 @@ def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
     assert main.code == 0, main.err
     ours, theirs = (line for line in main.out.splitlines() if "| DCS" in line)
     assert "75.0 ± 7.1" in ours and "81.5 ± 2.5" in theirs
-    plain = dcs("table", "paper", "main", "--no-paper", "-f", "csv", "--runs", runs)
+    plain = dcs("table", "paper", "main", "-f", "csv", "--runs", runs)
     assert plain.out.splitlines()[0].startswith("model,shots,method,task,seeds,accuracy_mean")
     for which in ("ablation", "schemes", "classes"):
         latex = dcs("table", "paper", which, "--format", "latex", "--runs", runs)
