@@ -118,12 +118,6 @@ class GivenTable(Source):
     digests: dict[str, str]
     own_seed: bool = False
 
-    @property
-    def label(self) -> str:
-        """A short name for people."""
-        names = [path.name for paths in self.members.values() for path in paths]
-        return f"{' and '.join(names)} seed {self.seed}"
-
     def read(self) -> dict[str, Rows]:
         """Return the optimization and the test rows.
 

@@ -124,11 +124,11 @@ def test_a_model_server(tmp_path: Path, echo: str) -> None:
     scoring = (f"http://{host}/v1", f"http://{echo}/v1", f"http://{host}/v1?api_key={PASSWORD}")
     asked = ("generate", "--model", "m", "--engine", "openai", "--task", "reviews", "--limit", "3")
     for address in (*scoring, f"http://{host}/v1#{FRAGMENT}", f"http://{USER}@{host}/v1"):
-        said = ("--yes", "-o", tmp_path, "--set", f"scoring.base_url={address}")
+        said = ("-o", tmp_path, "--set", f"scoring.base_url={address}")
         outcome = run_dcs(*asked, *said)
         assert outcome.code == 2, outcome
         search(outcome, tmp_path)
-        plan = run_dcs("sweep", "quickstart", "--dry-run", "--engine", "openai", *said[1:])
+        plan = run_dcs("sweep", "quickstart", "--dry-run", "--engine", "openai", *said)
         assert (plan.code == 2) is (address != scoring[0]), plan
         search(plan, tmp_path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import closing
@@ -16,7 +15,6 @@ from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 
 if TYPE_CHECKING:
-    from dcs.scoring import LabelRule
     from workflows.tables import ProbabilityStore, TableRequest
 
 tasks = typer.Typer(help="List the tasks, or show a prompt.", invoke_without_command=True)
@@ -37,7 +35,6 @@ def generate(
     limit: options.Limit = None,
     engine: options.Engine = None,
     settings: options.Settings = None,
-    yes: options.Yes = False,
 ) -> None:
     """Write the class probabilities of a model: an optimization and a test table per prompt.
 
@@ -67,7 +64,7 @@ def generate(
     store = ProbabilityStore.under(output)
     keys = {request: request_key(request) for request in table_requests(config)}
     missing = {key: request for request, key in keys.items() if store.digests(key) is None}
-    announce(missing.values(), yes=yes)
+    announce(missing.values())
     scored = sum(
         score(name, {key: each for key, each in missing.items() if each.model == name}, store)
         for name in dict.fromkeys(request.model for request in missing.values())
@@ -113,20 +110,13 @@ def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore)
     return actor.scored
 
 
-def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
+def announce(requests: Iterable[TableRequest]) -> None:
     """Say what servers will be asked, and what that costs, before the first prompt.
 
     Parameters
     ----------
     requests : iterable of TableRequest
         What is to be scored; nothing is said of engines that run here.
-    yes : bool
-        Whether to go on without asking. Nobody is asked where there is no terminal.
-
-    Raises
-    ------
-    click.exceptions.Abort
-        The person at the terminal said no.
     """
     from dcs.scoring import is_served
     from dcs.scoring.generation import prompts_of
@@ -148,8 +138,6 @@ def announce(requests: Iterable[TableRequest], *, yes: bool) -> None:
             f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
             f"{len(prompts)} requests{cost}"
         )
-        if price and not yes and sys.stdin.isatty():
-            typer.confirm("Send them?", abort=True)
 
 
 @tasks.callback()
@@ -225,21 +213,17 @@ def show(
 def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
     """Return how long the prompt is for a model, and how it would read the label words."""
     from dcs.errors import ScoringError
-    from dcs.scoring.base import label_token_ids
+    from dcs.scoring.base import read_label_words
     from dcs.scoring.models import load_tokenizer
 
     tokenizer = load_tokenizer(model)
     ids = tokenizer.encode(prompt)
     first = tokenizer.describe(ids[0]) if ids else ""
     start = "" if not ids or prompt.startswith(first) else f", the start token {first!r} included"
-    lines = [f"tokens of {model}: {len(ids)} in the prompt{start}"]
-    rules: tuple[LabelRule, ...] = ("mean", "joint")
-    for rule in rules:
-        try:
-            found = label_token_ids(tokenizer, prompt, label_words, rule)
-        except ScoringError as error:
-            lines.append(f"not by the rule {rule}: {error}")
-            continue
-        words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
-        return [*lines, f"label tokens ({rule}): {', '.join(words)}"]
-    return lines
+    length = f"tokens of {model}: {len(ids)} in the prompt{start}"
+    try:
+        found, rule = read_label_words(tokenizer, prompt, label_words, "auto")
+    except ScoringError as error:
+        return [length, f"not by any rule: {error}"]
+    words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
+    return [length, f"label tokens ({rule}): {', '.join(words)}"]

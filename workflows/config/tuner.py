@@ -249,8 +249,14 @@ class TunerSettings(Strict):
         if self.protocol == "study":
             if self.trials == 0:
                 raise ValueError("trials 0: a study needs at least one")
-            if self.pruner != "none":
-                self._check_prunable()
+            if self.pruner != "none" and self.cost is not None:
+                raise ValueError(f"pruner {self.pruner} needs a single objective; leave cost out")
+            coolings = self.restarts or (1000 if self.search == "heat-bath" else 1)
+            if self.pruner != "none" and coolings == 1:
+                raise ValueError(
+                    f"pruner {self.pruner}: a search of one cooling has nothing to show before "
+                    "its end; set restarts to 2 or more"
+                )
             return self
         for name in ("search", "error_weight", "pseudo_count", "pmi", "cost", "pruner"):
             if getattr(self, name) != TunerSettings.model_fields[name].default:
@@ -258,15 +264,6 @@ class TunerSettings(Strict):
         if self.sampler == "grid":
             raise ValueError("sampler grid needs protocol: study")
         return self
-
-    def _check_prunable(self) -> None:
-        if self.cost is not None:
-            raise ValueError(f"pruner {self.pruner} needs a single objective; leave cost out")
-        if (self.restarts or (1000 if self.search == "heat-bath" else 1)) == 1:
-            raise ValueError(
-                f"pruner {self.pruner}: a search of one cooling has nothing to show before its "
-                "end; set restarts to 2 or more"
-            )
 
     @property
     def preference(self) -> Preference:
@@ -301,15 +298,11 @@ class TunerSettings(Strict):
             fixed = 0.0
         if name == "pseudo_count" and self.pmi == "normalised":
             fixed = _PSEUDO_COUNT
-        if fixed is None and name == "error_weight" and not self._several_terms:
+        # Without another term beside it the weight of the error rate counts for nothing.
+        if fixed is None and name == "error_weight" and not _TERMS.get(str(objective)):
             fixed = 1.0
         bounds: tuple[float, ...] = getattr(self.bounds, name)
         return bounds if fixed is None else (fixed,)
-
-    @property
-    def _several_terms(self) -> bool:
-        """Whether there is a weight beside which that of the error rate counts."""
-        return isinstance(self.objective, str) and bool(_TERMS[self.objective])
 
     def space(self, method: Method) -> dict[str, tuple[float, ...]]:
         """Return what a study tunes of a method, and between which values.
@@ -377,19 +370,12 @@ class StudyStorage:
     address: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        if not self.address.strip():
-            raise ConfigError("optuna_storage: is empty; leave it out to keep studies in memory")
         url = self.url
-        kind = "" if url is None else url.get_backend_name()
-        if kind == "sqlite":
+        if url is not None and url.get_backend_name() not in _DATABASES:
             raise ConfigError(
-                "optuna_storage: SQLite locks and loses trials when several cells write to it; "
-                "give the path of a journal file, or a postgresql:// URL"
-            )
-        if kind not in ("", *_DATABASES):
-            raise ConfigError(
-                f"optuna_storage: {kind}:// is not known; allowed are the path of a journal file, "
-                f"and {', '.join(f'{name}://' for name in _DATABASES)}"
+                f"optuna_storage: {url.get_backend_name()}:// is not taken (SQLite loses trials "
+                "when several cells write to it); give the path of a journal file, or "
+                f"{', '.join(f'{name}://' for name in _DATABASES)}"
             )
 
     @classmethod

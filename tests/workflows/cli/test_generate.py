@@ -85,7 +85,7 @@ def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):
     prompt = outcome.out.partition("\n──")[0]
     count = len(load_tokenizer("tiny_lm").encode(prompt))
     assert f"{count} in the prompt" in outcome.out
-    assert "'Number'" in outcome.out and "'Location'" in outcome.out
+    assert "label tokens (joint): " in outcome.out and "'L' 'o' 'cation'" in outcome.out
     assert "trec-optimization-" in outcome.out
 
 
