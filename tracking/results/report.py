@@ -48,7 +48,7 @@ _MEASURED = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MOST_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by the part of the report that they stand in.
-_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "learning_curve")
+_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "learning_curve", "findings")
 _SEARCH_FIGURES = ("annealing_time", "importances", "costs", "annealing")
 
 
