@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from dcs.data.checks import softmax, whole_number
 from dcs.errors import ScoringError, check_choice, named, plain_address, show
 from dcs.scoring.base import Engine, LabelRule, Progress
-from dcs.scoring.models import load_tokenizer
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -38,8 +37,6 @@ MissingRule = Literal["error", "bound", "zero"]
 least probable token it does show, which the label's cannot exceed; or take 0."""
 
 _log = logging.getLogger(__name__)
-
-_CHARACTERS_PER_TOKEN = 4
 
 _ANSWER_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
 
@@ -79,8 +76,6 @@ class OpenAIScorer(Engine):
     key_variable : str
         Environment variable that holds the API key, if the server wants one. The key goes into
         the requests' header and nowhere else.
-    tokenizer : str, optional
-        A model folder or hub id whose tokenizer counts prompt tokens for :meth:`count_tokens`.
     revision : str, optional
         The exact version of the model, where it is known; a served model may change under its
         name.
@@ -108,7 +103,6 @@ class OpenAIScorer(Engine):
         retries: int = 6,
         timeout: float = 120.0,
         key_variable: str = "OPENAI_API_KEY",
-        tokenizer: str | None = None,
         revision: str | None = None,
     ) -> None:
         check_choice("api", api, get_args(Api))
@@ -136,21 +130,7 @@ class OpenAIScorer(Engine):
         self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
         # Of a server whose answers do not even begin to end.
         self._longest = (retries + 1) * (timeout + _LONGEST_WAIT)
-        self._key_variable, self._tokenizer = key_variable, tokenizer
-
-    def count_tokens(self, prompts: Sequence[str]) -> tuple[int, str]:
-        """Return how many tokens prompts have, and how they were counted; none is sent.
-
-        They are counted by the tokenizer that was named; without one, four characters are taken
-        for a token.
-        """
-        if self._tokenizer is not None and prompts:
-            encode = load_tokenizer(self._tokenizer).encode
-            basis = f"counted by the tokenizer of {self._tokenizer}"
-            return sum(len(encode(text)) for text in prompts), basis
-        tokens = math.ceil(sum(map(len, prompts)) / _CHARACTERS_PER_TOKEN)
-        basis = f"at {_CHARACTERS_PER_TOKEN} characters a token, for want of a tokenizer"
-        return tokens, basis
+        self._key_variable = key_variable
 
     def report(self) -> list[str]:
         """Return a line for each label word that was missing, and for a server that was busy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -111,7 +112,7 @@ def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore)
 
 
 def announce(requests: Iterable[TableRequest]) -> None:
-    """Say what servers will be asked, and what that costs, before the first prompt.
+    """Say how much servers will be asked, before the first prompt.
 
     Parameters
     ----------
@@ -119,25 +120,15 @@ def announce(requests: Iterable[TableRequest]) -> None:
         What is to be scored; nothing is said of engines that run here.
     """
     from dcs.scoring import is_served
-    from dcs.scoring.generation import prompts_of
+    from dcs.scoring.generation import count_queries
 
-    served = [request for request in requests if is_served(request.scoring.engine)]
-    for model in dict.fromkeys(request.model for request in served):
-        own = [request for request in served if request.model == model]
-        scorer = own[0].scoring.load(model)
-        splits = [split for each in own for split in prompts_of(**each.prompted).values()]
-        prompts = [split.prefix + query for split in splits for query in split.queries]
-        price, cost = own[0].scoring.price, ""
-        # A scorer of an installed package need not know.
-        if (count := getattr(scorer, "count_tokens", None)) is not None:
-            tokens, basis = count(prompts)
-            cost = f", about {tokens:,} prompt tokens ({basis})"
-            if price is not None:
-                cost += f", about {tokens / 1e6 * price:.2f} at {price} a million"
-        console.print(
-            f"{model} at {getattr(scorer, 'base_url', scorer.name)}: at most "
-            f"{len(prompts)} requests{cost}"
-        )
+    asked: Counter[tuple[str, str]] = Counter()
+    for request in requests:
+        if is_served(request.scoring.engine):
+            address = request.scoring.base_url or request.scoring.engine
+            asked[request.model, address] += count_queries(**request.prompted)
+    for (model, address), number in asked.items():
+        console.print(f"{model} at {address}: at most {number} requests")
 
 
 @tasks.callback()

@@ -22,11 +22,10 @@ from dcs.scoring import (
 from dcs.scoring.base import SCORING_VERSION
 
 #: What is not passed on to the engine.
-_OURS = ("engine", "store", "price")
-#: What does not decide the numbers: where they are kept, what they cost, how fast they come.
+_OURS = ("engine", "store")
+#: What does not decide the numbers: where they are kept, how fast they come.
 INDECISIVE = frozenset(
-    {"store", "price", "device", "tensor_parallel", "memory", "max_length", "concurrency"}
-    | {"tokenizer", "key_variable"}
+    {"store", "device", "tensor_parallel", "memory", "max_length", "concurrency", "key_variable"}
 )
 
 
@@ -51,12 +50,8 @@ class ScoringSettings(Strict):
         openai: see :class:`dcs.scoring.openai.OpenAIScorer`.
     revision : str or None
         openai: exact version of the served model, where it is known.
-    tokenizer : str or None
-        openai: model whose tokenizer counts prompt tokens for the estimate.
     key_variable : str or None
         openai: environment variable with the API key, by default OPENAI_API_KEY.
-    price : float or None
-        openai: price of a million prompt tokens.
     store : str or None
         Where scored prompts are kept: a local folder; by default beside the tables.
     """
@@ -74,9 +69,7 @@ class ScoringSettings(Strict):
     missing: Literal["error", "bound", "zero"] | None = None
     concurrency: int | None = Field(default=None, ge=1)
     revision: str | None = None
-    tokenizer: str | None = None
     key_variable: str | None = None
-    price: float | None = Field(default=None, ge=0.0)
     store: str | None = None
 
     @field_validator("base_url")
@@ -90,10 +83,9 @@ class ScoringSettings(Strict):
     @model_validator(mode="after")
     def _fits_the_engine(self) -> ScoringSettings:
         allowed = as_value_error(engine_options, self.engine)
-        given = [*self.options, *(["price"] if self.price is not None else [])]
-        for name in given:
-            if name not in allowed and not (name == "price" and is_served(self.engine)):
-                owners = [e for e in engine_names() if name in engine_options(e)] or ["openai"]
+        for name in self.options:
+            if name not in allowed:
+                owners = [e for e in engine_names() if name in engine_options(e)]
                 raise ValueError(
                     f"engine {self.engine} has no option {name!r}; it belongs to "
                     f"{' and '.join(owners)}"

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from dcs.errors import ConfigError, InvalidInputError, show, suggest, unknown
+from dcs.errors import ConfigError, show, suggest, unknown
 from dcs.io import Strict, as_value_error, parse_yaml, read_yaml, validated
 from dcs.prompting import get_task, parse_shots
 from dcs.scoring import engine_names, engine_options
@@ -329,14 +329,11 @@ class SweepConfig(PromptsConfig, TuneConfig):
             )
         for settings, _ in variants:
             TunerSettings.model_validate(settings.model_dump())
-            for name in self.methods:
-                try:
-                    get_method(name).correction_set(memberships=settings.memberships)
-                except InvalidInputError:
-                    raise ValueError(
-                        f"memberships {settings.memberships} leaves method {name!r} nothing to "
-                        "choose from; give it 2 or more, or leave the method out"
-                    ) from None
+            if "furud" in self.methods and settings.memberships in (0, 1):
+                raise ValueError(
+                    f"memberships {settings.memberships} leaves method furud nothing to choose "
+                    "from; give it 2 or more, or leave the method out"
+                )
         return self
 
     @property

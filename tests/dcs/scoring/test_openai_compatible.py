@@ -16,7 +16,6 @@ import pytest
 
 from dcs.errors import ConfigError, ScoringError
 from dcs.scoring import Scorer, StoredScorer, load_scorer, score_settings
-from dcs.scoring.models import load_tokenizer
 from dcs.scoring.openai import OpenAIScorer, best_token
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring.server import ModelServer
@@ -95,16 +94,6 @@ class TestRequests:
             return ask(url, 2)
 
         assert asyncio.run(notebook()).shape == (2, 5)
-
-
-def test_estimate(server: ModelServer, url: str) -> None:
-    prompts = [PREFIX + query for query in QUERIES]
-    tokens, basis = make(url, tokenizer="tiny_lm").count_tokens(prompts)
-    encode = load_tokenizer("tiny_lm").encode
-    assert tokens == sum(len(encode(prompt)) for prompt in prompts)
-    assert "tiny_lm" in basis
-    assert make(url).count_tokens(["x" * 160, "z" * 120])[0] == 70
-    assert server.requests == []
 
 
 class TestFaults:

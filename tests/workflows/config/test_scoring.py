@@ -71,7 +71,7 @@ class TestKey:
         vllm = ScoringSettings(engine="vllm")
         more = ScoringSettings(engine="vllm", tensor_parallel=4, memory=0.5, max_length=2048)
         assert key(more) == key(vllm)
-        faster = {"concurrency": 64, "price": 3.0, "tokenizer": "tiny_lm", "key_variable": "K"}
+        faster = {"concurrency": 64, "key_variable": "K"}
         assert key(ScoringSettings(**SERVED.model_dump() | faster)) == key(SERVED)
 
     def test_a_cpu_that_is_named_means_its_precision(self):
@@ -96,7 +96,6 @@ class TestSettings:
             ({"engine": "vlm"}, "'vllm'"),
             ({"base_url": "http://x"}, "'base_url'"),
             ({"engine": "openai", "dtype": "float16"}, "'dtype'"),
-            ({"engine": "vllm", "price": 1.0}, "'price'"),
             ({"engine": "vllm", "memory": 1.5}, "'memory'"),
         ],
     )
