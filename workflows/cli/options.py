@@ -27,7 +27,6 @@ Settings = Annotated[
 Engine = Annotated[
     str | None, typer.Option(metavar="NAME", help="What scores prompts: vllm, openai, ...")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before requests that cost money.")]
 Limit = Annotated[
     int | None, typer.Option(metavar="ROWS", min=1, help="Most texts of each split.")
 ]

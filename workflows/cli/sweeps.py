@@ -81,7 +81,6 @@ def sweep(
     ] = None,
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
-    yes: options.Yes = False,
 ) -> None:
     """Run every cell of a sweep: models x tasks x shots x seeds x methods x ablations.
 
@@ -117,7 +116,7 @@ def sweep(
         show_plan(plan)
         plan.check_texts()
     else:
-        _run(plan, whole, tracking_uri, address, yes=yes, until=until)
+        _run(plan, whole, tracking_uri, address, until=until)
 
 
 def _sweep_file(config: Path) -> Path:
@@ -149,7 +148,6 @@ def _run(
     uri: str | None,
     address: str | None,
     *,
-    yes: bool,
     until: float | None,
 ) -> None:
     """Do what a plan, of a part of `whole`, lacks; print its tables and what to type next."""
@@ -162,7 +160,7 @@ def _run(
 
     clock = time.perf_counter()
     console.print(headline(plan))
-    announce(plan.missing_tables.values(), yes=yes)
+    announce(plan.missing_tables.values())
     with options.recording(
         uri,
         output=plan.output,

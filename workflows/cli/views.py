@@ -110,7 +110,7 @@ def show_plan(plan: SweepPlan) -> None:
     console.print(shown)
     console.print(headline(plan))
     missing = plan.missing_tables.values()
-    announce((each for each in missing if each.task not in plan.without_texts), yes=True)
+    announce(each for each in missing if each.task not in plan.without_texts)
     rest = rest_of(plan)
     parts = []
     if rest.tables:
