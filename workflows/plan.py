@@ -34,10 +34,9 @@ from workflows.tables import (
     Source,
     TableRequest,
     alike,
-    common_shots,
     given_tables,
-    group_name,
     join_unlabelled,
+    joint_names,
     matched_tables,
     request_key,
     table_requests,
@@ -633,10 +632,9 @@ def _ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterato
         for group in alike([*firsts.values()], over):
             yield Ensemble(
                 members={_member_name(request, over): keys[request] for request in group},
-                model=group_name(group, over),
                 task=group[0].task,
-                shots=common_shots(group),
                 seed=group[0].seed,
+                **joint_names(group, over),
             )
 
 

@@ -317,16 +317,13 @@ def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def group_name(group: Sequence[Source], over: Grouping) -> str:
-    """Return what stands in the place of the model of an ensemble."""
+def joint_names(group: Sequence[Source], over: Grouping) -> dict[str, Any]:
+    """Return model and shots of an ensemble: a name, and None where the shots differ."""
+    model = f"{group[0].model} ({len(group)} {over})"
     if over == "models":
-        return " + ".join(dict.fromkeys(source.model for source in group))
-    return f"{group[0].model} ({len(group)} {over})"
-
-
-def common_shots(group: Sequence[Source]) -> Shots | None:
-    """Return the shots of all, or None where they differ."""
-    return group[0].shots if len({source.shots for source in group}) == 1 else None
+        model = " + ".join(dict.fromkeys(source.model for source in group))
+    shots = {source.shots for source in group}
+    return {"model": model, "shots": group[0].shots if len(shots) == 1 else None}
 
 
 def _joined(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
@@ -338,8 +335,7 @@ def _joined(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
     return replace(
         first,
         members=dict(members),
-        model=group_name(group, over),
-        shots=common_shots(group),
+        **joint_names(group, over),
         digests={split: table.digest for split, table in tables.items()},
     )
 

@@ -76,10 +76,8 @@ def result_of(check: Callable[[], str]) -> tuple[bool, str]:
     """Return whether a check passes, and on one line what it found."""
     try:
         return True, check()
-    except DCSError as error:
-        return False, redact(str(error))
     except Exception as error:  # A broken installation; the other checks still tell more.
-        return False, redact(named(error))
+        return False, redact(str(error) if isinstance(error, DCSError) else named(error))
 
 
 def check_versions(requirements: list[str] | None = None) -> str:
