@@ -203,8 +203,9 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
 
 def test_cells_come_with_their_figures(scored):
     _sweep(CONFIG.model_copy(update={**ONE, "tracking": TrackingSettings()}), scored)
-    for name in ("scheme.png", "confusion.png"):
-        assert len([*scored.glob(f"mlartifacts/**/figures/{name}")]) == 1
+    # The uncorrected cell has no scheme.
+    for name, number in (("scheme.png", 1), ("confusion.png", 2)):
+        assert len([*scored.glob(f"mlartifacts/**/figures/{name}")]) == number
 
 
 def test_a_table_replaced_by_another_is_not_taken_for_it(scored):
