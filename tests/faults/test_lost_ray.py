@@ -30,8 +30,10 @@ def test_a_local_ray_that_dies_ends_the_sweep_with_one_line(undisturbed, scored)
 
 def test_a_joined_head_that_is_killed_ends_the_sweep_with_one_line(scored):
     port = free_port()
+    arguments = sweep_command(SimpleNamespace(address=f"127.0.0.1:{port}"), scored)
+    impatient = "from workflows.cluster import connect; connect._LOST_SECONDS = 8.0"
     with ray_head(port) as (head, _):
-        process = start_dcs(*sweep_command(SimpleNamespace(address=f"127.0.0.1:{port}"), scored))
+        process = start_dcs(*arguments, first=impatient)
         wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")
         for pid in [head, *descendants(head)]:
             os.kill(pid, signal.SIGKILL)
@@ -40,7 +42,7 @@ def test_a_joined_head_that_is_killed_ends_the_sweep_with_one_line(scored):
 
 def _check_end(process: subprocess.Popen[str], output: Path, reason: str) -> None:
     code, _, err = end(process)
-    assert code == 2
+    assert code == 2, err
     (line,) = [line for line in err.splitlines() if line.startswith("dcs: ")]
     assert reason in line and "same command" in line
     assert {record.status for record in kept(output)} <= {"FINISHED"}

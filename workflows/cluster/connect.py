@@ -267,14 +267,10 @@ class ClusterWatch:
     ----------
     look : callable
         Returns what the cluster is, None if no node lives; may fail, or never return.
-    lost_seconds : float
-        How long a cluster may be without a living node.
     """
 
-    def __init__(
-        self, look: Callable[[], Look | None], *, lost_seconds: float = _LOST_SECONDS
-    ) -> None:
-        self._look, self._lost_seconds = look, lost_seconds
+    def __init__(self, look: Callable[[], Look | None]) -> None:
+        self._look = look
         self._reason = "the head does not answer"
         self._latest, self._seen = self._look(), time.monotonic()
 
@@ -293,7 +289,7 @@ class ClusterWatch:
         """
         check_processes()
         silent = time.monotonic() - self._seen
-        if self._latest is None or silent > self._lost_seconds:
+        if self._latest is None or silent > _LOST_SECONDS:
             raise gone(f"no living node for {silent:.0f} s, {self._reason}")
         return self._latest
 

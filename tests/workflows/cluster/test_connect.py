@@ -65,9 +65,12 @@ def quick(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("later", [_fails, lambda: None, threading.Event().wait])
-def test_a_cluster_without_a_living_node_is_gone(quick, later: Callable[[], Look | None]):
+def test_a_cluster_without_a_living_node_is_gone(
+    quick, monkeypatch, later: Callable[[], Look | None]
+):
+    monkeypatch.setattr("workflows.cluster.connect._LOST_SECONDS", 0.2)
     looks = iter([lambda: Look(place([]))])
-    watch = ClusterWatch(lambda: next(looks, later)(), lost_seconds=0.2)
+    watch = ClusterWatch(lambda: next(looks, later)())
     with watch.watching(), pytest.raises(ClusterError, match="same command"):
         wait_for(lambda: not watch.latest, "the watch to notice")
 
