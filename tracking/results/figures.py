@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 #: Names of the figures of ablations begin so.
 ABLATION = "ablation"
 
+#: More groups of classes than this are not told apart at a glance.
+_MOST_GROUPS = 6
+_LEVELS = {"dnip": "class level only", "furud": "sample level only", "dcs": "both levels"}
 _NAMES = {"accuracy": "accuracy", "cobias": "COBias"}
 #: Metrics of the second objective of a study, and what their axes are called.
 _COSTS = {
@@ -47,6 +50,9 @@ _COSTS = {
 }
 #: Characters of a line above a panel.
 _WIDEST = 56
+#: More dots are a picture, and no longer lines to edit.
+_MOST_DOTS = 2000
+_EARLY = "#f0c9d5"
 
 BINS = 40
 """Bars of a histogram between 0 and 1."""
@@ -118,6 +124,51 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
         # Half a row above and below, however many classes there are.
         ylim=(-0.6, max(len(means), 1) - 0.4),
     )
+
+
+@style.styled
+def class_group_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw the accuracy of the weakest to the strongest classes by method (paper, Appendix F).
+
+    Classes are ranked in every cell by their accuracy before correction, so that a bar is the
+    mean over cells and over the classes of a rank. DNIP corrects at the class level only, FuRud
+    at the sample level only, DCS at both.
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Finished cells of several methods; drawn for the largest number of shots.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no cell with class accuracies.
+    """
+    frame = _some(frames.classes_frame(frames.main_finished(records)), "class accuracies")
+    panels = dict(_panels(frame))
+    figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
+    looks = style.looks(frame["method"])
+    titles = {
+        name: frames.method_title(name) + (f" ({_LEVELS[name]})" if name in _LEVELS else "")
+        for name in looks
+    }
+    for panel, group in zip(axes, panels.values(), strict=True):
+        count = min(_MOST_GROUPS, int(group.groupby("key").size().min()))
+        known = group.dropna(subset=["before", "after"]).sort_values(["before", "after"])
+        by_cell = known.groupby("key")["class"]
+        rank = by_cell.cumcount() * count // by_cell.transform("size")
+        means = 100 * known["after"].groupby([rank, known["method"]]).mean().unstack()
+        style.series(panel, means.dropna(axis=1), looks, titles, kind="bars")
+        middle = [str(place) for place in range(2, count)]
+        panel.set_xticks(range(count), ["weakest", *middle, "strongest"][:count])
+        panel.set(
+            title=_panel_name(group),
+            xlabel="classes, by accuracy before correction",
+            ylabel="accuracy, %",
+            ylim=(0, 102),
+        )
+    style.legend(figure)
+    return figure
 
 
 @style.styled
@@ -425,6 +476,67 @@ def cost_figure(records: Iterable[CellRecord]) -> Figure:
     return figure
 
 
+@style.styled
+def slice_figure(records: Iterable[CellRecord]) -> Figure:
+    """Draw what each value of each hyperparameter of DCS reached, a panel per hyperparameter.
+
+    A dot per trial, the darker the later it came in its study. Trials of all cells are pooled: a
+    single study is too short to tell. Scores are relative to their cell's mean, since some tables
+    are harder than others.
+
+    Raises
+    ------
+    InvalidInputError
+        DCS has no trials.
+    """
+    frame = frames.trials_frame(frames.main_finished(records, method="dcs"))
+    columns = list(map(str, frame))
+    tuned = columns[columns.index("score") + 1 :]
+    # What few trials have, or all alike, compares nothing.
+    names = [n for n in tuned if frame[n].notna().mean() > 0.5 and frame[n].nunique() > 1]
+    if not names:
+        raise InvalidInputError("no trials of DCS to draw")
+    from matplotlib.colors import LinearSegmentedColormap
+
+    by_cell = frame.groupby("key")
+    gains = 100 * (frame["score"] - by_cell["score"].transform("mean"))
+    ages = frame["trial"] / by_cell["trial"].transform("max").clip(lower=1)
+    figure, panels = style.grid_of(len(names), width=2.7, height=2.3, columns=4)
+    color = style.looks(["dcs"])["dcs"].color
+    dots: dict[str, Any] = {
+        "cmap": LinearSegmentedColormap.from_list("later", [_EARLY, color]),
+        "vmin": 0.0,
+        "vmax": 1.0,
+        "s": 13,
+        "alpha": 0.8,
+        "linewidth": 0,
+        "rasterized": len(frame) > _MOST_DOTS,
+    }
+    for panel, name in zip(panels, names, strict=True):
+        panel.axhline(0.0, color=style.GREY, linewidth=0.8)
+        known = frame[name].dropna()
+        if all(isinstance(value, int | float) for value in known):
+            values = known.astype(float)
+            if _is_wide(values):
+                panel.set_xscale("log")
+        else:
+            # Words have their places in the order of the alphabet.
+            choices = sorted(set(map(str, known)))
+            values = known.map(str).map(choices.index)
+            panel.set_xticks(range(len(choices)), choices)
+            panel.margins(x=0.2)
+        panel.scatter(values, gains[values.index], c=ages[values.index], **dots)
+        panel.set_title(name.replace("_", " "))
+    panels[0].set_ylabel("score against the\ncell's mean, points")
+    return figure
+
+
+def _is_wide(values: pd.Series[float]) -> bool:
+    """Whether values were drawn on a logarithmic scale: most of them are among the smallest."""
+    low, high = values.min(), values.max()
+    return bool(low > 0 and high / low > 30 and values.median() < low + 0.25 * (high - low))
+
+
 def class_histograms(
     table: ProbabilityTable, scheme: CorrectionScheme
 ) -> dict[str, list[list[int]]]:
@@ -630,6 +742,11 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "the line is beaten in both",
         tradeoff_figure,
     ),
+    "class_groups": (
+        "Accuracy from the weakest to the strongest classes: correction lifts the first at the "
+        "cost of the last, more evenly the flatter the bars of a colour",
+        class_group_figure,
+    ),
     ABLATION: (
         "DCS by the terms of its objective, mean and standard deviation over seeds: error rate "
         "(err), COBias and pointwise mutual information (pmi)",
@@ -662,6 +779,11 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "Score on development rows against what a trial cost; the line joins Optuna's Pareto "
         "front",
         cost_figure,
+    ),
+    "slices": (
+        "What each value of each hyperparameter of DCS reached, a dot per trial, the later the "
+        "darker: where a cloud is level, the value hardly matters",
+        slice_figure,
     ),
 }
 

@@ -37,8 +37,8 @@ _NUMBERS: Final = (
     *(f"test/{m}{more}" for m in MEASURES for more in ("", "_low", "_high", "_p")),
     *(f"uncorrected/test/{m}" for m in MEASURES),
     *("test/balanced_accuracy", "test/weakest_class"),
-    *("dev/score", "opt/evaluations", "opt/seconds"),
-    *("rows", "unlabelled", "search_space", "temperatures"),
+    *("dev/score", "opt/evaluations", "opt/seconds", "tuning_seconds"),
+    *("classes", "rows", "unlabelled", "search_space", "temperatures"),
 )
 _CELL: Final = ("key", *IDENTITY_TAGS, "setting")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high", "change")
@@ -62,8 +62,9 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``as_paper``, whether the paper chooses so; the metrics under their names, with the ends
         of 95 % intervals and the p-value of the test against uncorrected (NaN for that method
         itself), moves and seconds of the annealing run as ``opt/evaluations`` and
-        ``opt/seconds``; ``temperatures``, its outer loops; ``search_space``, the size of the
-        search; ``rows``, the labelled ones, and ``unlabelled``, those without labels.
+        ``opt/seconds``; ``temperatures``, its outer loops; ``tuning_seconds``, the time of all
+        that was tried; ``classes``, ``rows`` and ``search_space``, the size of the search, rows
+        being the labelled ones; ``unlabelled``, those without labels.
         Fractions, not percent; NaN where a record does not say.
     """
     cells = finished_cells(records)
@@ -72,12 +73,15 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     def row(cell: CellRecord) -> dict[str, Any]:
         rows = cell.provenance.get("tables", {}).get("optimization", {})
         labelled = rows.get("labelled", rows.get("rows"))
+        seconds = (cell.finished_ms - cell.started_ms) / 1000
         return {
             **{axis.name: axis.value(cell) for axis in axes},
             "objective": objective_label(cell),
             "terms": objective_terms(cell),
             "as_paper": chosen_as_paper(cell),
             **cell.metrics,
+            "tuning_seconds": seconds if has_chosen(cell) else None,
+            "classes": len((cell.scheme or {}).get("corrections", [])),
             "rows": labelled,
             "unlabelled": None if labelled is None else rows["rows"] - labelled,
             "search_space": search_space(cell),
@@ -129,6 +133,27 @@ def corrections_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         _CORRECTION,
     )
     return frame[[*_CELL, "class", "kind", *_CORRECTION, "name"]]
+
+
+def trials_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
+    """Return the completed trials of finished cells that have a score, one row each.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``trial``,
+        ``score``, and the suggested hyperparameters under their names.
+    """
+    return _tidy(
+        records,
+        lambda cell: [
+            {"trial": trial.number, "score": trial_score(trial), **trial.params}
+            for trial in cell.trials
+            if trial.state == "COMPLETE" and trial_score(trial) is not None
+        ],
+        (),
+        ("trial", "score"),
+    )
 
 
 def importances_frame(records: Iterable[CellRecord]) -> pd.DataFrame:

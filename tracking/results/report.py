@@ -48,8 +48,14 @@ _MEASURED = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MOST_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by the part of the report that they stand in.
-_RESULT_FIGURES = ("class_accuracies", "accuracy_cobias", "learning_curve", "findings")
-_SEARCH_FIGURES = ("annealing_time", "importances", "costs", "annealing")
+_RESULT_FIGURES = (
+    "class_accuracies",
+    "accuracy_cobias",
+    "class_groups",
+    "learning_curve",
+    "findings",
+)
+_SEARCH_FIGURES = ("annealing_time", "importances", "costs", "slices", "annealing")
 
 
 def render_report(
@@ -119,6 +125,7 @@ def render_report(
         schemes=schemes,
         # A page of a hundred schemes would hide what comes after them.
         folded=len(schemes) > _MOST_SCHEMES,
+        timing=tables.timing_table(records),
         search_figures=[figures[name] for name in _SEARCH_FIGURES if name in figures],
         class_tables=tables.class_accuracies_by_seed(records),
         cells=_cells(cells, axes),

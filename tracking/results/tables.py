@@ -74,6 +74,19 @@ _SCHEMES_NOTE: Final = (
     "which the paper does not count apart. Ratio of memberships to weights, from unrounded "
     "counts. (M): a membership corrects the weakest class."
 )
+_COUNTS: Final = {
+    "classes": "classes N",
+    "rows": "rows M",
+    "search_space": "search space N·D",
+    "moves": "moves",
+    "temperatures": "outer loops",
+}
+_TIMES: Final = {"seconds": "seconds", "tuning_seconds": "seconds to tune"}
+_TIMES_NOTE: Final = (
+    "Moves, outer loops (temperatures) and seconds are those of the annealing run whose scheme "
+    "was chosen; 'to tune' is the time of all that was tried. N·D is the number of classes times "
+    "the number of corrections to choose from. Of the paper: mean (range) over its tasks."
+)
 
 
 def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
@@ -515,9 +528,69 @@ def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
     )
 
 
+def timing_table(records: Iterable[CellRecord]) -> ResultTable:
+    """Return the time of one annealing run against the size of its search (paper, Figure 3).
+
+    Parameters
+    ----------
+    records : iterable of CellRecord
+        Cells; a row for each model, task, shots and method, and for each setting tried.
+    """
+    import pandas as pd
+
+    frame = cells_frame(records).rename(
+        columns={"opt/evaluations": "moves", "opt/seconds": "seconds"}
+    )
+    frame = frame[frame["tuning_seconds"].notna() & frame["search_space"].notna()]
+    tidy, groups = grouped(frame, _GROUP)
+    tidy["seeds"] = groups.size()
+    tidy = tidy.join(groups[["classes", "rows"]].first().astype({"classes": int, "rows": "Int64"}))
+    tidy = tidy.join(groups[["search_space", "moves", "temperatures", *_TIMES]].mean())
+    tidy = tidy.join(groups[[*_TIMES]].std().add_suffix("_std"))
+    rows = tidy.to_dict("records")
+    ours = {
+        "model": tidy["model"].map(text_of),
+        "task": tidy["task"].map(task_title),
+        "shots": tidy["shots"].map(text_of),
+        "method": [frames.name_of(row, "method", "setting") for row in rows],
+        **{head: [_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
+        **{
+            head: [_seconds(row[name], row[f"{name}_std"]) for row in rows]
+            for name, head in _TIMES.items()
+        },
+    }
+    published = paper_frame("paper_annealing_time")
+    theirs = [
+        {
+            "model": text_of(model),
+            "task": "all seven",
+            "method": "DCS, paper",
+            "search space N·D": f"{own['corrections']}·N",
+            "outer loops": f"≤ {own['outer_loops_max']}",
+            "seconds": f"{own['seconds_mean']} ({own['seconds_min']} to {own['seconds_max']})",
+        }
+        for model in tidy.loc[tidy["method"] == "dcs", "model"].unique()
+        for own in published[published["model"] == paper_model(model)].to_dict("records")
+    ]
+    text = pd.concat([pd.DataFrame(ours), pd.DataFrame(theirs)], ignore_index=True)
+    kinds: list[RowKind] = ["measured"] * len(tidy)
+    kinds += ["paper"] * len(theirs)
+    return ResultTable(
+        name="annealing_time",
+        title="Annealing time against the size of the search",
+        frame=tidy,
+        text=filled(text.fillna("")),
+        words=("model", "task", "shots", "method"),
+        kinds=tuple(kinds),
+        sections=1,
+        about=_TIMES_NOTE,
+    )
+
+
 TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = {
     "main": lambda records: [main_results(records)],
     "schemes": lambda records: [scheme_summary(records)],
+    "timing": lambda records: [timing_table(records)],
     "classes": class_accuracies_by_seed,
     "ablation": ablation_tables,
     "methods": method_tables,
@@ -622,3 +695,13 @@ def _column_title(task: Any, seen: Mapping[str, int]) -> str:
     if task in AVERAGES:
         return str(task).removeprefix("average_")
     return task_title(task) if seen[task_title(task)] == 1 else str(task)
+
+
+def _count(value: float) -> str:
+    return "" if is_missing(value) else f"{value:,.0f}"
+
+
+def _seconds(mean: float, deviation: float) -> str:
+    if is_missing(mean):
+        return ""
+    return f"{mean:.2f}" if is_missing(deviation) else f"{mean:.2f} ± {deviation:.2f}"

@@ -117,6 +117,7 @@ def table(
             "ablation",
             "schemes",
             "classes",
+            "timing",
             "methods",
             "labels",
             "findings",

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import InvalidInputError
 from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
@@ -21,6 +20,7 @@ from tracking.results.figures import (
     ablation_figure,
     cell_figures,
     class_accuracy_figure,
+    class_group_figure,
     class_histograms,
     confusion_figure,
     cost_figure,
@@ -29,6 +29,7 @@ from tracking.results.figures import (
     learning_curve_figure,
     overview_figures,
     scheme_figure,
+    slice_figure,
     time_figure,
     trace_figure,
     tradeoff_figure,
@@ -69,6 +70,12 @@ def test_a_front_of_costs_joins_the_trials_that_were_recorded_on_it() -> None:
     assert len(panel.collections[0].get_offsets()) == 4
 
 
+def test_groups_run_from_the_weakest_class_to_the_strongest() -> None:
+    figure = class_group_figure(paper_cells(tasks=("trec",)))
+    bars = [patch.get_height() for patch in figure.axes[0].patches]
+    assert bars == pytest.approx([70.0, 80.0] * 2), "weakest first, mean over seeds"
+
+
 def test_ablation_bars_need_two_objectives() -> None:
     cells = paper_cells(tasks=("trec", "ddi"))
     cells += paper_cells(tasks=("trec", "ddi"), objective="err")
@@ -96,10 +103,6 @@ def test_learning_curves_end_where_all_rows_have_labels() -> None:
     assert [line.get_linestyle() for line in accuracy.lines] == ["-", "--", ":"]
     alone = [*cells(False, None), *cells(False, 100)]
     assert set(learning_curve_frame(alone)["rows_used"]) == {"labelled rows alone"}
-    larger = {"tables": {"optimization": {"rows": 20_000}}}
-    other = [replace(c, provenance=larger) for c in paper_cells(tasks=("ddi",))]
-    with pytest.raises(InvalidInputError):
-        learning_curve_frame([*paper_cells(tasks=("trec",)), *other])
 
 
 def test_another_setting_is_a_line_per_method() -> None:
@@ -144,6 +147,17 @@ def test_importances_are_means_over_cells() -> None:
     assert [bar.get_width() for bar in bars.patches] == pytest.approx([30.0, 70.0])
 
 
+def test_slices_are_of_what_varies() -> None:
+    cell = make_cell(0, trials=4)
+    kinds = [
+        replace(trial, params={**trial.params, "kind": "ab"[trial.number % 2], "fixed": 1.0})
+        for trial in cell.trials
+    ]
+    slices = slice_figure([replace(cell, trials=tuple(kinds))]).axes
+    assert [axes.get_title(loc="left") for axes in slices] == ["weight scale", "kind"]
+    assert [label.get_text() for label in slices[1].get_xticklabels()] == ["a", "b"]
+
+
 def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
     counts = {"all": [[0] * 40, [1] * 40], "own": [[0] * 40, [1] * 40]}
     figure = scheme_figure(replace(make_cell(1), histograms=counts))
@@ -172,6 +186,7 @@ def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
 
 def test_what_there_is_nothing_for_is_left_out() -> None:
     always = {"class_accuracies", "accuracy_cobias", "annealing_time", "annealing"}
+    always |= {"class_groups", "slices"}
     assert set(overview_figures(paper_cells(tasks=("trec",)))) == always
     assert overview_figures([failed_cell(1)]) == cell_figures(failed_cell(1)) == {}
     assert cell_figures(make_cell(1, identity={"method": "icl"})) == {}

@@ -15,6 +15,7 @@ from tracking.results.frames import (
     classes_frame,
     corrections_frame,
     estimates,
+    trials_frame,
 )
 from tracking.results.tables import (
     class_accuracies_by_seed,
@@ -48,7 +49,7 @@ def _estimate(cells: list[CellRecord], measure: str = "accuracy") -> Estimate:
     return Estimate.of(row, measure)
 
 
-def test_a_row_per_cell_class_and_correction() -> None:
+def test_a_row_per_cell_class_correction_and_trial() -> None:
     records = [make_cell(1), make_cell(0), failed_cell(2)]
     cells = cells_frame(records)
     assert list(cells["key"]) == ["cell0000", "cell0001"]
@@ -61,7 +62,8 @@ def test_a_row_per_cell_class_and_correction() -> None:
     corrections = corrections_frame(records)
     assert list(corrections["kind"]) == ["weight", "membership"] * 2
     assert (corrections["value"].iloc[0], corrections["b"].iloc[1]) == (0.8, 0.25)
-    for make in (cells_frame, classes_frame, corrections_frame):
+    assert trials_frame(records)["weight_scale"].tolist() == [10, 20] * 2
+    for make in (cells_frame, classes_frame, corrections_frame, trials_frame):
         assert list(make([]).columns)[:3] == ["key", "model", "task"]
 
 

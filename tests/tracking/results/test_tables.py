@@ -24,6 +24,7 @@ from tracking.results.tables import (
     class_accuracies_by_seed,
     main_results,
     scheme_summary,
+    timing_table,
 )
 from tracking.schema import safe_names
 
@@ -199,6 +200,21 @@ def test_class_accuracies_by_seed_with_the_published_ones() -> None:
     assert table.rows[2][7:] == ("", "+15.6", "+30.1", "+31.4", "+2.1")
 
 
+def test_time_is_that_of_the_search_itself_against_its_space() -> None:
+    row, theirs = timing_table(paper_cells(tasks=("trec",))).rows
+    assert row[4:] == ("2", "10,000", "98", "1,000", "5", "0.25 ± 0.00", "0.90 ± 0.00")
+    assert theirs[6:10] == ("49·N", "", "≤ 150", "46 (5.4 to 96.6)")
+    assert len(timing_table(paper_cells(model="tiny_lm", tasks=("trec",))).rows) == 1
+    settings = {"weight_scale": 10, "memberships": 4}
+    cells = paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1), tuner=settings)
+    (row, _) = timing_table(
+        replace(cell, params={}, metrics={**cell.metrics, "opt/seconds": 1.5 + seed})
+        for seed, cell in enumerate(cells)
+    ).rows
+    assert row[6] == "28", "2 classes, 10 weights and 4 memberships"
+    assert row[9] == "2.00 ± 0.71"
+
+
 def _aligned(text: str) -> bool:
     return len({len(line) for line in text.splitlines() if line.startswith("|")}) == 1
 
@@ -208,7 +224,7 @@ def test_every_table_comes_in_every_form() -> None:
     cells += paper_cells(tasks=("trec", "ddi"), objective="err", seeds=(0, 1))
     made = all_tables(cells)
     assert {table.name for table in made} >= {
-        *("main_results", "schemes", "class_accuracies_trec"),
+        *("main_results", "schemes", "annealing_time", "class_accuracies_trec"),
         *("objective_ablation", "objective_by_method", "method_means", "findings_settings"),
     }
     for table in made:
@@ -224,7 +240,7 @@ def test_every_table_comes_in_every_form() -> None:
 
 
 def test_tables_without_cells_are_empty() -> None:
-    for make in (main_results, scheme_summary):
+    for make in (main_results, timing_table, scheme_summary):
         empty = make([failed_cell(1)])
         assert empty.rows == () and empty.frame.empty
         assert empty.to_markdown()
