@@ -55,8 +55,9 @@ _RETRIES = 3
 _OWN = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Workers that are started ahead of the first table.
 _WARM_WORKERS = 64
-#: How long a wait for results lasts before the cluster is looked at again.
-_WAIT_SECONDS = 2.0
+#: How long a wait for results lasts before the cluster is looked at again: soon, since Ray ends this
+#: process without a word when it misses a node's daemon before we do.
+_WAIT_SECONDS = 0.5
 #: A storage that fails is given so long to come back before the cell is tried again.
 _STORAGE_SECONDS = 10.0
 
