@@ -298,6 +298,7 @@ class SweepRuns:
         """Write the tables of the parent run, replacing earlier ones."""
         from mlflow.entities import RunTag
 
+        self._join()
         cells = list(records)
         board = leaderboard(cells)
         files = table_files(cells, board)
@@ -346,19 +347,34 @@ class SweepRuns:
     def _parent(self) -> RunInfo:
         """Find or make the run of the sweep."""
         sweep = self._sweep
-        where = f"{_kind(schema.KIND_SWEEP)} and tags.`{schema.SWEEP_KEY}` = '{sweep.sweep_key}'"
-        parent = next(self._search(where), None)
+        parent = self._earliest()
         if parent is None:
             name = sweep.run_name or sweep.experiment
             made = self._create(schema.KIND_SWEEP, name, _authorship())
             # Another driver may have made one at the same time; both take the earliest.
-            parent = next(self._search(where), made)
+            parent = self._earliest() or made
             if parent.info.run_id != made.info.run_id:
                 self._discard(made.info.run_id)
         had = parent.data.params
         params = [param for param in _params(sweep.sweep_params) if param.key not in had]
         self._client.log_batch(parent.info.run_id, params=params)
         return parent.info
+
+    def _earliest(self) -> Run | None:
+        where = (
+            f"{_kind(schema.KIND_SWEEP)} and tags.`{schema.SWEEP_KEY}` = '{self._sweep.sweep_key}'"
+        )
+        return next(self._search(where), None)
+
+    def _join(self) -> None:
+        """Give the cells to an earlier run of the sweep, which may have come into sight later."""
+        first, own = self._earliest(), self.parent_id
+        if first is None or first.info.run_id == own:
+            return
+        self.info, self.parent_id = first.info, str(first.info.run_id)
+        for cell in list(self._search(f"tags.`{schema.PARENT}` = '{own}'")):
+            self._client.set_tag(cell.info.run_id, schema.PARENT, self.parent_id)
+        self._discard(own)
 
     def _delete(self, cell: _Found) -> None:
         where = f"{_kind(schema.KIND_TRIAL)} and tags.`{schema.PARENT}` = '{cell.id}'"

@@ -33,6 +33,7 @@ from workflows.cluster.connect import (
     ClusterWatch,
     OutOfTimeError,
     check_alive,
+    check_processes,
     gone,
     look,
 )
@@ -55,9 +56,8 @@ _RETRIES = 3
 _OWN = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Workers that are started ahead of the first table.
 _WARM_WORKERS = 64
-#: How long a wait for results lasts before the cluster is looked at again: soon, since Ray ends this
-#: process without a word when it misses a node's daemon before we do.
-_WAIT_SECONDS = 0.5
+#: How long a wait for results lasts before the cluster is looked at again.
+_WAIT_SECONDS = 2.0
 #: A storage that fails is given so long to come back before the cell is tried again.
 _STORAGE_SECONDS = 10.0
 
@@ -254,6 +254,8 @@ class Driver:
         seconds = max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
         ready, _ = ray.wait(running, num_returns=1, timeout=seconds)
         if ready:
+            # What ended may have died with the node, and the next call would end this process.
+            check_processes()
             # With thousands in flight a wait is dear: take all that are done by now.
             ready, _ = ray.wait(running, num_returns=len(running), timeout=0)
         return list(ready)

@@ -109,6 +109,19 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> 
     assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
 
 
+def test_a_run_of_the_sweep_that_comes_into_sight_late_is_joined(uri: str) -> None:
+    client, record = open_client(uri), make_cell(1)
+    late = _sweep(client, uri)
+    cell = late.write_cell(record, {})
+    tags = {k: v for k, v in client.get_run(late.parent_id).data.tags.items() if "dcs." in k}
+    earlier = client.create_run(late.experiment_id, start_time=1, tags=tags).info.run_id
+    late.write_summary([record])
+    late.end("FINISHED")
+    assert runs(kind="sweep")["run_id"].tolist() == [earlier] == [late.parent_id]
+    assert client.get_run(cell).data.tags[schema.PARENT] == earlier
+    assert client.get_run(earlier).info.status == "FINISHED"
+
+
 def _write_while_another_is_about_to_end(record: CellRecord, uri: str) -> None:
     ending, looked = threading.Event(), threading.Event()
 
