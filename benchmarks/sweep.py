@@ -10,7 +10,7 @@ Four parts, each printed as it ends::
     python benchmarks/sweep.py glue                 # the same trials by Ray Tune, OptunaSearch and
                                                     # MLflowLoggerCallback: pip install ray[tune]
 
-The virtual CPUs of `scheduling` are real Ray workers that sleep: some 80 MB of memory each.
+The virtual CPUs of `scheduling` are real Ray workers that sleep: 115 MB of memory each.
 """
 
 from __future__ import annotations

@@ -252,12 +252,12 @@ class Driver:
         """Return what has ended, after a while nothing, so that the cluster is looked at again."""
         running = [*self._scoring, *self._tuning]
         seconds = max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
-        ready, _ = ray.wait(running, num_returns=1, timeout=seconds)
+        # To fetch results is to talk to the node's daemon, which may be dead.
+        ready, _ = ray.wait(running, num_returns=1, timeout=seconds, fetch_local=False)
         if ready:
-            # What ended may have died with the node, and the next call would end this process.
             check_processes()
             # With thousands in flight a wait is dear: take all that are done by now.
-            ready, _ = ray.wait(running, num_returns=len(running), timeout=0)
+            ready, _ = ray.wait(running, num_returns=len(running), timeout=0, fetch_local=False)
         return list(ready)
 
     def _report(self) -> None:
@@ -377,8 +377,11 @@ class Driver:
         while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
             waiting = self._waiting[0]
             if waiting.tables is None:
+                tables = self._plan.read(waiting.key)
+                # Ray ends a process without a word that talks to a daemon which is dead.
+                check_processes()
                 # Put here and not by the actor, whose node may leave before the cells are done.
-                waiting.tables = ray.put(self._plan.read(waiting.key))
+                waiting.tables = ray.put(tables)
             width = self._width(waiting.cells[0][0])
             cells = waiting.cells.popleft()
             heartbeat = self._stopped.heartbeat
