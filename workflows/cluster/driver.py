@@ -56,8 +56,9 @@ _RETRIES = 3
 _OWN = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Workers that are started ahead of the first table.
 _WARM_WORKERS = 64
-#: How long a wait for results lasts before the cluster is looked at again.
-_WAIT_SECONDS = 2.0
+#: How long a wait for results lasts before the cluster is looked at again: Ray ends this process
+#: soon after a node's daemon has died, without a word.
+_WAIT_SECONDS = 0.25
 #: A storage that fails is given so long to come back before the cell is tried again.
 _STORAGE_SECONDS = 10.0
 
