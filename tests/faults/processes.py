@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> object:
