@@ -272,7 +272,9 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     parts = pd.DataFrame(members, columns=["key", "name", "table"])
     columns = ["method", "seed", "accuracy", "cobias", "score"]
     alone = frame.loc[~frame["key"].isin(parts["key"]), ["key", *columns]]
-    alone = alone.assign(table=[content_key(_origin(cells[key])) for key in alone["key"]])
+    origins = [content_key(_origin(cells[key])) for key in alone["key"]]
+    # Of no rows pandas would make numbers, which do not merge with texts.
+    alone = alone.assign(table=pd.Series(origins, index=alone.index, dtype=object))
     both = frame[["key", "source", *columns]].merge(parts, on="key")
     both = both.merge(alone, on=["table", "method"], suffixes=("", "_alone"))
     # A table whose rows are split by several seeds is that of the ensemble's; one of several
