@@ -60,7 +60,9 @@ _SECRETS = (
     r"(?i)(\b(?:password|passwd|pwd|passfile|sslpassword|token|access_token|api_key|apikey|"
     r"secret|sig|signature|aws_secret_access_key)=)[^&\s'\",;)]+",
     r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}",
-    r"(\b(?:sk-|hf_|ghp_|xox[bp]-|AKIA))[A-Za-z0-9_-]{16,}",
+    r"(\b(?:sk-|ghp_|xox[bp]-|AKIA))[A-Za-z0-9_-]{16,}",
+    # Not Llama-2-7b-hf__task.
+    r"(\bhf_)[A-Za-z0-9]{16,}",
 )
 _WEB_ADDRESS = r"(?i)https?://[^\s'\"]+"
 #: Part of its path, query or fragment that may be a token: long, with digits, and no hash.

@@ -52,6 +52,8 @@ def test_every_text_makes_one_line(text):
         ("sqlite:////a/b:c@d.db", "sqlite:////a/b:c@d.db"),
         ("key 'beta': 0.5", "key 'beta': 0.5"),
         ("it said planted-0123", "it said ***"),
+        ("key hf_abcdefghijklmnopqrstuvwxyz", "key hf_***"),
+        ("Llama-2-7b-hf__emotion4_task_icl1", "Llama-2-7b-hf__emotion4_task_icl1"),
     ],
 )
 def test_secrets_are_hidden(text, shown, monkeypatch):

@@ -359,7 +359,8 @@ def pick(
 
 def evaluate(
     table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="Probability table; see dcs import.")
+        Path,
+        typer.Argument(metavar="TABLE", help="Probability table or .npz archive; see dcs import."),
     ],
     scheme: Annotated[
         list[Path] | None,
@@ -374,7 +375,7 @@ def evaluate(
     """
     from workflows.cli.views import show_judgement, warn_of_fitted_rows
 
-    rows = dcs.ProbabilityTable.read(table).only_labelled(source=str(table))
+    rows = _read_table(table).only_labelled(source=str(table))
     schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes)}
     for path in scheme or ():
         # Schemes of dcs tune are told apart by their folders.
@@ -391,9 +392,9 @@ def apply(
         list[Path],
         typer.Argument(
             metavar="ROWS...",
-            help="Probability table, or Parquet, .csv or .jsonl with a column per class, named as "
-            "the class or p:CLASS; - reads CSV from the standard input. A scheme of several "
-            "tables takes as many probability tables, in the order it was tuned with.",
+            help="Probability table, .npz archive, or Parquet, .csv or .jsonl with a column per "
+            "class, named as the class or p:CLASS; - reads CSV from the standard input. A scheme "
+            "of several tables takes as many probability tables, in the order it was tuned with.",
         ),
     ],
     output: Annotated[
@@ -426,8 +427,8 @@ def apply(
         table, plain = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
         # What is left to do is to correct one table.
         correction = replace(correction, combination=None, inputs=())
-    elif output.suffix == ".parquet" == rows.suffix and _is_table(rows):
-        table = dcs.ProbabilityTable.read(rows)
+    elif rows.suffix == ".npz" or (output.suffix == ".parquet" == rows.suffix and _is_table(rows)):
+        table = _read_table(rows)
     if table is None:
         frame = _read_rows(rows)
         columns = _class_columns(frame, correction.classes, rows)
@@ -453,11 +454,15 @@ def apply(
 
 def _inputs_of(scheme: CorrectionScheme, files: Sequence[Path]) -> TableEnsemble:
     """Return the tables that a scheme takes, checked to be those it is for."""
-    from dcs.data.importers import read_tables, the_table
     from dcs.selection.ensemble import TableEnsemble
 
-    tables = [(str(file), the_table(read_tables(file), None, file)) for file in files]
-    return TableEnsemble.of(scheme, tables)
+    return TableEnsemble.of(scheme, [(str(file), _read_table(file)) for file in files])
+
+
+def _read_table(path: Path) -> dcs.ProbabilityTable:
+    from dcs.data.importers import read_tables, the_table
+
+    return the_table(read_tables(path), None, path)
 
 
 def _is_table(path: Path) -> bool:

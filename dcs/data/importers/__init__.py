@@ -318,6 +318,8 @@ def _read(path: Path) -> ProbabilityTable:
         return ProbabilityTable.read(path)
     if path.suffix in (".npz", ".txt"):
         return import_file("npz" if path.suffix == ".npz" else "vectors", path)
+    if not path.exists():
+        raise TableError(f"{escaped(path)}: no such file or folder; {_READABLE}")
     raise TableError(f"{escaped(path)}: is no source of tables; {_READABLE}")
 
 

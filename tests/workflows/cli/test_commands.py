@@ -259,6 +259,12 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     assert result.classes == source.classes
     expected = CorrectionScheme.load(scheme).predict(source.probs)
     np.testing.assert_array_equal(result.probs.argmax(axis=1), expected)
+    archive = tmp_path / "rows.npz"
+    np.savez(archive, probs=source.probs, labels=source.labels, classes=source.classes)
+    assert dcs("apply", scheme, archive, "-o", tmp_path / "again.parquet").code == 0
+    again = ProbabilityTable.read(tmp_path / "again.parquet")
+    np.testing.assert_array_equal(again.probs, result.probs)
+    assert dcs("evaluate", archive).code == 0
 
     plain = dcs("evaluate", corrected)
     both = dcs("evaluate", table, "--scheme", scheme)
