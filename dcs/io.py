@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -10,7 +9,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -65,7 +64,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         _flush(temporary)
         temporary.replace(target)
-        with contextlib.suppress(OSError):  # Some network file systems cannot flush a folder.
+        with suppress(OSError):  # Some network file systems cannot flush a folder.
             _flush(target.parent)
     finally:
         temporary.unlink(missing_ok=True)

@@ -6,6 +6,8 @@ import hashlib
 
 import numpy as np
 
+from dcs.errors import InvalidInputError
+
 
 def derive_seed(root: int, *names: str | int) -> int:
     """Derive the seed of a named stream from a root seed.
@@ -21,7 +23,14 @@ def derive_seed(root: int, *names: str | int) -> int:
     -------
     int
         A seed in ``0 .. 2**63 - 1``, the same on every platform.
+
+    Raises
+    ------
+    InvalidInputError
+        The root seed is no whole number, or negative.
     """
+    if isinstance(root, bool) or not isinstance(root, int | np.integer) or root < 0:
+        raise InvalidInputError(f"seed {root}: a whole number, 0 or more, is needed")
     # Hashing keeps ("a", "bc") and ("ab", "c") apart, and 1 apart from "1".
     digest = hashlib.sha256(repr(names).encode("utf-8")).digest()
     words = np.frombuffer(digest[:16], dtype="<u4").tolist()

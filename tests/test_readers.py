@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +36,17 @@ thorough = settings(max_examples=12, deadline=None)
 PLACE = {"optimization": "texts.jsonl", "test": "texts.jsonl", "label": "label"}
 TASK = OWN | {"sizes": {"test": 3}, "replace": [["&amp;", "&"]], "files": OWN["files"] | PLACE}
 TEXTS = [{"text": f"so {w}", "label": k % 2} for k, w in enumerate(("bad", "good", "sad", "new"))]
-SWEEP = {
-    "name": "s",
-    "models": ["tiny_lm"],
-    "tasks": ["helpdesk"],
-    "shots": [1, "N"],
-    "seeds": [0, 1],
-    "methods": ["icl", "dcs"],
-    "limit": 40,
-    "tuner": {
-        "protocol": "study",
-        "trials": 2,
-        "development": 0.2,
-        "bounds": {"beta": [0.0, 1.0]},
-    },
-    "tracking": {"trials": "none"},
-}
+SWEEP = yaml.safe_load("""
+name: s
+models: [tiny_lm]
+tasks: [helpdesk]
+shots: [1, N]
+seeds: [0, 1]
+methods: [icl, dcs]
+limit: 40
+tuner: {protocol: study, trials: 2, development: 0.2, bounds: {beta: [0.0, 1.0]}}
+tracking: {trials: none}
+""")
 LOG = [sample(k, str(k), [-1.5, -0.5], **asked("no", "yes"), acc=k) for k in range(2)]
 SCHEME = CorrectionScheme(
     ("Anger", "Fear", "Joy"),
@@ -66,21 +61,14 @@ def lines(rows: Any) -> str:
     return "".join(f"{json.dumps(row)}\n" for row in (rows if isinstance(rows, list) else [rows]))
 
 
-def table_file() -> bytes:
+def written(write: Callable[[Path], object], name: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        biased_table(6).write(Path(folder) / "t.parquet")
-        return (Path(folder) / "t.parquet").read_bytes()
+        write(Path(folder) / name)
+        return (Path(folder) / name).read_bytes()
 
 
-def npz_file() -> bytes:
-    buffer = io.BytesIO()
-    probs = [[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]
-    np.savez(buffer, probs=probs, labels=[0, 2], classes=["a", "b", "c"])
-    return buffer.getvalue()
-
-
-def importer(name: str, **options: Any) -> Callable[[Path], ProbabilityTable]:
-    return lambda path: import_file(name, path, **options)
+TABLE = written(biased_table(6).write, "t.parquet")
+NPZ = {"probs": [[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], "labels": [0, 2], "classes": ["a", "b", "c"]}
 
 
 def read_task(path: Path) -> Any:
@@ -124,14 +112,15 @@ class Kind:
         return self.bytes or self.dump(self.content).encode()
 
 
+CSV = partial(import_file, "csv")
 KINDS = {
-    "table": Kind("t.parquet", ProbabilityTable.read, table_file()),
-    "npz": Kind("t.npz", importer("npz"), npz_file()),
-    "csv": Kind("t.csv", importer("csv"), b"id,label,p:a,p:b\nx,a,0.25,0.75\n\xc3\xa4,b,1,0\n"),
-    "parquet": Kind("t.parquet", importer("parquet"), table_file()),
-    "vectors": Kind("test.txt", importer("vectors"), b"0 1 1 0.25 0.75\n1 0 0 0.5 0.5\n"),
-    "logits": Kind("t.csv", importer("csv", logits=True), b"label,p:a,p:b\n0,-3.5,2\n1,-inf,0\n"),
-    "lm-eval": Kind("l.jsonl", importer("lm-eval"), content=LOG, dump=lines),
+    "table": Kind("t.parquet", ProbabilityTable.read, TABLE),
+    "npz": Kind("t.npz", partial(import_file, "npz"), written(partial(np.savez, **NPZ), "t.npz")),
+    "csv": Kind("t.csv", CSV, b"id,label,p:a,p:b\nx,a,0.25,0.75\n\xc3\xa4,b,1,0\n"),
+    "parquet": Kind("t.parquet", partial(import_file, "parquet"), TABLE),
+    "vectors": Kind("test.txt", partial(import_file, "vectors"), b"0 1 1 0.25 0.75\n1 0 0 1 0\n"),
+    "logits": Kind("t.csv", partial(CSV, logits=True), b"label,p:a,p:b\n0,-3.5,2\n1,-inf,0\n"),
+    "lm-eval": Kind("l.jsonl", partial(import_file, "lm-eval"), content=LOG, dump=lines),
     "scheme": Kind("s.json", CorrectionScheme.load, content=SCHEME.to_dict()),
     "task": Kind("moods.yaml", read_task, content=TASK, dump=yaml.safe_dump),
     "texts": Kind("texts.jsonl", read_texts, content=TEXTS, dump=lines),

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 DISTRIBUTION = "dcs-debias"
+_ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ("dcs", "tracking", "workflows")
 _RUNTIME_EXTRAS = ("vllm", "hub", "cluster")
 _PACKAGES = (
@@ -72,11 +73,10 @@ def installed_version() -> str:
 @cache
 def source_digest() -> str:
     """Return a short hash of the installed source files of this package."""
-    root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for package in _SOURCES:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode())
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            digest.update(path.relative_to(_ROOT).as_posix().encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -89,21 +89,16 @@ def locked_versions() -> Mapping[str, str]:
     left out.
     """
     versions: dict[str, str] = {}
-    followed: set[tuple[str, str]] = set()
     wanted = [(DISTRIBUTION, extra) for extra in ("", *_RUNTIME_EXTRAS)]
-    while wanted:
-        name, extra = wanted.pop()
-        if (name, extra) in followed:
-            continue
-        followed.add((name, extra))
+    for name, extra in wanted:  # It grows on the way.
         there = _installed(name)
         if there is None:
             continue
         versions[name] = there.version
         for needed in map(Requirement, there.requires or ()):
             if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                found = canonicalize_name(needed.name)
-                wanted += [(found, more) for more in ("", *needed.extras)]
+                found = [(canonicalize_name(needed.name), more) for more in ("", *needed.extras)]
+                wanted += [each for each in found if each not in wanted]
     versions.pop(DISTRIBUTION, None)
     return dict(sorted(versions.items()))
 
@@ -119,20 +114,14 @@ def _installed(name: str) -> Distribution | None:
 @cache
 def git_commit() -> str | None:
     """Return the revision of the checkout this package runs from, or None."""
-    root = Path(__file__).resolve().parents[1]
-    if not (root / ".git").exists():
+    if not (_ROOT / ".git").exists():
         return None
+    command = ["git", "-C", str(_ROOT), "rev-parse", "HEAD"]
     try:
-        result = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
+        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() or None
+    return told.stdout.strip() or None
 
 
 @cache

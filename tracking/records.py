@@ -437,6 +437,23 @@ class Sweep(BaseModel):
     status: SweepStatus | None = None
 
 
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files into a folder, by their relative paths."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return all files of a folder, by their relative paths."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
 class Archive:
     """The finished cells of an output folder, and its sweeps.
 
@@ -485,10 +502,7 @@ class Archive:
         with _writing(path):
             if self.digest(record.key) != text_digest(text):
                 shutil.rmtree(self.cells / record.key, ignore_errors=True)
-                for name, content in (figures or {}).items():
-                    figure = self.cells / record.key / name
-                    figure.parent.mkdir(parents=True, exist_ok=True)
-                    figure.write_bytes(content)
+                write_files(self.cells / record.key, figures or {})
                 atomic_write_text(path, sealed(text))
         return path
 
@@ -512,12 +526,7 @@ class Archive:
 
     def figures(self, key: str) -> dict[str, bytes]:
         """Return the figures of a cell by relative path."""
-        folder = self.cells / key
-        return {
-            path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
+        return files_of(self.cells / key)
 
     def digest(self, key: str) -> str | None:
         """Return the digest of a record without reading it whole; None where there is none."""

@@ -36,6 +36,12 @@ PARENT: Final = "mlflow.parentRunId"
 NOTE: Final = "mlflow.note.content"
 LOGGED_ARTIFACTS: Final = "mlflow.loggedArtifacts"
 
+
+def tagged(tags: Mapping[str, str]) -> str:
+    """Return the condition by which MLflow finds the runs with some tags."""
+    return " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+
+
 #: The share key of the view of an experiment that links open.
 VIEW: Final = "cells"
 #: What an experiment has from the start: opened as one of classical learning, how to look at it,
@@ -45,8 +51,8 @@ EXPERIMENT_TAGS: Final = {
     NOTE: (
         "A sweep of `dcs`: a run of the whole, and in it a run for each cell (one method on one "
         "table of class probabilities), and in that the best trials of its study.\n\n"
-        f"- Cells alone: search for ``tags.`{KIND}` = '{KIND_CELL}'``; trials: "
-        f"``tags.`{KIND}` = '{KIND_TRIAL}'``.\n"
+        f"- Cells alone: search for ``{tagged({KIND: KIND_CELL})}``; trials: "
+        f"``{tagged({KIND: KIND_TRIAL})}``.\n"
         "- `test/accuracy` and `test/cobias` are fractions of the test rows; "
         "`uncorrected/test/...` the same before correction. Less COBias is fairer.\n"
         "- The run of the whole has the leaderboard, tables, figures and the report; a cell has "
@@ -54,7 +60,7 @@ EXPERIMENT_TAGS: Final = {
     ),
     f"mlflow.sharedViewState.{VIEW}": json.dumps(
         {
-            "searchFilter": f"tags.`{KIND}` = '{KIND_CELL}'",
+            "searchFilter": tagged({KIND: KIND_CELL}),
             # By the time of their start MLflow would fold the cells away under the sweep.
             "orderByKey": "metrics.`test/cobias`",
             "orderByAsc": True,
@@ -78,7 +84,6 @@ REPORT_FILE: Final = "report.html"
 TRACE_PREFIX: Final = "anneal/"
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
-_EMPTY_SEGMENTS = re.compile(r"/{2,}")
 NAME_LIMIT: Final = 250
 PARAM_LIMIT: Final = 6000
 TAG_LIMIT: Final = 8000
@@ -94,11 +99,9 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
     taken: set[str] = set()
     result: dict[str, str] = {}
     for name in names:
-        base = _EMPTY_SEGMENTS.sub("/", _NOT_ALLOWED.sub("_", name)).strip("/")
-        segments = [
-            part if part.strip(".") else "_" * max(1, len(part)) for part in base.split("/")
-        ]
-        base = "/".join(segments)[:NAME_LIMIT].rstrip("/") or "_"
+        parts = [part for part in _NOT_ALLOWED.sub("_", name).split("/") if part]
+        named = [part if part.strip(".") else "_" * len(part) for part in parts]
+        base = "/".join(named)[:NAME_LIMIT].rstrip("/") or "_"
         candidate, count = base, 1
         while candidate in taken:
             count += 1

@@ -11,10 +11,10 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -67,17 +67,9 @@ class Variant:
         Rows of the optimization table that are used; None for all.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
     method: str
     tuner: TunerSettings | None
     optimization_size: int | None = None
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """All that decides the result, as plain JSON values."""
-        plain: dict[str, Any] = _ADAPTERS[type(self)].dump_python(self, mode="json")
-        return plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +87,8 @@ class Cell(Variant):
     optimization_digest, test_digest : str
         Content hashes of the two tables.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     model: str
     task: str
@@ -123,10 +117,15 @@ class Cell(Variant):
             It is not that of a cell, or holds settings that are not known.
         """
         try:
-            cell: Cell = _ADAPTERS[cls].validate_python(dict(identity))
+            return _CELL.validate_python(dict(identity))
         except ValidationError as error:
             raise ConfigError(f"cell identity: {first_fault(error)}") from None
-        return cell
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that decides the result, as plain JSON values."""
+        plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
+        return plain
 
     @property
     def key(self) -> str:
@@ -141,9 +140,7 @@ class Cell(Variant):
         return f"{self.method} {self.task}{shots} seed {self.seed}{rows} {self.model}"
 
 
-_ADAPTERS: Final[dict[type, TypeAdapter[Any]]] = {
-    kind: TypeAdapter(kind) for kind in (Variant, Cell)
-}
+_CELL: Final = TypeAdapter(Cell)
 
 
 def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
@@ -184,8 +181,8 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
         # The largest weight of PMI decides which weights are compared.
         tuned = {"tau"} if tuner.values("beta") == (0.0,) else set()
     bounds = {name: getattr(tuner.bounds, name) for name in tuned if len(tuner.values(name)) > 1}
-    fields = TunerSettings.model_fields
-    usual = {name: fields[name].default for name, unused in idle.items() if unused}
+    known = TunerSettings.model_fields
+    usual = {name: known[name].default for name, unused in idle.items() if unused}
     return tuner.model_copy(update={**usual, "trials": trials, "bounds": Bounds(**bounds)})
 
 
@@ -234,17 +231,14 @@ def cells_of(
     list of Cell
         In the order of the configuration.
     """
+    about: dict[str, Any] = {each.name: getattr(source, each.name) for each in fields(Source)}
+    about |= {f"{split}_digest": digests[split] for split in SPLITS}
     return [
         Cell(
-            model=source.model,
-            task=source.task,
-            shots=source.shots,
-            seed=source.seed,
             method=variant.method,
             tuner=variant.tuner,
-            optimization_digest=digests["optimization"],
-            test_digest=digests["test"],
             optimization_size=variant.optimization_size,
+            **about,
         )
         for variant in variants
     ]
@@ -481,25 +475,22 @@ class Progress:
     first_computed: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a sweep still has to do.
+class Work(NamedTuple):
+    """What a sweep still has to do of one sort.
 
     Attributes
     ----------
-    tables, cells : int
-        To be scored, and to be computed.
-    scoring_seconds, cell_seconds : float
-        Of one worker after the other, and of one CPU; NaN where nothing like it has been done yet.
+    number : int
+        Tables to be scored, or cells to be computed.
+    seconds : float
+        Of one worker or CPU after the other; NaN where nothing like it has been done yet.
     """
 
-    tables: int
-    cells: int
-    scoring_seconds: float
-    cell_seconds: float
+    number: int
+    seconds: float
 
 
-def rest_of(plan: SweepPlan) -> Work:
+def rest_of(plan: SweepPlan) -> tuple[Work, Work]:
     """Judge missing tables by scored ones of their model, cells by those of their method."""
     store = ProbabilityStore.under(plan.output)
     scored = [(plan.sources[key][0].model, store.scoring(key)) for key in plan.cells]
@@ -509,19 +500,18 @@ def rest_of(plan: SweepPlan) -> Work:
     unknown = sum(len(some) for key, some in plan.sources.items() if key not in plan.cells)
     for variant in plan.variants:
         cells[variant.method] += unknown
-    return Work(
-        tables.total(),
-        cells.total(),
-        _cost(tables, [(model, one.seconds) for model, one in scored if one]),
-        _cost(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
+    return (
+        _work(tables, [(model, one.seconds) for model, one in scored if one]),
+        _work(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
     )
 
 
-def _cost(missing: Counter[str], done: list[tuple[str, float]]) -> float:
-    """Return the cost of what is missing, each the mean of what is done of its kind, or of all."""
+def _work(missing: Counter[str], done: list[tuple[str, float]]) -> Work:
+    """Judge what is missing, each by the mean of what is done of its kind, or of all."""
     of = {kind: [cost for k, cost in done if k == kind] for kind in missing}
     every = [cost for _, cost in done] or [math.nan]
-    return sum(number * fmean(of[kind] or every) for kind, number in missing.items())
+    seconds = sum(number * fmean(of[kind] or every) for kind, number in missing.items())
+    return Work(missing.total(), seconds)
 
 
 def _cpu_seconds(record: CellRecord) -> float:
@@ -613,12 +603,9 @@ def plan_sweep(
         both = plan.digests(key)
         if both is not None:
             plan.cells[key] = plan.cells_on(key, both)
-            records = archive.load([cell.key for cell in plan.cells[key]])
-            plan.ended.update(
-                (key, record)
-                for key, record in records.items()
-                if record.finished or not retry_failed
-            )
+            for record in archive.load([cell.key for cell in plan.cells[key]]).values():
+                if record.finished or not retry_failed:
+                    plan.ended[record.key] = record
     return plan
 
 

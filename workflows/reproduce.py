@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,22 +119,18 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
     for key in sorted(path.parent.name for path in store.root.glob("*/scoring.json")):
         if store.digests(key) == wanted:
             return store.read(key)
-    for config in _sweeps_of(record, runs):
-        plan = plan_sweep(config, runs)
+    archive = Archive(runs)
+    for sweep in archive.sweeps():
+        if record.key not in archive.keys(sweep.sweep_key):
+            continue
+        try:
+            plan = plan_sweep(SweepConfig.model_validate(sweep.sweep_params), runs)
+        except ValidationError:
+            continue  # Of dcs tune, or of another version.
         for key, cells in plan.cells.items():
             if any(cell.key == record.key for cell in cells):
                 return plan.read(key)
     return None
-
-
-def _sweeps_of(record: CellRecord, runs: Path) -> Iterator[SweepConfig]:
-    archive = Archive(runs)
-    for sweep in archive.sweeps():
-        if record.key in archive.keys(sweep.sweep_key):
-            try:
-                yield SweepConfig.model_validate(sweep.sweep_params)
-            except ValidationError:
-                continue  # Of dcs tune, or of another version.
 
 
 def recompute(

@@ -354,7 +354,8 @@ def _sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[Path, .
             found = [{_name(Path(choice[0])): _paths(choice)}]
         else:
             path = str(Path(choice).expanduser())
-            matching = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
+            exact = Path(path).exists() or not glob.has_magic(path)
+            matching = [path] if exact else sorted(glob.glob(path))
             if not matching:
                 raise ConfigError(f"tables: {choice} matches no file or folder")
             found = [{_name(each): (each,)} for one in matching for each in table_sources(one)]

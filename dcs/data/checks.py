@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -230,7 +229,7 @@ def normalised_rows(
         When a value is not finite or negative, or a row cannot be or is not normalised.
     """
     probs = np.array(values, dtype=np.float64, order="C")
-    _check_values(probs, names, most=sys.float_info.max, rule="finite and at least 0")
+    _check_values(probs, names, most=np.finfo(np.float64).max, rule="finite and at least 0")
     probs += 0.0  # turns -0.0 into 0.0, so that equal tables have equal bytes
     with np.errstate(over="ignore"):
         sums = probs.sum(axis=1)
@@ -291,14 +290,11 @@ def checked_labels(
     values = _as_array(labels, names.source)
     if missing and values.ndim == 1 and values.dtype.kind in "fO":
         values = _gaps_filled(values, names.source)
-    if values.ndim != 1 or not values.size or n_rows not in (None, values.size):
+    one_each = values.ndim == 1 and values.size and n_rows in (None, values.size)
+    if not one_each or values.dtype.kind not in "iu":
         raise TableError(
-            f"{names.source}: labels have shape {values.shape}; "
-            f"({'M' if n_rows is None else n_rows},), one for each row, is needed"
-        )
-    if values.dtype.kind not in "iu":
-        raise TableError(
-            f"{names.source}: labels have type {values.dtype}; one integer for each row is needed"
+            f"{names.source}: labels have shape {values.shape} and type {values.dtype}; one "
+            f"integer for each of {'M' if n_rows is None else n_rows} rows is needed"
         )
     if n_classes is not None:
         wrong = (values < (-1 if missing else 0)) | (values >= n_classes)
@@ -360,11 +356,8 @@ def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> Seque
     given = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     if len(given) != n_rows:
         raise TableError(f"{source}: {len(given)} ids for {n_rows} rows; give one id per row")
-    for row, value in enumerate(given):
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            raise TableError(
-                f"{source}: row {row}: id is {show(value)}; a text or an integer is needed"
-            )
+    wrong = [isinstance(value, bool) or not isinstance(value, str | int) for value in given]
+    Named(source).refuse(np.array(wrong), given, "a text or an integer is needed", what="id")
     texts = tuple(map(str, given))
     _refuse_repeated(texts, "rows", source, what="id")
     return texts

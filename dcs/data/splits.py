@@ -59,7 +59,7 @@ def stratified_split(
         raise InvalidInputError(f"split fractions {show(dict(fractions))} do not sum to 1")
     shares /= math.fsum(shares)
     generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_split")
-    parts: list[list[NDArray[np.int64]]] = [[] for _ in names]
+    part_of = np.empty(classes.size, dtype=np.int64)
     wanted = np.zeros(len(names))
     given = np.zeros(len(names), dtype=np.int64)
     for label in np.unique(classes):
@@ -67,19 +67,14 @@ def stratified_split(
         wanted += shares * rows.size
         counts = _allocate(rows.size, shares, wanted - given)
         given += counts
-        for part, chunk in zip(parts, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
-            part.append(chunk)
-    for name, count in zip(names, given, strict=True):
-        if count == 0:
-            raise InvalidInputError(
-                f"split part {show(name)} would be empty: {classes.size} rows of "
-                f"{np.unique(classes).size} classes are too few for {len(names)} parts; "
-                "use more rows or fewer parts"
-            )
-    return {
-        name: np.sort(np.concatenate(part)).astype(np.int64)
-        for name, part in zip(names, parts, strict=True)
-    }
+        part_of[rows] = np.repeat(np.arange(len(names)), counts)
+    if not given.all():
+        raise InvalidInputError(
+            f"split part {show(names[given.argmin()])} would be empty: {classes.size} rows of "
+            f"{np.unique(classes).size} classes are too few for {len(names)} parts; "
+            "use more rows or fewer parts"
+        )
+    return {name: np.flatnonzero(part_of == part) for part, name in enumerate(names)}
 
 
 def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.int64]:

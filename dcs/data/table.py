@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -78,7 +77,7 @@ class Provenance:
         dict
             Field names and values.
         """
-        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,20 +209,17 @@ class ProbabilityTable:
             names = file.schema_arrow.names
             found = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
             header = _Header.of(file.schema_arrow.metadata or {}, found, source)
-            if sorted(found) != sorted(header.classes):
-                raise TableError(
-                    f"{source}: columns of probabilities are {listing(found)}, but the table's "
-                    f"metadata names the classes {listing(header.classes)}; make the table again"
-                )
             columns = ["id", "label", *(PREFIX + name for name in header.classes)]
             counts = Counter(names)
-            for name in columns:
-                if counts[name] != 1:
-                    raise TableError(
-                        f"{source}: {counts[name]} columns {show(name)}; a table has one id, "
-                        "one label and one p:<class> per class; `dcs import parquet` reads other "
-                        f"names (columns here: {listing(names)})"
-                    )
+            wrong = {PREFIX + name for name in found}.difference(columns)
+            wrong |= {name for name in columns if counts[name] != 1}
+            if wrong:
+                raise TableError(
+                    f"{source}: columns {listing(sorted(wrong))} are missing, repeated or of no "
+                    "class; a table has one id, one label and one p:<class> per class that its "
+                    "metadata name; `dcs import parquet` reads other names (columns here: "
+                    f"{listing(names)})"
+                )
             refuse_too_large(file.metadata.num_rows, len(columns), source=source)
             table = file.read(columns=columns)
         probs = [_numbers(table.column(name), name, source) for name in columns[2:]]
@@ -254,20 +250,13 @@ class ProbabilityTable:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        header = {
-            "format": "dcs-probability-table",
-            "version": 1,
-            "classes": list(self.classes),
-            "provenance": self.provenance.to_dict(),
-        }
-        columns = {"id": pa.array(list(self.ids), pa.string()), "label": pa.array(self.labels)}
-        if not self.labelled.all():
-            columns["label"] = pa.array(self.labels, mask=~self.labelled)
+        header = _Header(classes=list(self.classes), provenance=self.provenance)
+        columns = {"id": pa.array(list(self.ids), pa.string())}
+        columns["label"] = pa.array(self.labels, mask=~self.labelled)
         for name, column in zip(self.classes, self.probs.T, strict=True):
             columns[PREFIX + name] = pa.array(np.ascontiguousarray(column))
-        table = pa.table(columns).replace_schema_metadata(
-            {_KEY: json.dumps(header, sort_keys=True)}
-        )
+        told = json.dumps(header.model_dump(exclude_none=True), sort_keys=True)
+        table = pa.table(columns).replace_schema_metadata({_KEY: told})
         try:
             with atomic_path(path) as temporary:
                 # Ids and probabilities hardly repeat: a dictionary of them only costs time.
@@ -312,8 +301,8 @@ class ProbabilityTable:
             )
         provenance = self.provenance
         if split is not None:
-            provenance = dataclasses.replace(provenance, split=split)
-        return dataclasses.replace(
+            provenance = replace(provenance, split=split)
+        return replace(
             self,
             probs=self.probs[index],
             labels=self.labels[index],
@@ -357,7 +346,7 @@ class ProbabilityTable:
             If the classes are others.
         """
         others = others.with_classes(self.classes)
-        return dataclasses.replace(
+        return replace(
             self,
             probs=np.concatenate([self.probs, others.probs]),
             labels=np.concatenate([self.labels, np.full(others.n_rows, -1)]),
@@ -383,9 +372,7 @@ class ProbabilityTable:
             )
         columns = [self.classes.index(name) for name in classes]
         labels = np.where(self.labelled, np.argsort(columns)[self.labels], -1)
-        return dataclasses.replace(
-            self, probs=self.probs[:, columns], labels=labels, classes=tuple(classes)
-        )
+        return replace(self, probs=self.probs[:, columns], labels=labels, classes=tuple(classes))
 
     def with_probs(self, probs: ArrayLike) -> ProbabilityTable:
         """Return the table with other probabilities for the same rows and classes.
@@ -405,7 +392,7 @@ class ProbabilityTable:
         TableError
             If they are not M rows of N probabilities.
         """
-        return dataclasses.replace(self, probs=np.asarray(probs))
+        return replace(self, probs=np.asarray(probs))
 
     @property
     def n_rows(self) -> int:
@@ -466,8 +453,8 @@ _KEY: Final = b"dcs"
 class _Header(BaseModel):
     """The metadata of a table; files of other programs have none."""
 
-    format: Literal["dcs-probability-table"]
-    version: Literal[1]
+    format: Literal["dcs-probability-table"] = "dcs-probability-table"
+    version: Literal[1] = 1
     classes: list[str]
     provenance: Provenance = Provenance()
 
@@ -475,7 +462,7 @@ class _Header(BaseModel):
     def of(cls, metadata: dict[bytes, bytes], found: list[str], source: str) -> _Header:
         """Return what the metadata of a Parquet file say, or else the classes found in it."""
         if _KEY not in metadata:
-            return cls(format="dcs-probability-table", version=1, classes=found)
+            return cls(classes=found)
         told, text = f"{source}: table metadata", metadata[_KEY].decode("utf-8", "replace")
         values = parse_json(text, source=told, error=TableError)
         return validated(cls, values, source=told, error=TableError)

@@ -133,12 +133,10 @@ def compare_rows(reference: Mapping[str, Any], table: ProbabilityTable) -> list[
         )
     now = summarized(table, edges=np.array(then.edges))
     found = [*_counted(then, now), *_means(then, now, table.classes)]
-    order = sorted(range(len(found)), key=lambda i: found[i].p)
-    largest = 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(found) - rank) * found[i].p))
-        found[i] = replace(found[i], p=largest)
-    return found
+    ps = np.array([each.p for each in found])
+    order = np.argsort(ps, kind="stable")
+    ps[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(ps.size, 0, -1) * ps[order]))
+    return [replace(each, p=p) for each, p in zip(found, ps.tolist(), strict=True)]
 
 
 def _counted(then: Summary, now: Summary) -> Iterator[Drift]:

@@ -47,33 +47,11 @@ def confusion_matrix(
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
-def accuracy(confusion: NDArray[Any]) -> float:
-    """Return the share of correct rows, 0..1.
-
-    Raises
-    ------
-    InvalidInputError
-        When the confusion matrix is not square or counts no rows.
-    """
-    counts = _square(confusion)
-    return float(np.trace(counts) / counts.sum())
-
-
 def rates(right: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
     """Return the share of rows that are right, NaN where there are none."""
     values = np.full(rows.shape, np.nan)
     np.divide(right, rows, out=values, where=rows > 0)
     return values
-
-
-def cobias(confusion: NDArray[Any]) -> float:
-    """Return the mean absolute accuracy difference over all pairs of classes.
-
-    Classes without rows are left out; with fewer than two classes present the value is 0.
-    Source: Z_COBias in the appendix on the objective function.
-    """
-    counts = _square(confusion)
-    return float(mean_distance(rates(counts.diagonal(), counts.sum(axis=1))))
 
 
 def mean_distance(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -98,9 +76,15 @@ class ClassificationMetrics:
 
     Attributes
     ----------
-    accuracy, cobias, macro_f1 : float
-        Overall accuracy, COBias, and the mean F1 score of the classes that have rows or are
-        predicted, 0 where precision and recall are 0, as scikit-learn has it; all 0..1.
+    accuracy : float
+        Share of correct rows, 0..1.
+    cobias : float
+        Mean absolute accuracy difference over all pairs of classes, 0..1. Classes without rows
+        are left out; with fewer than two classes present it is 0. Source: Z_COBias in the appendix
+        on the objective function.
+    macro_f1 : float
+        Mean F1 score of the classes that have rows or are predicted, 0 where precision and recall
+        are 0, as scikit-learn has it; 0..1.
     class_accuracies : tuple of float
         One accuracy per class; NaN for a class with no rows.
     n_rows : int
@@ -136,6 +120,11 @@ class ClassificationMetrics:
         -------
         ClassificationMetrics
             All figures.
+
+        Raises
+        ------
+        InvalidInputError
+            When the confusion matrix is not square or counts no rows.
         """
         counts = _square(confusion)
         right, rows = counts.diagonal(), counts.sum(axis=1)
@@ -257,8 +246,11 @@ class Objective:
         InvalidInputError
             When the matrix is not square or counts no rows.
         """
-        error, bias = 1.0 - accuracy(confusion), cobias(confusion)
-        counts = np.asarray(confusion, dtype=np.float64)
+        # Not by ClassificationMetrics, whose other figures would take as long again.
+        counts = _square(confusion).astype(np.float64)
+        right, rows = counts.diagonal(), counts.sum(axis=1)
+        error = 1.0 - float(right.sum() / rows.sum())
+        bias = float(mean_distance(rates(right, rows)))
         pmi = self._negative_pmi(counts) if self.pmi == "published" else -_shared(counts)
         return self.error_weight * error + self.beta * bias + self.tau * pmi
 

@@ -462,12 +462,10 @@ def _how_to_get(file: TaskFile, data: str | None) -> str:
     if file.files is not None:
         folder = Path(data or "DIR") / file.name
         names = f"{folder / file.files.optimization} and {folder / file.files.test}"
-        told = f"there are no {names}" if data else f"give --data DIR with {names}"
+        told = f"{names} are needed (--data DIR)"
         ways.append(f"{told}: {file.obtain}" if file.obtain else told)
-    if file.hub is not None and data is None:
-        ways.append(f"pip install datasets, to fetch {file.hub.dataset} from the hub")
-    elif file.hub is not None and file.files is None:
-        ways.append(f"they come from the hub ({file.hub.dataset}): no --data")
+    if file.hub is not None:
+        ways.append(f"pip install datasets, to fetch {file.hub.dataset} without --data")
     return f"task {file.name!r} comes without its texts: {'; or '.join(ways)}"
 
 
@@ -519,14 +517,16 @@ def _hub_is_near() -> bool:
 
 
 def _hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable[Any]:
-    if not _hub_is_near():
-        # Read when Datasets is imported, which would try for half a minute otherwise. What was
-        # fetched before is found all the same.
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import datasets
+        from huggingface_hub import constants
     except ImportError:
         raise ConfigError(_how_to_get(file, None)) from None
+    if not _hub_is_near():
+        # Datasets would try for half a minute. What was fetched before is found all the same. The
+        # variable is for Ray's workers: this process may have read it already.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     name, revision = getattr(place, split), place.revision or None
     try:
         table = datasets.load_dataset(

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from dcs.errors import ConfigError, check_choice
 from dcs.seeds import derive_generator
 
@@ -179,30 +177,20 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
     # Variants of a prompt show the same texts, so that they can be compared.
     rng = derive_generator(seed, "demonstrations", task.name.partition("@")[0], str(shots))
     if shots == "N":
-        chosen = _one_of_each(task, pool, rng)
+        members = [[e for e in pool if e.label == label] for label in range(task.n_classes)]
+        if [] in members:
+            raise ConfigError(
+                f"shots N: class {task.classes[members.index([])]!r} of task {task.name!r} has no "
+                "optimization text; ask for a number of shots instead"
+            )
+        pool = tuple(each[int(rng.integers(len(each)))] for each in members)
     elif shots > len(pool):
         raise ConfigError(
             f"shots {shots}: task {task.name!r} has {len(pool)} optimization texts; "
             "ask for fewer shots"
         )
-    else:
-        chosen = tuple(pool[int(row)] for row in rng.permutation(len(pool))[:shots])
-    return Demonstrations(examples=chosen, shots=shots, seed=seed)
-
-
-def _one_of_each(
-    task: Task, pool: tuple[Example, ...], rng: np.random.Generator
-) -> tuple[Example, ...]:
-    chosen = []
-    for label, name in enumerate(task.classes):
-        members = [example for example in pool if example.label == label]
-        if not members:
-            raise ConfigError(
-                f"shots N: class {name!r} of task {task.name!r} has no optimization text; "
-                "ask for a number of shots instead"
-            )
-        chosen.append(members[int(rng.integers(len(members)))])
-    return tuple(chosen[int(position)] for position in rng.permutation(len(chosen)))
+    drawn = rng.permutation(len(pool))[: len(pool) if shots == "N" else shots]
+    return Demonstrations(tuple(pool[int(row)] for row in drawn), shots, seed)
 
 
 def render_prefix(task: Task, demonstrations: Demonstrations) -> str:

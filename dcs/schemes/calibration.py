@@ -27,7 +27,7 @@ from dcs.data.checks import (
     finite_number,
     softmax,
 )
-from dcs.errors import InvalidInputError, check_choice
+from dcs.errors import InvalidInputError, check_choice, listing
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -156,12 +156,14 @@ def side_by_side(
     InvalidInputError
         When a value is not a probability, or rows, classes or the number of tables differ.
     """
-    tables = [checked_probabilities(each, n_classes=n_classes) for each in probs]  # type: ignore[union-attr]
-    if len({each.shape for each in tables}) != 1 or n_tables not in (None, len(tables)):
+    given = list(probs)  # type: ignore[arg-type]
+    shapes = list(dict.fromkeys(map(np.shape, given)))
+    if len(shapes) != 1 or len(shapes[0]) != 2 or n_tables not in (None, len(given)):
         raise InvalidInputError(
-            f"probs: shapes are {[each.shape for each in tables]}; {n_tables or 'K'} arrays "
-            "[rows, classes], one for each table, all of the same rows, are needed"
+            f"probs: {len(given)} of shapes {listing([*map(str, shapes)])}; {n_tables or 'K'} "
+            "arrays [rows, classes], one for each table, all of the same rows, are needed"
         )
+    tables = [checked_probabilities(each, n_classes=n_classes) for each in given]
     return np.hstack(tables)
 
 
@@ -310,6 +312,9 @@ def _fitted(
     row_weights = _balanced(labels) if kind == "balanced" else np.ones(labels.size)
     form = _form(kind, logs, row_weights, ridge)
     departure = _most_likely(logs, _product(logs, start.T), labels, row_weights, form)
+    if kind == "temperature":
+        # The loss is convex in this one number: the nearest allowed is the best allowed.
+        departure = np.maximum(departure, (_LEAST_SCALE - 1.0) * np.eye(*departure.shape))
     matrix = start + departure[:-1].T
     return from_arrays(kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
 
@@ -320,6 +325,10 @@ def _balanced(labels: NDArray[np.int64]) -> Array:
     weights: Array = labels.size / (np.count_nonzero(counts) * counts[labels])
     return weights
 
+
+#: With fewer labelled rows what is fitted to them is worse than batch calibration, however little
+#: it departs from it: they only tell whether that is better than no correction.
+FEWEST_FITTED: Final = 20
 
 #: Labelled rows that batch calibration stands for, against the offset and against the matrix;
 #: and what is divided by the number of labelled rows where that is more.
@@ -335,8 +344,9 @@ def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
 
     Balanced logistic regression on the labelled rows whose penalty is the mean square, over all
     rows, of the change of the batch-calibrated logits. So labels count against a fixed number of
-    rows of prior evidence, whatever the scale of the probabilities: with none the calibration is
-    batch calibration, with ten it hardly differs, with thousands it is the regression.
+    rows of prior evidence, whatever the scale of the probabilities: with fewer than 20 labels the
+    calibration is batch calibration, with 30 it hardly differs, with thousands it is the
+    regression.
 
     Parameters
     ----------
@@ -355,7 +365,7 @@ def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     values, indices, names = checked_rows(probs, labels, missing=True)
     batch, n, labelled = batch_calibration(values), len(names), indices >= 0
     n_labelled = int(labelled.sum())
-    if n_labelled == 0:
+    if n_labelled < FEWEST_FITTED:
         return batch
     # Of logits only the differences count: each row's have mean 0.
     centre = np.eye(n) - 1.0 / n
@@ -389,6 +399,9 @@ _OF_ALL_ROWS: Final[dict[str, Callable[[Array, NDArray[np.int64]], Calibration]]
 #: The optimiser's BLAS adds in an order that depends on the processor: it decides digits far
 #: behind these, and must not decide predictions.
 _DIGITS: Final = 6
+
+#: Of log-probabilities, by a temperature: none, or less, would change predictions.
+_LEAST_SCALE: Final = 1e-3
 
 #: Where no entry of the gradient of the mean loss is larger, the optimum is reached.
 _TOLERANCE: Final = 1e-6

@@ -281,15 +281,13 @@ class CorrectionSet:
             When an argument is not allowed.
         """
         count = whole_number(count, "count", least=2)
-        low = finite_number(smallest, "smallest weight")
-        high = finite_number(largest, "largest weight")
-        if not 0.0 < low < 1.0 <= high <= LARGEST_WEIGHT:
+        if not 0.0 < smallest < 1.0 <= largest <= LARGEST_WEIGHT:
             raise InvalidInputError(
                 f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest"
             )
-        step = (math.log(high) - math.log(low)) / (count - 1)
+        step = (math.log(largest) - math.log(smallest)) / (count - 1)
         # A whole number of steps below 1, so that the weight 1 is exactly among them.
-        below = max(1, min(count - 1, round(-math.log(low) / step)))
+        below = max(1, min(count - 1, round(-math.log(smallest) / step)))
         weights = tuple(Weight(math.exp((i - below) * step)) for i in range(count))
         return cls((_memberships() if memberships else ()) + weights)
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dcs.data.checks import checked_classes, checked_probabilities
 from dcs.errors import InvalidInputError, SchemeError, escaped, listing
 from dcs.evaluation.metrics import confusion_matrix
-from dcs.io import atomic_write_text, parse_json, read_text, validated
+from dcs.io import atomic_write_text, parse_json, read_json, validated
 from dcs.schemes.calibration import Calibration
 from dcs.schemes.corrections import DONT_CHANGE, Correction, Membership, Weight
 
@@ -491,5 +491,4 @@ class CorrectionScheme:
         SchemeError
             When the file is missing or is not a scheme.
         """
-        text = read_text(path, error=SchemeError)
-        return cls.from_json(text, source=escaped(os.fspath(path)))
+        return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))

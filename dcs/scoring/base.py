@@ -117,7 +117,7 @@ class Engine(ABC):
         """
         if self._closed:
             raise ScoringError(f"model {self.model!r} has been closed; load it again")
-        if not queries:
+        if len(queries) == 0:
             return np.zeros((0, len(label_words)))
         prompts = [prefix + query for query in queries]
         return self._score(prompts, label_words, progress or (lambda count: None))
@@ -160,7 +160,7 @@ class TokenEngine(Engine):
         # Of a word that is read whole, all tokens but the last are run too.
         self._check_lengths(tokens, max(map(len, token_ids)) - 1 if rule == "joint" else 0)
         if rule == "joint":
-            return joint_probabilities(self._word_scores(tokens, token_ids, progress))
+            return softmax(_finite(self._word_scores(tokens, token_ids, progress)))
         wanted = sorted({*sum(token_ids, ())})
         return class_probabilities(self._next_scores(tokens, wanted, progress), token_ids)
 
@@ -209,10 +209,10 @@ class Tokenizer:
     describe: Callable[[int], str]
 
 
-def label_token_ids(
+def read_label_words(
     tokenizer: Tokenizer, prompt: str, label_words: Sequence[str], rule: LabelRule
-) -> tuple[tuple[int, ...], ...]:
-    """Find the tokens of every label word as they follow a prompt.
+) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
+    """Find the tokens of every label word as they follow a prompt, and settle ``auto``.
 
     Parameters
     ----------
@@ -222,14 +222,16 @@ def label_token_ids(
         A prompt, which ends where the label word is to follow.
     label_words : sequence of str
         The answer of each class.
-    rule : {"mean", "first", "joint"}
+    rule : {"auto", "mean", "first", "joint"}
         How the tokens will be read.
 
     Returns
     -------
-    tuple of tuples of int
+    token_ids : tuple of tuples of int
         The token ids of each label word, the first one first: the different ones (mean), the
         first alone, or all in order (joint).
+    rule : {"mean", "first", "joint"}
+        The rule that was followed.
 
     Raises
     ------
@@ -238,65 +240,45 @@ def label_token_ids(
         answer to one is then its answer to the other. By the rule ``joint``, if the tokens of
         one begin those of another, which could then never win.
     """
+    if rule == "auto":
+        try:
+            return read_label_words(tokenizer, prompt, label_words, "mean")
+        except ScoringError:
+            rule = "joint"
     encode, base = tokenizer.encode, tokenizer.encode(prompt)
     space = "" if prompt[-1:].isspace() else " "
     found = []
     for word in label_words:
         joined = encode(f"{prompt}{space}{word.strip()}")
         if joined[: len(base)] == base and len(joined) > len(base):
-            ids = joined[len(base) :]
+            tokens = joined[len(base) :]
         else:
             # The tokenizer merges across the boundary: take the word by itself.
-            ids = [i for i in encode(f"{space}{word.strip()}") if i not in encode("")]
-        if not ids:
+            tokens = [i for i in encode(f"{space}{word.strip()}") if i not in encode("")]
+        if not tokens:
             raise ScoringError(
                 f"label word {word!r} has no token in this model's tokenizer; choose another word"
             )
-        found.append(tuple(ids) if rule == "joint" else tuple(dict.fromkeys(ids)))
-    _refuse_collisions(label_words, found, tokenizer, rule)
-    return tuple(ids[:1] for ids in found) if rule == "first" else tuple(found)
-
-
-def read_label_words(
-    tokenizer: Tokenizer, prompt: str, label_words: Sequence[str], rule: LabelRule
-) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
-    """Find the tokens of the label words as :func:`label_token_ids` does, and settle ``auto``.
-
-    Returns
-    -------
-    token ids, rule
-        As :func:`label_token_ids`, and the rule that was followed.
-    """
-    if rule == "auto":
-        try:
-            return label_token_ids(tokenizer, prompt, label_words, "mean"), "mean"
-        except ScoringError:
-            rule = "joint"
-    return label_token_ids(tokenizer, prompt, label_words, rule), rule
-
-
-def _refuse_collisions(
-    label_words: Sequence[str],
-    token_ids: Sequence[tuple[int, ...]],
-    tokenizer: Tokenizer,
-    rule: LabelRule,
-) -> None:
-    words = zip(label_words, token_ids, strict=True)
-    for (word, ids), (other_word, other) in combinations(words, 2):
-        # Pieces further on may be shared: at the answer slot they carry next to nothing.
-        collide = ids[0] == other[0] or (rule == "mean" and set(ids) == set(other))
-        if rule == "joint":
-            collide = all(a == b for a, b in zip(ids, other, strict=False))
-        if collide:
-            first, second = (
-                f"{name!r} ({', '.join(repr(tokenizer.describe(token)) for token in tokens)})"
-                for name, tokens in ((word, ids), (other_word, other))
+        found.append(tuple(tokens if rule == "joint" else dict.fromkeys(tokens)))
+    for pair in combinations(zip(label_words, found, strict=True), 2):
+        (_, ids), (_, other) = pair
+        if _collide(ids, other, rule):
+            words = " and ".join(
+                f"{word!r} ({', '.join(repr(tokenizer.describe(token)) for token in tokens)})"
+                for word, tokens in pair
             )
             raise ScoringError(
-                f"label words {first} and {second} have colliding tokens in this model's "
-                "tokenizer, so it cannot tell them apart; choose words with different "
-                + ("tokens" if rule == "joint" else "first tokens")
+                f"label words {words} have colliding tokens in this model's tokenizer, so it "
+                "cannot tell them apart; choose words with different first tokens"
             )
+    return tuple(ids[:1] for ids in found) if rule == "first" else tuple(found), rule
+
+
+def _collide(ids: tuple[int, ...], other: tuple[int, ...], rule: LabelRule) -> bool:
+    if rule == "joint":
+        return all(a == b for a, b in zip(ids, other, strict=False))
+    # Pieces further on may be shared: at the answer slot they carry next to nothing.
+    return ids[0] == other[0] or (rule == "mean" and set(ids) == set(other))
 
 
 def class_probabilities(
@@ -322,9 +304,8 @@ def class_probabilities(
     ScoringError
         If a value is not finite.
     """
-    _check_finite(logits)
+    values = _finite(logits)
     columns = {token: column for column, token in enumerate(sorted({*sum(token_ids, ())}))}
-    values = np.asarray(logits, dtype=np.float64)
     # The softmax's own normaliser is one factor per row, which the normalisation over classes
     # cancels: subtracting the largest logit is enough, and cannot underflow for the winner.
     weights = np.exp(values - values.max(axis=1, keepdims=True))
@@ -334,23 +315,12 @@ def class_probabilities(
     return np.asarray(means / means.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-def joint_probabilities(log_joint: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Turn the log-probabilities of whole label words [M, N] into class probabilities.
-
-    Raises
-    ------
-    ScoringError
-        If a value is not finite.
-    """
-    _check_finite(log_joint)
-    return softmax(np.asarray(log_joint, dtype=np.float64))
-
-
-def _check_finite(logits: NDArray[np.floating]) -> None:
-    values = np.asarray(logits)
+def _finite(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    values = np.asarray(logits, dtype=np.float64)
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0]
         raise ScoringError(
             f"query {row}: the model gives {values[row, column]} for a label token; "
             "try another precision or device"
         )
+    return values

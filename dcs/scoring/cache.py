@@ -14,7 +14,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,31 +64,30 @@ def query_hash(query: str) -> bytes:
     return hashlib.sha256(query.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
-@dataclass(slots=True)
 class ShardGroup:
     """The rows of one group, read as they are needed and kept in memory.
+
+    Parameters
+    ----------
+    store : pathlib.Path
+        The store.
+    settings : mapping
+        What the name of the group's folder is the hash of.
 
     Attributes
     ----------
     folder : pathlib.Path
         Where its shards lie.
-    settings : dict
-        What the folder's name is the hash of.
     rows : dict of bytes to float64 array [N]
         Probabilities by query hash.
     """
 
-    folder: Path
-    settings: dict[str, Any]
-    rows: dict[bytes, NDArray[np.float64]] = field(default_factory=dict)
-    _seen: set[str] = field(default_factory=set)
-
-    @classmethod
-    def under(cls, store: Path, settings: Mapping[str, Any]) -> ShardGroup:
-        """Return the group of these settings, with what a store has of it."""
-        group = cls(store / group_key(settings), dict(settings))
-        group.refresh()
-        return group
+    def __init__(self, store: Path, settings: Mapping[str, Any]) -> None:
+        self.folder = store / group_key(settings)
+        self.rows: dict[bytes, NDArray[np.float64]] = {}
+        self._settings = settings
+        self._seen: set[str] = set()
+        self.refresh()
 
     def refresh(self) -> None:
         """Read the shards that have been written since, by whichever process.
@@ -117,31 +115,21 @@ class ShardGroup:
         described = self.folder / "settings.json"
         with _refused(self.folder):
             if not described.exists():
-                text = json.dumps(self.settings, indent=1, sort_keys=True, ensure_ascii=False)
+                text = json.dumps(self._settings, indent=1, sort_keys=True, ensure_ascii=False)
                 atomic_write_text(described, text)
             atomic_write_bytes(path, data)
         self._seen.add(path.name)
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
 
-    @contextmanager
-    def lock(self, hashes: Sequence[bytes], *, wait: bool) -> Iterator[bool]:
-        """Hold the work on some queries, so that no other process does the same work.
+    def lock(self, hashes: Sequence[bytes], *, wait: bool) -> FileLock:
+        """Return the lock on the work on some queries: no other process does the same work.
 
-        Gives False if another process holds it and `wait` is off. Shards that begin with the same
-        query have the same lock, also those of a run that scores fewer.
+        Taking it raises Timeout if another process holds it and `wait` is off. Shards that begin
+        with the same query have the same lock, also those of a run that scores fewer.
         """
         with _refused(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / f".{hashes[0].hex()}.lock")
-        try:
-            lock.acquire(blocking=wait)
-        except Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
+        return FileLock(self.folder / f".{hashes[0].hex()}.lock", blocking=wait)
 
 
 @contextmanager
@@ -221,33 +209,39 @@ class StoredScorer:
         if not queries:
             return self._scorer.score(prefix, [], label_words)
         report = progress or (lambda count: None)
-        group = ShardGroup.under(self._folder, score_settings(self._scorer, prefix, label_words))
+        group = ShardGroup(self._folder, score_settings(self._scorer, prefix, label_words))
         hashes = [query_hash(query) for query in queries]
         by_hash = dict(zip(hashes, queries, strict=True))
 
-        def finish(shard: Sequence[bytes], *, wait: bool) -> bool:
-            """Have all rows of a shard; False if another process is at work on it."""
-            missing = [key for key in shard if key not in group.rows]
-            if missing:
-                with group.lock(shard, wait=wait) as held:
-                    if not held:
-                        return False
+        def missing(shard: Sequence[bytes]) -> list[bytes]:
+            return [key for key in shard if key not in group.rows]
+
+        def finish(shard: Sequence[bytes], *, wait: bool) -> None:
+            """Have all rows of a shard; raises Timeout if another process is at work on it."""
+            absent = missing(shard)
+            if absent:
+                with group.lock(shard, wait=wait):
                     group.refresh()  # whoever held it before has written it
-                    missing = [key for key in shard if key not in group.rows]
-                    if missing:
-                        texts = [by_hash[key] for key in missing]
+                    absent = missing(shard)
+                    if absent:
+                        texts = [by_hash[key] for key in absent]
                         probs = self._scorer.score(prefix, texts, label_words, progress=report)
-                        group.write(missing, probs)
-                        self.scored += len(missing)
-            if len(missing) < len(shard):
-                report(len(shard) - len(missing))
-            return True
+                        group.write(absent, probs)
+                        self.scored += len(absent)
+            if len(absent) < len(shard):
+                report(len(shard) - len(absent))
 
         # Cut before looking at what is there: a run that goes on cuts as the first one did.
         distinct = list(by_hash)
         cuts = range(0, len(distinct), self._shard_size)
         shards = [distinct[start : start + self._shard_size] for start in cuts]
-        for shard in [shard for shard in shards if not finish(shard, wait=False)]:
+        busy = []
+        for shard in shards:
+            try:
+                finish(shard, wait=False)
+            except Timeout:
+                busy.append(shard)
+        for shard in busy:
             finish(shard, wait=True)
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError
 from dcs.prompting import (
     SPLITS,
+    Demonstrations,
     Example,
     Shots,
     Split,
@@ -19,45 +17,6 @@ from dcs.prompting import (
     select_demonstrations,
 )
 from dcs.scoring.base import Progress, Scorer
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """The prompts of one split.
-
-    Attributes
-    ----------
-    prefix : str
-        What all begin with: instruction and demonstrations.
-    examples : sequence of Example
-        What is asked about.
-    queries : sequence of str
-        The rest of each prompt.
-    """
-
-    prefix: str
-    examples: Sequence[Example]
-    queries: Sequence[str]
-
-
-def prompts_of(
-    task: Task, *, shots: Shots, seed: int, limit: int | None = None
-) -> dict[Split, Prompts]:
-    """Return the prompts of a task by split, on the texts that no demonstration shows.
-
-    Parameters and errors as in :func:`generate_tables`.
-    """
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit {limit}: allowed are 1 or more rows, or no limit")
-    demonstrations = select_demonstrations(task, shots, seed=seed)
-    prefix = render_prefix(task, demonstrations)
-    prompts = {}
-    for split in SPLITS:
-        # Demonstrations come from the optimization texts, and a task's splits have no text in
-        # common; but tasks of other makers may not keep to that.
-        kept = [e for e in task.examples(split) if e.text not in demonstrations.texts][:limit]
-        prompts[split] = Prompts(prefix, kept, [render_query(task, each.text) for each in kept])
-    return prompts
 
 
 def generate_tables(
@@ -100,13 +59,15 @@ def generate_tables(
         If the model cannot score the prompts.
     """
     demonstrations = select_demonstrations(task, shots, seed=seed)
+    prefix = render_prefix(task, demonstrations)
     tables = {}
-    for split, prompts in prompts_of(task, shots=shots, seed=seed, limit=limit).items():
+    for split, examples in _asked(task, demonstrations, limit).items():
+        queries = [render_query(task, example.text) for example in examples]
         tables[str(split)] = ProbabilityTable.from_arrays(
-            scorer.score(prompts.prefix, prompts.queries, task.label_words, progress=progress),
-            [example.label for example in prompts.examples],
+            scorer.score(prefix, queries, task.label_words, progress=progress),
+            [example.label for example in examples],
             classes=task.classes,
-            ids=[example.id for example in prompts.examples],
+            ids=[example.id for example in examples],
             provenance=Provenance(
                 model=scorer.model,
                 revision=scorer.revision,
@@ -124,5 +85,19 @@ def generate_tables(
 
 def count_queries(task: Task, *, shots: Shots, seed: int, limit: int | None = None) -> int:
     """Return how many texts :func:`generate_tables` scores, for a progress bar."""
-    prompts = prompts_of(task, shots=shots, seed=seed, limit=limit)
-    return sum(len(each.queries) for each in prompts.values())
+    demonstrations = select_demonstrations(task, shots, seed=seed)
+    return sum(map(len, _asked(task, demonstrations, limit).values()))
+
+
+def _asked(
+    task: Task, demonstrations: Demonstrations, limit: int | None
+) -> dict[Split, list[Example]]:
+    """Return the texts of each split that no demonstration shows."""
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit {limit}: allowed are 1 or more rows, or no limit")
+    # Demonstrations come from the optimization texts, and a task's splits have no text in
+    # common; but tasks of other makers may not keep to that.
+    return {
+        split: [e for e in task.examples(split) if e.text not in demonstrations.texts][:limit]
+        for split in SPLITS
+    }

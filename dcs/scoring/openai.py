@@ -263,17 +263,12 @@ class OpenAIScorer(Engine):
         found = [best_token(shown, word, label_words, spaced) for word in label_words]
         absent = [word for word, value in zip(label_words, found, strict=True) if value is None]
         self.missing.update(absent)
-        if absent and self._missing_rule == "error":
+        if absent and (self._missing_rule == "error" or len(absent) == len(label_words)):
             raise ScoringError(
                 f"query {row}: label words {', '.join(map(repr, absent))} are not among the "
-                f"{len(shown)} tokens that {self.base_url} shows; ask for more (top_logprobs), or "
-                "choose a rule for missing labels: missing=bound or missing=zero"
-            )
-        if len(absent) == len(label_words):
-            raise ScoringError(
-                f"query {row}: none of the label words is among the {len(shown)} tokens that "
-                f"{self.base_url} shows, the first {next(iter(shown), '')!r}; no rule can make "
-                "probabilities of that"
+                f"{len(shown)} tokens that {self.base_url} shows, the first "
+                f"{next(iter(shown), '')!r}; ask for more (top_logprobs), or choose a rule for "
+                "answers without some of the labels: missing=bound or missing=zero"
             )
         least = min(shown.values()) if self._missing_rule == "bound" else -math.inf
         logs = np.array([least if value is None else value for value in found])
@@ -325,6 +320,6 @@ def _refuse_prefixes(label_words: Sequence[str]) -> None:
     for first, second in combinations([word.strip() for word in label_words], 2):
         if first.startswith(second) or second.startswith(first):
             raise ScoringError(
-                f"label words {first!r} ({f' {first}'!r}) and {second!r} ({f' {second}'!r}) "
-                "collide: one begins the other; choose other words"
+                f"label words {first!r} and {second!r} collide: one begins the other; choose "
+                "other words"
             )

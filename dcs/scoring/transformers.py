@@ -62,14 +62,6 @@ def _is_plain(layer: Any) -> bool:
     return type(layer).__name__ == "DynamicLayer"
 
 
-def _shared_length(prompts: list[list[int]]) -> int:
-    """Return how many tokens all prompts begin with; at least one of each is left to run."""
-    # The lexicographic extremes differ wherever any two prompts do.
-    pairs = enumerate(zip(min(prompts), max(prompts), strict=False))
-    most = min(map(len, prompts)) - 1
-    return min(next((place for place, (a, b) in pairs if a != b), most), most)
-
-
 class TransformersScorer(TokenEngine):
     """Reads class probabilities off a Transformers model.
 
@@ -198,13 +190,13 @@ class TransformersScorer(TokenEngine):
                 "model %s: out of memory on %s; going on with at most %.0f tokens at once",
                 *(self.model, self._device, self._budget),
             )
-            if self._device.type == "cuda":
-                self._torch.cuda.empty_cache()
+            self._torch.cuda.empty_cache()
         return np.stack([found[row] for row in range(len(prompts))])
 
     def _run_shared(self, prompts: list[list[int]]) -> _Prefix:
-        shared = _shared_length(prompts) if self._reuse else 0
-        if not shared:
+        # At least one token of each is left to run.
+        shared = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)
+        if not shared or not self._reuse:
             return _Prefix()
         output = self._run([prompts[0][:shared]], _Prefix(), keep_cache=True)
         cache = getattr(output, "past_key_values", None)
@@ -271,5 +263,4 @@ class TransformersScorer(TokenEngine):
 
     def _free(self) -> None:
         del self._model
-        if self._device.type == "cuda":
-            self._torch.cuda.empty_cache()
+        self._torch.cuda.empty_cache()

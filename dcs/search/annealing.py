@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -120,7 +119,7 @@ def cooled(
     limits = schedule.limits(problem.n_classes)
     choice = _unchanged(schedule.start, problem) if start is None else start.copy()
     best_choice, found = choice.copy(), choice.copy()
-    best = math.inf
+    best = np.inf
     evaluations = 0
     trace: list[TracePoint] = []
     for r in range(schedule.restarts if start is None else 1):

@@ -17,7 +17,6 @@ How pairs are weighed and rows divided is improved by subgradient steps.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ def exact_search(
     table = problem.table
     room = make_room(table)
     best_choice = np.full(n_classes, problem.corrections.identity)
-    best = math.inf
+    best = np.inf
     for first in range(n_functions):
         best = exhaust(table, room, first, best_choice, best)
         if progress is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -82,7 +82,11 @@ class Problem:
     classes: tuple[str, ...]
     corrections: CorrectionSet
     objective: Objective
-    table: Table
+    table: Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        table = make_table(self.probs, self.labels, self.corrections, self.objective)
+        object.__setattr__(self, "table", table)
 
     @classmethod
     def from_arguments(
@@ -102,20 +106,7 @@ class Problem:
         if not isinstance(objective, Objective):
             raise InvalidInputError(f"objective is {objective!r}; an Objective is needed")
         warn_of_absent_classes(indices, names)
-        return cls.laid_out(values, indices, names, corrections, objective)
-
-    @classmethod
-    def laid_out(
-        cls,
-        probs: NDArray[np.float64],
-        labels: NDArray[np.int64],
-        classes: tuple[str, ...],
-        corrections: CorrectionSet,
-        objective: Objective,
-    ) -> Problem:
-        """Lay out arguments that have been checked."""
-        table = make_table(probs, labels, corrections, objective)
-        return cls(probs, labels, classes, corrections, objective, table)
+        return cls(values, indices, names, corrections, objective)
 
     @property
     def n_classes(self) -> int:

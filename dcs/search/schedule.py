@@ -91,10 +91,7 @@ class Schedule:
                 f"initial_temperature {self.initial_temperature}; a search only cools"
             )
         if self.cooling_rate >= 1.0:
-            raise InvalidInputError(
-                f"schedule cooling_rate {self.cooling_rate}: must be less than 1, or a search "
-                "never ends"
-            )
+            raise InvalidInputError(f"schedule cooling_rate {self.cooling_rate}: must be below 1")
         check_choice("schedule moves", self.moves, get_args(Moves))
         check_choice("schedule start", self.start, get_args(Start))
 
@@ -126,8 +123,7 @@ class Schedule:
         InvalidInputError
             When there are no rows.
         """
-        if n_rows < 1:
-            raise InvalidInputError(f"n_rows {n_rows}: at least one row is needed")
+        whole_number(n_rows, "n_rows", least=1)
         return cls(
             initial_temperature=200_000 / n_rows,
             final_temperature=200 / n_rows,

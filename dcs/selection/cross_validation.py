@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
 from dcs.errors import InvalidInputError
-from dcs.evaluation.metrics import ClassificationMetrics, cobias, confusion_matrix
+from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
-from dcs.schemes.calibration import batch_calibration
+from dcs.schemes.calibration import FEWEST_FITTED, batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_generator, derive_seed
 from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference, pareto_front
@@ -205,6 +205,8 @@ class Folds:
         The part of every row on which COBias is counted: its fold, or 0 with few rows.
     n_parts : int
         Number of parts.
+    counts : array of float, shape [N]
+        Rows per class and part.
 
     Raises
     ------
@@ -232,6 +234,7 @@ class Folds:
         self.few = self.labels.size < _FEW_ROWS * probs.shape[1]
         self.n_parts = 1 if self.few else self.n_folds
         self.part = self.place % self.n_parts
+        self.counts = np.bincount(self.labels, minlength=probs.shape[1]) / self.n_parts
 
     def schemes(
         self,
@@ -250,15 +253,12 @@ class Folds:
         groups = [tuple(group) for _, group in alike]
         left_out = [*range(self.n_folds), *([None] if whole else [])]
         items = [(fold, group) for fold in left_out for group in groups]
-        found: list[list[CorrectionScheme]] = [[] for _ in grid]
-        done = 0
-        for (_, group), schemes in zip(items, mapper(self._fit, items), strict=True):
-            for i, scheme in enumerate(schemes, done):
-                found[i % len(grid)].append(scheme)
-            done += len(group)
+        found: list[CorrectionScheme] = []
+        for schemes in mapper(self._fit, items):
+            found += schemes
             if progress is not None:
-                progress(done / (len(left_out) * len(grid)))
-        return found
+                progress(len(found) / (len(left_out) * len(grid)))
+        return [found[i :: len(grid)] for i in range(len(grid))]
 
     def predictions(self, schemes: Sequence[CorrectionScheme]) -> NDArray[np.int64]:
         """Return the prediction of every row by the scheme fitted without its fold."""
@@ -276,23 +276,17 @@ class Folds:
         COBias is the mean of that of the parts. See :func:`cross_validate`.
         """
         n_classes = self.probs.shape[1]
-        whole = ClassificationMetrics.from_predictions(self.labels, predictions, n_classes)
+        judged = ClassificationMetrics.from_predictions
+        whole = judged(self.labels, predictions, n_classes)
         biases = [
-            cobias(confusion_matrix(self.labels[rows], predictions[rows], n_classes))
+            judged(self.labels[rows], predictions[rows], n_classes).cobias
             for rows in (self.part == part for part in range(self.n_parts))
         ]
         bias = float(np.mean(biases))
         if self.few and setting is not None:
-            bias = math.sqrt(
-                bias**2 + 2.0 * setting.follows(self.labels.size) * self.noise(whole) ** 2
-            )
+            noise = cobias_noise(whole, self.counts)
+            bias = math.sqrt(bias**2 + 2.0 * setting.follows(self.labels.size) * noise**2)
         return replace(whole, cobias=bias)
-
-    def noise(self, metrics: ClassificationMetrics) -> float:
-        """Return the part of the COBias of these metrics that is due to the parts being small."""
-        n_classes = self.probs.shape[1]
-        counts = np.bincount(self.labels, minlength=n_classes) / self.n_parts
-        return cobias_noise(metrics, counts)
 
     def change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> Change:
         """Compare two sets of predictions of all rows, COBias within the parts."""
@@ -406,13 +400,14 @@ class SelectionSettings:
     keep_uncorrected: bool = True
 
     def __post_init__(self) -> None:
-        if not self.candidates:
-            raise InvalidInputError("candidates is empty; at least one setting is needed")
-        if not self.betas:
-            raise InvalidInputError("betas is empty; at least one weight of COBias is needed")
+        for name in ("candidates", "betas"):
+            if not getattr(self, name):
+                raise InvalidInputError(f"{name} is empty; at least one is needed")
         for beta in self.betas:
             replace(self.candidates[0], beta=beta)
         whole_number(self.folds, "folds", least=2)
+        if not isinstance(self.preference, Preference):
+            raise InvalidInputError(f"preference is {self.preference!r}; a Preference is needed")
 
     @classmethod
     def of_method(cls, name: str) -> SelectionSettings:
@@ -512,8 +507,8 @@ def fit_scheme(
     front = _Front(folds, plain, before, fits[middle], {"method": "dcs", "seed": seed})
     # What no other beats in both figures has its place too, where it is nearest to being the best.
     chosen = {setting for setting, _ in best}
-    unbeaten = {id(fit) for fit in pareto_front([*fits.values()])}
-    others = [s for s in grid if s not in chosen and id(fits[s]) in unbeaten]
+    unbeaten = {id(metrics) for metrics in pareto_front([f.metrics for f in fits.values()])}
+    others = [s for s in grid if s not in chosen and id(fits[s].metrics) in unbeaten]
     best += [
         (s, min(best, key=lambda each: fits[s].z(each[1]) - fits[each[0]].z(each[1]))[1])
         for s in others
@@ -579,16 +574,8 @@ class _Fit:
         predictions = folds.predictions(schemes)
         return cls(setting, schemes, predictions, folds.metrics(predictions, setting))
 
-    @property
-    def accuracy(self) -> float:
-        return self.metrics.accuracy
-
-    @property
-    def cobias(self) -> float:
-        return self.metrics.cobias
-
     def z(self, beta: float) -> float:
-        return 1.0 - self.accuracy + beta * self.cobias
+        return 1.0 - self.metrics.accuracy + beta * self.metrics.cobias
 
 
 #: A point, and what it was judged by.
@@ -609,10 +596,17 @@ class _Front:
         folds, estimate, scheme = self.folds, fit.metrics, fit.schemes[-1]
         n_classes = len(scheme.classes)
         if fit is not self.plain:
+            # Where the trade-off is nearly straight, small changes of the rows move the optimum
+            # far along it: the scheme fitted on all rows can lie elsewhere than those of the
+            # folds. On its own rows it looks better than it is, never worse.
             own = ClassificationMetrics.from_predictions(
                 folds.labels, scheme.predict(folds.probs), n_classes
             )
-            estimate = _no_better(estimate, own)
+            estimate = replace(
+                estimate,
+                accuracy=min(estimate.accuracy, own.accuracy),
+                cobias=max(estimate.cobias, own.cobias),
+            )
         provenance = self.origin | {
             "estimate": {
                 "accuracy": estimate.accuracy,
@@ -631,7 +625,7 @@ class _Front:
             confusion=tuple(map(tuple, confusion.tolist())),
             scheme=replace(scheme, classes=self.plain.schemes[-1].classes, provenance=provenance),
             beta=beta,
-            noise=folds.noise(estimate),
+            noise=cobias_noise(estimate, folds.counts),
             change=folds.change(self.before, fit.predictions),
             doubt=folds.change(self.middle.predictions, fit.predictions).score_error,
             unlabelled=folds.unlabelled,
@@ -678,28 +672,14 @@ def _at(candidate: Hyperparameters, beta: float) -> Hyperparameters:
     return candidate if candidate.corrections == "none" else replace(candidate, beta=beta)
 
 
-def _no_better(
-    estimate: ClassificationMetrics, own: ClassificationMetrics
-) -> ClassificationMetrics:
-    """Bound an estimate by the figures of the fitted scheme on its own rows.
-
-    Where the trade-off is nearly straight, small changes of the rows move the optimum far along
-    it: the scheme fitted on all rows can lie elsewhere than those of the folds. On its own rows a
-    scheme looks better than it is, never worse.
-    """
-    return replace(
-        estimate,
-        accuracy=min(estimate.accuracy, own.accuracy),
-        cobias=max(estimate.cobias, own.cobias),
-    )
-
-
 def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hyperparameters, ...]:
     """Leave out what would overfit, unless nothing else is left."""
     n_rows, n_classes = folds.probs.shape
     fewest = max(_CALIBRATED_ROWS, _CALIBRATED_CLASS_ROWS * n_classes)
     shrunk = tuple(c for c in candidates if c.calibration == "shrunk")
     if shrunk and n_rows < fewest:
+        if n_rows < FEWEST_FITTED:
+            return tuple(replace(c, corrections="none") for c in shrunk)
         # As many rows of each class as the prior is worth with four.
         return tuple(replace(c, prior_rows=c.prior_rows * max(1.0, n_classes / 4)) for c in shrunk)
     kept = tuple(

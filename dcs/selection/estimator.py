@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 from joblib import effective_n_jobs  # type: ignore[import-untyped]
@@ -22,6 +22,7 @@ from sklearn.utils.validation import (
 from threadpoolctl import threadpool_limits
 
 from dcs.errors import InvalidInputError, check_choice
+from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import (
     FEWEST_LABELS,
     SelectionSettings,
@@ -276,6 +277,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             settings = replace(settings, candidates=few, betas=_FAST_BETAS)
         if self.beta is not None:
             settings = replace(settings, betas=(float(self.beta),))
+        check_choice("calibration", self.calibration, ("auto", *get_args(CalibrationKind)))
         if self.calibration != "auto":
             setting = Hyperparameters(calibration=self.calibration)  # type: ignore[arg-type]
             settings = replace(settings, candidates=(setting,))
@@ -320,6 +322,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         folds = min(self.folds, known.size)
         place = stratified_folds(indices[known], folds, seed=seed)
         probs = self._aligned(self.estimator_, X)
+        if folds < 2:
+            return probs
         for fold in range(folds):
             inside, outside = known[place != fold], known[place == fold]
             model = clone(self.estimator).fit(_safe_indexing(X, inside), y[inside])

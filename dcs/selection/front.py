@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError, SchemeError, check_choice, escaped
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
-from dcs.io import atomic_write_text, parse_json, read_text, validated
+from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.settings import Interpolated, Setting, between, fit_settings
@@ -172,11 +172,10 @@ def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
 
     Of points that are alike in both, the first stays.
     """
-    ordered = sorted(range(len(points)), key=lambda i: (-points[i].accuracy, points[i].cobias, i))
     front: list[_P] = []
-    for i in ordered:
-        if not front or points[i].cobias < front[-1].cobias - _TIE:
-            front.append(points[i])
+    for point in sorted(points, key=lambda p: (-p.accuracy, p.cobias)):
+        if not front or point.cobias < front[-1].cobias - _TIE:
+            front.append(point)
     return tuple(front)
 
 
@@ -189,14 +188,7 @@ def choose(figures: Sequence[Figures], preference: Preference) -> int:
         Those of every point; at least one.
     preference : Preference
         The rule.
-
-    Raises
-    ------
-    InvalidInputError
-        When there are no points.
     """
-    if not figures:
-        raise InvalidInputError("a front without points has none to choose")
     picked = _picked(list(figures), preference)
     return next(i for i, candidate in enumerate(figures) if candidate is picked)
 
@@ -218,16 +210,12 @@ def _picked(pool: list[Figures], preference: Preference) -> Figures:
         # Were fairness all, its noise would decide between points far apart in accuracy.
         front = pareto_front([p for p in pool if p.harmless]) or front[:1]
     if preference.rule == "knee" and len(front) > 2:
-        return _knee(front)
+        figures = np.array([(p.accuracy, p.cobias) for p in front])
+        figures = (figures - figures[-1]) / (figures[0] - figures[-1])
+        # Both axes now run from the fairest (0, 0) to the most accurate (1, 1); a good point is
+        # more accurate than its COBias on the straight line between the two would pay for.
+        return front[int(np.argmax(figures[:, 0] - figures[:, 1]))]
     return max(front, key=lambda p: rates[0] * p.accuracy - rates[1] * p.cobias)
-
-
-def _knee(front: Sequence[Figures]) -> Figures:
-    figures: NDArray[Any] = np.array([(p.accuracy, p.cobias) for p in front])
-    figures = (figures - figures[-1]) / (figures[0] - figures[-1])
-    # Both axes now run from the fairest (0, 0) to the most accurate (1, 1); a good point is more
-    # accurate than its COBias on the straight line between the two would pay for.
-    return front[int(np.argmax(figures[:, 0] - figures[:, 1]))]
 
 
 #: How many rows are too few to choose another point than that of middle beta.
@@ -334,13 +322,8 @@ class FrontPoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form a stored front holds."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {
-            "confusion": [list(row) for row in self.confusion],
-            "change": asdict(self.change),
-            "setting": self.setting and asdict(self.setting),
-            "scheme": self.scheme.to_dict(),
-        }
+        confusion = [list(row) for row in self.confusion]
+        return asdict(self) | {"confusion": confusion, "scheme": self.scheme.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,8 +494,7 @@ class FittedScheme:
         SchemeError
             When the file is missing or is not a front.
         """
-        text, source = read_text(path, error=SchemeError), escaped(os.fspath(path))
-        return cls.from_dict(parse_json(text, source=source, error=SchemeError), source=source)
+        return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))
 
 
 def _refitted(

@@ -367,7 +367,14 @@ _CALIBRATIONS: Final[
 
 #: Error weight, beta, tau and D_W.
 _Combination: TypeAlias = tuple[float, float, float, int]
-_TERMS: Final = ("error_weight", "beta", "tau", "weight_scale")
+
+#: What the public configuration tries of each.
+_PUBLISHED_AXES: Final[dict[str, tuple[Any, ...]]] = {
+    "error_weight": (0.0, 0.5, 1.0, 2.0),
+    "beta": (0.5, 1.0, 2.7, 3.0, 10.0),
+    "tau": (0.0, 0.2, 1.0, 5.0),
+    "weight_scale": (30, 50, 70, 90),
+}
 
 _DEVELOPMENT: Final = 0.05
 
@@ -382,15 +389,7 @@ def _counts(combination: _Combination) -> bool:
 #: leave 304 of 320: where one term stands alone its weight is 1, since every weight of it has the
 #: same optimum.
 PUBLISHED_GRID: Final[tuple[_Combination, ...]] = tuple(
-    filter(
-        _counts,
-        itertools.product(
-            (0.0, 0.5, 1.0, 2.0),
-            (0.5, 1.0, 2.7, 3.0, 10.0),
-            (0.0, 0.2, 1.0, 5.0),
-            (30, 50, 70, 90),
-        ),
-    )
+    filter(_counts, itertools.product(*_PUBLISHED_AXES.values()))
 )
 
 #: What the variants of the published method differ in.
@@ -507,7 +506,7 @@ def _search_grid(
         judged = ClassificationMetrics.from_predictions(
             indices[outside], search.scheme.predict(values[outside]), len(names)
         )
-        params = dict(zip(_TERMS, combination, strict=True))
+        params = dict(zip(_PUBLISHED_AXES, combination, strict=True))
         trials.append(Trial(number, params, judged.accuracy, judged.cobias, search.seconds))
         searches.append(search)
     return tuple(trials), searches

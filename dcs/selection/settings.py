@@ -335,8 +335,7 @@ class _Calibrated:
         # Where accuracy alone counts, the most probable class is the best decision; weights that
         # say otherwise would fit noise.
         likely = weights and self.kind in _LIKELY
-        decided = [likely and s.beta == s.tau == 0.0 for s in path]
-        searched = [s for s, known in zip(path, decided, strict=True) if not known]
+        searched = [s for s in path if not (likely and s.beta == s.tau == 0.0)]
         averages = 0
         if weights and n_rows >= _FEWEST_HALVED:
             averages = min(first.averages, _SEARCHED_ROWS // n_rows)
@@ -350,9 +349,9 @@ class _Calibrated:
                 _weights_of(np.mean([_logarithms(one) for one in ones], axis=0))
                 for ones in zip(*several, strict=True)
             ]
-        results, share = iter(found), first.smoothing(n_rows)
-        for setting, known in zip(path, decided, strict=True):
-            chosen = (Weight(1.0),) * n_classes if known else next(results)
+        results, share = dict(zip(searched, found, strict=True)), first.smoothing(n_rows)
+        for setting in path:
+            chosen = results.get(setting, (Weight(1.0),) * n_classes)
             if weights and share > 0.0:
                 target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
                 target -= target.mean()
@@ -378,7 +377,7 @@ class _Calibrated:
         choice: NDArray[np.int64] | None = None
         for setting in path:
             objective = Objective(beta=setting.beta, tau=setting.tau)
-            problem = Problem.laid_out(probs, labels, names, corrections, objective)
+            problem = Problem(probs, labels, names, corrections, objective)
             *_, (choice, *_) = cooled(problem, setting.schedule, seed=seed, start=choice)
             found.append(problem.scheme(choice).corrections)
         return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dcs.data.splits import stratified_choice, stratified_split
+from dcs.data.splits import stratified_choice
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.evaluation.uncertainty import bootstrap_intervals
@@ -127,7 +127,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         },
     ),
     (partial(VLLMScorer, "tiny_lm"), {"tensor_parallel": [0], "label_rule": ["jiont"]}),
-    (partial(stratified_split, [0, 1], {"a": 1.0}), {"seed": [-1]}),
     (partial(stratified_choice, [0, 1, 1], seed=0), {"size": [0, 4, 1.5, True]}),
     (Weight, {"value": [0, -1, 2e6, math.inf, _NAN, True, "0.5"]}),
     (CorrectionSet.dcs, {"weight_scale": [0, 2.5]}),

@@ -36,21 +36,19 @@ def test_no_file_takes_the_place_of_a_device() -> None:
     assert not Path("/dev/null").is_file()
 
 
+BROKEN = (b"{", b"\xff\xfe{\x00", b'{"a": NaN}{')
+NOT_PLAIN = (b"a: 1\na: 3\n", b"a: !!python/name:os.system\n", b"a: 2026-13-41", b"a: !x y")
+
+
+@pytest.mark.parametrize("content", [*BROKEN, *NOT_PLAIN])
 @pytest.mark.parametrize("read", [read_json, read_yaml])
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe{\x00", b'{"a": NaN}{'])
 def test_files_that_are_refused_by_name(read, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(content)
     refuses(ConfigError, read, path, error=ConfigError, names=[f"{path}: "])
 
 
-@pytest.mark.parametrize(
-    "text", ["a: 1\nb: 2\na: 3\n", "a: !!python/name:os.system\n", "a: 2026-13-41\n", "a: !x y\n"]
-)
-def test_yaml_holds_plain_values_each_once(text: str, tmp_path: Path) -> None:
+def test_yaml_holds_plain_values(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("a: [1, 2.5, ä]\nb: {c: null}\n", encoding="utf-8-sig")
     content = read_yaml(tmp_path / "f", error=ConfigError)
     assert content == {"a": [1, 2.5, "ä"], "b": {"c": None}}
-    (tmp_path / "f").write_text(text)
-    with pytest.raises(ConfigError):
-        read_yaml(tmp_path / "f", error=ConfigError)

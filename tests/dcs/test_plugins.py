@@ -24,7 +24,6 @@ PAIRS = Importer("pairs", "lines of label and probability", "plugged", frozenset
 NO_READER = Importer("pairs", "its module reads nothing", "plugged:absent")
 NO_MODULE = Importer("pairs", "its module is not there", "absent_module")
 OTHER = Importer("other", "calls itself otherwise", "plugged")
-NPZ = Importer("npz", "would replace ours", "plugged")
 TEXT = "no importer"
 NO_FITTER = Method("pairs", "Pairs", "It is not said how it is fitted.")
 
@@ -75,7 +74,7 @@ def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
     taken: dict[Group, str] = {"dcs.importers": "npz", "dcs.methods": "dnip"}
     taken["dcs.engines"] = "transformers"
     for number, (group, name) in enumerate(taken.items()):
-        _install(site, f"taker{number}", group, **{name: "plugged:NPZ"})
+        _install(site, f"taker{number}", group, **{name: "plugged:PAIRS"})
     finders = (find_importer, get_method, engine_class)
     for number, (find, name) in enumerate(zip(finders, taken.values(), strict=True)):
         refuses(ConfigError, find, name, names=[f"'taker{number}'"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dcs.errors import InvalidInputError
 from dcs.seeds import derive_seed
 
 
@@ -14,3 +17,9 @@ def test_seeds_do_not_depend_on_machine_or_version():
 def test_names_are_kept_apart():
     paths = [(0,), (1,), (0, "a"), (0, "a", "bc"), (0, "ab", "c"), (0, "1"), (0, 1)]
     assert len({derive_seed(*path) for path in paths}) == len(paths)
+
+
+@pytest.mark.parametrize("root", [-1, 1.5, None, True])
+def test_a_seed_is_a_whole_number(root):
+    with pytest.raises(InvalidInputError):
+        derive_seed(root, "split")

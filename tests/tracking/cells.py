@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -9,6 +11,7 @@ import pandas as pd
 
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
+from tracking import Recorder, RecorderReport
 from tracking.records import CellRecord, TrialRecord
 
 STARTED = 1_760_000_000_000
@@ -76,6 +79,15 @@ def failed_cell(number: int, error: str = "Traceback ...\nValueError: bad") -> C
     )
 
 
+def recorded(output: Path, *cells: int | CellRecord, **options: Any) -> RecorderReport:
+    """Record cells, some by their numbers, and return what became of them."""
+    sweep = {"experiment": "demo", "sweep_key": "s1", "figures": "none"} | options
+    with Recorder(output=output, **sweep) as recorder:
+        for cell in cells:
+            recorder.record(make_cell(cell) if isinstance(cell, int) else cell)
+        return recorder.finish()
+
+
 def runs(experiment: str = "demo", kind: str | None = None) -> pd.DataFrame:
     """What MLflow itself finds, through the address in its environment variable."""
     where = "" if kind is None else f"tags.`dcs.kind` = '{kind}'"
@@ -93,14 +105,10 @@ def table(name: str, run_id: str) -> pd.DataFrame:
 
 def content(experiment: str = "demo") -> tuple[int, dict[str, str], dict[str, int]]:
     """Number of sweeps, status by cell key, number of trials by cell key; no key twice."""
-    cells, trials = runs(experiment, "cell"), runs(experiment, "trial")
-    status: dict[str, str] = {}
-    count: dict[str, int] = {}
-    for _, row in cells.iterrows():
-        key = row["tags.dcs.cell_key"]
-        assert key not in status, f"{key} has more than one run"
-        status[key] = row["status"]
-        mine = [] if trials.empty else trials[trials["tags.mlflow.parentRunId"] == row["run_id"]]
-        count[key] = len(mine)
+    cells, trials = (runs(experiment, kind).to_dict("records") for kind in ("cell", "trial"))
+    parents = Counter(trial["tags.mlflow.parentRunId"] for trial in trials)
+    status = {cell["tags.dcs.cell_key"]: cell["status"] for cell in cells}
+    count = {cell["tags.dcs.cell_key"]: parents[cell["run_id"]] for cell in cells}
+    assert len(status) == len(cells), "a cell has more than one run"
     assert sum(count.values()) == len(trials), "a trial without its cell"
     return len(runs(experiment, "sweep")), status, count

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -44,12 +45,23 @@ def run_dcs(*arguments: object) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+def done(*arguments: object, code: int = 0) -> Outcome:
+    """Run ``dcs ARGUMENTS``, which must end with an exit code."""
+    outcome = run_dcs(*arguments)
+    assert outcome.code == code, outcome
+    return outcome
+
+
 def refused(*arguments: object, says: Iterable[str] = ()) -> None:
     """Expect of ``dcs ARGUMENTS`` one line that says what is wrong, and exit code 2."""
-    outcome = run_dcs(*arguments)
-    assert outcome.code == 2, outcome
+    outcome = done(*arguments, code=2)
     assert outcome.err.startswith("dcs: error: ") and outcome.err.count("\n") == 1
     assert [word for word in says if word not in outcome.err] == [], outcome.err
+
+
+def cell_times(output: Path) -> dict[Path, int]:
+    """Return when each record of a folder was written."""
+    return {path: path.stat().st_mtime_ns for path in output.glob("cells/*.json")}
 
 
 #: Drawing takes longer than all else in recording, and is tested where it is written.
@@ -77,10 +89,10 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def dcs() -> Callable[..., Outcome]:
-    """The command line."""
-    return run_dcs
+    """The command line: ``dcs(*arguments, code=0)``."""
+    return done
 
 
 def biased_table(
@@ -92,9 +104,8 @@ def biased_table(
     labels = np.arange(n_rows) % n_classes
     logits = rng.normal(size=(n_rows, n_classes)) + 1.5 * np.eye(n_classes)[labels]
     logits[:, 0] += 2.0
-    probs = np.exp(logits)
     return ProbabilityTable.from_arrays(
-        probs,
+        np.exp(logits),
         labels,
         classes=classes,
         provenance=Provenance(model="toy", task="moods", shots=1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from mlflow import MlflowClient
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.ensemble import TableEnsemble, inputs_of
-from tests.workflows.conftest import UNDRAWN, biased_table
+from tests.workflows.conftest import UNDRAWN, biased_table, refused
 from tracking import Recorder
 from tracking.store.queries import find_cell
 from workflows.cluster.sweep import run_here
@@ -23,20 +24,18 @@ from workflows.reproduce import compare_results, recompute, stored_tables
 from workflows.tables import ProbabilityStore, given_tables
 
 
+def _noisy(table: ProbabilityTable, seed: int) -> ProbabilityTable:
+    noise = np.random.default_rng(seed).normal(0.0, 0.5, table.probs.shape)
+    return dataclasses.replace(table, probs=table.probs * np.exp(noise), normalise=True)
+
+
 def _tables(folder: Path, n_rows: int = 200) -> list[Path]:
     """Write three tables of the same rows, in different orders, and return their paths."""
-    first, paths = biased_table(n_rows), []
-    for seed, name in enumerate("abc"):
-        rng = np.random.default_rng(seed)
-        probs = first.probs * np.exp(rng.normal(0.0, 0.5, first.probs.shape))
-        table = dataclasses.replace(
-            first,
-            probs=probs,
-            normalise=True,
-            provenance=Provenance(model=f"m{name}", task="moods"),
-        )
-        paths.append(folder / f"{name}.parquet")
-        table.subset(rng.permutation(n_rows)).write(paths[-1])
+    paths = [folder / f"{name}.parquet" for name in "abc"]
+    for seed, path in enumerate(paths):
+        origin = Provenance(model=f"m{path.stem}", task="moods")
+        table = dataclasses.replace(_noisy(biased_table(n_rows), seed), provenance=origin)
+        table.subset(np.random.default_rng(seed).permutation(n_rows)).write(path)
     return paths
 
 
@@ -75,12 +74,10 @@ def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_
     store = ProbabilityStore.under(tmp_path)
     for number, member in enumerate(ensemble.members.values()):
         assert plan.digests(key) is None
-        tables = {"optimization": biased_table(100), "test": biased_table(60, seed=1)}
-        for split, table in tables.items():
-            noise = np.random.default_rng(number).normal(0.0, 0.5, table.probs.shape)
-            tables[split] = dataclasses.replace(
-                table, probs=table.probs * np.exp(noise), normalise=True
-            )
+        tables = {
+            "optimization": _noisy(biased_table(100), number),
+            "test": _noisy(biased_table(60, seed=1), number),
+        }
         store.write(member, tables, model="tiny_lm", seconds=1.0, gpus=0.0)
         known = plan.cells_after(member)
         assert (key in known) == (number == 2)
@@ -100,73 +97,72 @@ def test_cells_of_an_ensemble_wait_for_its_last_table_and_can_be_reproduced(tmp_
     hits = scheme.predict(inputs_of(scheme, test)) == test.labels
     assert batch.metrics["test/accuracy"] == pytest.approx(hits.mean())
     found = stored_tables(batch, tmp_path)
-    assert found is not None
     assert all(row.same for row in compare_results(batch, recompute(batch, found)))
 
 
 def test_tune_and_apply_several_tables(tmp_path, dcs):
     paths = _tables(tmp_path, 1200)
-    tuned = dcs("tune", *paths, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
-    assert tuned.code == 0, tuned.err
+    dcs("tune", *paths, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
     path = tmp_path / "runs" / "a+b+c-batch" / "scheme.json"
     scheme = CorrectionScheme.load(path)
     assert scheme.inputs == ("a", "b", "c")
     fixed, rows = tmp_path / "fixed.parquet", tmp_path / "fixed.csv"
     for output in (fixed, rows):
-        applied = dcs("apply", path, *paths, "-o", output)
-        assert applied.code == 0, applied.err
+        dcs("apply", path, *paths, "-o", output)
     tables = TableEnsemble.matched({p.stem: ProbabilityTable.read(p) for p in paths})
     corrected = ProbabilityTable.read(fixed)
     np.testing.assert_allclose(corrected.probs, scheme.apply(tables.probs), atol=1e-12)
     assert corrected.ids == tables.tables[0].ids
     assert len(rows.read_text().splitlines()) == 1 + len(corrected.ids)
     for wrong in (paths[:2], [paths[1], paths[0], paths[2]]):
-        assert dcs("apply", path, *wrong, "-o", tmp_path / "no.parquet").code == 2
+        dcs("apply", path, *wrong, "-o", tmp_path / "no.parquet", code=2)
     assert not (tmp_path / "no.parquet").exists()
+    given = [each for path in paths for each in ("--table", path)]
+    outcome = dcs("reproduce", "best:method=batch", "--runs", tmp_path / "runs", *given)
+    assert "identical" in outcome.out
+    refused("evaluate", paths[0], "--scheme", path, says=[str(path), "dcs apply"])
 
 
-def test_what_does_not_go_together_is_refused(tmp_path, dcs):
+def test_what_does_not_go_together_is_refused(tmp_path):
     paths = _tables(tmp_path)
-    for wrong in (
-        [paths[0], paths[0]],
-        [*paths, "--test", paths[0]],
-        [*paths, "--refit"],
-    ):
-        outcome = dcs("tune", *wrong, *UNDRAWN, "-o", tmp_path / "runs")
-        assert outcome.code == 2 and len(outcome.err.splitlines()) == 1
     table = ProbabilityTable.read(paths[1])
     labels = table.labels.copy()
     labels[3] = (labels[3] + 1) % table.n_classes
-    dataclasses.replace(table, labels=labels).write(paths[1])
-    outcome = dcs("tune", *paths, *UNDRAWN, "-o", tmp_path / "runs")
-    assert outcome.code == 2 and table.ids[3] in outcome.err
+    other = tmp_path / "other.parquet"
+    dataclasses.replace(table, labels=labels).write(other)
+    for wrong, said in (
+        ([paths[0], paths[0]], "twice"),
+        ([*paths, "--test", paths[0]], "--test"),
+        ([*paths, "--refit"], "--refit"),
+        ([paths[0], other], table.ids[3]),
+    ):
+        refused("tune", *wrong, *UNDRAWN, "-o", tmp_path / "runs", says=[said])
 
 
 def test_new_rows_are_checked_against_those_fitted_on(tmp_path, dcs):
     paths = _tables(tmp_path, 1200)
     tables = [ProbabilityTable.read(path) for path in paths]
-    fitted = [table.subset(np.isin(table.ids, tables[0].ids[:600])) for table in tables]
-    fresh = [table.subset(~np.isin(table.ids, tables[0].ids[:600])) for table in tables]
-    for name, some in (("old", fitted), ("new", fresh)):
-        for table, path in zip(some, paths, strict=True):
-            table.write(path.with_name(f"{name}-{path.name}"))
-    old, new = ([tmp_path / f"{name}-{path.name}" for path in paths] for name in ("old", "new"))
-    tuned = dcs("tune", *old, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
-    assert tuned.code == 0, tuned.err
+
+    def written(name: str, ids: Collection[str]) -> list[Path]:
+        """Write some rows of each table, and return their paths."""
+        files = [path.with_name(f"{name}-{path.name}") for path in paths]
+        for table, file in zip(tables, files, strict=True):
+            table.subset(np.isin(table.ids, [*ids])).write(file)
+        return files
+
+    fresh = tables[1].subset(~np.isin(tables[1].ids, tables[0].ids[:600]))
+    old, new = written("old", tables[0].ids[:600]), written("new", fresh.ids)
+    dcs("tune", *old, "--method", "batch", *UNDRAWN, "-o", tmp_path / "runs")
     scheme = next((tmp_path / "runs").glob("*/scheme.json"))
     record = next((tmp_path / "runs" / "cells").glob("*.json")).stem
-    logged = ("--run", record, "--runs", tmp_path / "runs")
-    assert dcs("check", scheme, *new, *logged).code == 0
+    dcs("check", scheme, *new, "--run", record, "--runs", tmp_path / "runs")
     uri = f"sqlite:///{tmp_path}/runs/mlflow.db"
     run = MlflowClient(uri).get_run(find_cell(uri, record).run_id)
     assert 0.0 <= run.data.metrics["drift/old-a/confidence"] < 0.2
-    kept = fresh[1].subset(fresh[1].probs.argmax(axis=1) == 0).ids
-    for table, path in zip(fresh, new, strict=True):
-        table.subset(np.isin(table.ids, kept)).write(path)
-    outcome = dcs("check", scheme, *new, "--json")
-    answer = json.loads(outcome.out)
-    assert outcome.code == 1 and answer["drifted"] is True
+    new = written("new", fresh.subset(fresh.probs.argmax(axis=1) == 0).ids)
+    answer = json.loads(dcs("check", scheme, *new, "--json", code=1).out)
+    assert answer["drifted"] is True
     flagged = {each["subject"]: each["drifted"] for each in answer["tables"]["old-b"]}
     assert flagged["predicted classes"]
-    assert dcs("check", scheme, *new).code == 1
-    assert dcs("check", scheme, new[0]).code == 2
+    dcs("check", scheme, *new, code=1)
+    dcs("check", scheme, new[0], code=2)

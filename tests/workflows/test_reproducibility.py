@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.faults.processes import wait_for
-from tests.faults.sweeps import sweep
+from tests.faults.processes import end, start_dcs, wait_for
+from tests.faults.sweeps import sweep, sweep_command
 from tracking import Archive
 from workflows.config.sweep import SweepConfig, TunerSettings
 
@@ -33,7 +29,7 @@ CONFIG = SweepConfig(
     tracking={"trials": "none", "figures": "none"},
 )
 N_CELLS = 4
-SECONDS = 600.0
+
 TIMES = {"seconds", "opt/seconds", "started_ms", "finished_ms", "provenance"}
 
 
@@ -52,17 +48,12 @@ def tables(output: Path) -> dict[str, bytes]:
 def results(output: Path) -> dict[str, str]:
     """Return the text of every record without what is measured anew each time."""
     records = Archive(output).load()
-    return {
-        key: json.dumps(without_times(json.loads(record.to_json())), sort_keys=True)
-        for key, record in records.items()
-    }
+    return {k: json.dumps(without_times(json.loads(r.to_json()))) for k, r in records.items()}
 
 
 def check_same(output: Path, first: Path) -> None:
     assert tables(output) == tables(first)
-    assert results(output).keys() == results(first).keys()
-    for key, text in results(first).items():
-        assert results(output)[key] == text
+    assert results(output) == results(first)
 
 
 @pytest.fixture(scope="module")
@@ -97,47 +88,24 @@ def test_what_was_deleted_comes_back_as_it_was(first, tmp_path, lost):
     check_same(output, first)
 
 
-DRIVER = """
-import sys
-from pathlib import Path
-from tests.faults.sweeps import sweep
-from tests.workflows.test_reproducibility import CONFIG
+ONE_CPU = """
 import ray
-
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-sweep(Path(sys.argv[1]), CONFIG)
 """
 
 
 def test_one_cpu_and_a_kill_in_the_midst_give_the_same_bytes(first, tmp_path):
     output = tmp_path / "runs"
-    command = [sys.executable, "-c", DRIVER, str(output)]
-    root = str(Path(__file__).parents[2])
-
-    @contextmanager
-    def driver():
-        with subprocess.Popen(
-            command,
-            cwd=root,
-            env=os.environ | {"PYTHONPATH": root},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
-
-    with driver() as process:
+    command = sweep_command(None, output, config=CONFIG)
+    process = start_dcs(*command, first=ONE_CPU)
+    try:
         begun = output / "cells"
-        wait_for(lambda: [*begun.glob("*.json")] or process.poll() is not None, "a cell", SECONDS)
+        wait_for(lambda: [*begun.glob("*.json")] or process.poll() is not None, "a cell")
+    finally:
         process.kill()
-        _, err = process.communicate()
-    assert process.returncode == -signal.SIGKILL, err
+    code, _, err = end(process)
+    assert code == -signal.SIGKILL, err
     assert len(results(output)) < N_CELLS
-    with driver() as process:
-        _, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, err
+    code, _, err = end(start_dcs(*command, first=ONE_CPU))
+    assert code == 0, err
     check_same(output, first)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dcs.errors import DCSError
 from dcs.prompting import get_task
 from tests.servers import free_port
-from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, run_dcs, toy_cell
+from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, run_dcs, toy_cell
 from tracking import Archive, ui_arguments
 from workflows.cli.console import explained
 from workflows.config.sweep import SweepConfig
@@ -89,9 +89,7 @@ def echo() -> Iterator[str]:
 
 
 def test_a_run_that_succeeds(moods: Path, output: Path, tmp_path: Path) -> None:
-    outcome = run_dcs("tune", moods, "--method", "batch", *UNDRAWN, "-o", output)
-    assert outcome.code == 0, outcome
-    search(outcome, tmp_path)
+    search(done("tune", moods, "--method", "batch", *UNDRAWN, "-o", output), tmp_path)
 
 
 def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
@@ -113,9 +111,8 @@ def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("password", [quote(PASSWORD, safe=""), f"{PASSWORD}[::1"])
 def test_a_database_that_does_not_answer(password: str, tmp_path: Path) -> None:
     uri = f"postgresql://me:{password}@127.0.0.1:{free_port()}/x"
-    outcome = run_dcs("doctor", "--quick", "-o", tmp_path, "--tracking-uri", uri)
-    assert outcome.code == 1
-    search(outcome, tmp_path)
+    doctor = ("doctor", "--quick", "-o", tmp_path, "--tracking-uri", uri)
+    search(done(*doctor, code=1), tmp_path)
 
 
 def test_a_model_server(tmp_path: Path, echo: str) -> None:
@@ -125,9 +122,7 @@ def test_a_model_server(tmp_path: Path, echo: str) -> None:
     asked = ("generate", "--model", "m", "--engine", "openai", "--task", "reviews", "--limit", "3")
     for address in (*scoring, f"http://{host}/v1#{FRAGMENT}", f"http://{USER}@{host}/v1"):
         said = ("-o", tmp_path, "--set", f"scoring.base_url={address}")
-        outcome = run_dcs(*asked, *said)
-        assert outcome.code == 2, outcome
-        search(outcome, tmp_path)
+        search(done(*asked, *said, code=2), tmp_path)
         plan = run_dcs("sweep", "quickstart", "--dry-run", "--engine", "openai", *said)
         assert (plan.code == 2) is (address != scoring[0]), plan
         search(plan, tmp_path)

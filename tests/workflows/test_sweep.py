@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
+from mlflow.entities import Run
 
-from dcs.errors import ScoringError, TableError
+from dcs.errors import ScoringError
 from dcs.evaluation.metrics import FIGURES
 from tests.faults.sweeps import results, sweep
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, cell_times
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from tracking.store.client import open_experiment, search_runs
@@ -23,7 +23,6 @@ from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
 from workflows.config.tuner import TrackingSettings, TunerSettings
 from workflows.plan import Progress, plan_sweep, sweep_key
-from workflows.tables import ProbabilityStore, request_key, table_requests
 from workflows.tuning.cell import failed_record
 
 CONFIG = SweepConfig(
@@ -40,23 +39,16 @@ CONFIG = SweepConfig(
 ONE = {"tasks": ("reviews",), "shots": (1,)}
 
 
-class Steps:
-    """Keeps what a sweep said."""
+def _sweep(config: SweepConfig, output: Path) -> tuple[list[CellRecord], list[tuple[int, ...]]]:
+    """Run a sweep; return its records, and what it said of tables and cells."""
+    said: list[tuple[int, ...]] = []
 
-    def __init__(self) -> None:
-        self.seen_tables: list[tuple[int, int]] = []
-        self.seen_cells: list[tuple[int, int, int]] = []
-
-    def __call__(self, seen: Progress) -> None:
-        self.seen_tables.append((seen.tables_done, seen.tables_total))
-        self.seen_cells.append((seen.cells_done, seen.cells_total, seen.cells_failed))
+    def show(seen: Progress) -> None:
         assert seen.machines.get("cpus_used", 0) <= seen.machines.get("cpus", 0)
+        tables, cells = (seen.tables_done, seen.tables_total), (seen.cells_done, seen.cells_total)
+        said.append((*tables, *cells, seen.cells_failed))
 
-
-def _sweep(config: SweepConfig, output: Path) -> tuple[list[CellRecord], Steps]:
-    steps = Steps()
-    records, _ = sweep(output, config, progress=Progress(show=steps))
-    return records, steps
+    return sweep(output, config, progress=Progress(show=show))[0], said
 
 
 @pytest.fixture(scope="module")
@@ -73,32 +65,28 @@ def scored(finished, output) -> Path:
 
 
 def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
-    output, records, steps = finished
+    output, records, said = finished
     assert [(r.identity["task"], r.identity["shots"], r.identity["method"]) for r in records] == [
         (task, shots, method)
         for task in CONFIG.tasks
         for shots in CONFIG.shots
         for method in CONFIG.methods
     ]
-    assert (steps.seen_tables[-1], steps.seen_cells[-1]) == ((4, 4), (8, 8, 0))
+    assert said[-1] == (4, 4, 8, 8, 0)
     for icl, dcs in zip(records[::2], records[1::2], strict=True):
         assert len(dcs.trials) == 2
         for name in FIGURES:
             assert dcs.metrics[f"test/{name}_low"] <= dcs.metrics[f"test/{name}"]
             assert icl.metrics[f"test/{name}"] == dcs.metrics[f"uncorrected/test/{name}"]
-    uri = f"sqlite:///{output / 'mlflow.db'}"
-    cells = queries.cells(uri, CONFIG.name)
+    cells = queries.cells(f"sqlite:///{output / 'mlflow.db'}", CONFIG.name)
     assert sorted(cells["cell_key"]) == sorted(record.key for record in records)
     assert set(cells["status"]) == {"FINISHED"} == {record.status for record in records}
-    client, experiment = open_experiment(uri, CONFIG.name)
-    assert len(list(search_runs(client, experiment, "tags.`dcs.kind` = 'trial'"))) == 8
+    assert len(_runs(output, "trial")) == 8
 
 
 def test_what_is_finished_is_not_computed_again_also_in_a_wider_sweep(finished):
     output, records, _ = finished
-    again, steps = _sweep(CONFIG, output)
-    assert again == records
-    assert steps.seen_cells == [(8, 8, 0)]
+    assert _sweep(CONFIG, output) == (records, [(4, 4, 8, 8, 0)])
     wider = CONFIG.model_copy(update={"name": "wider", "methods": ("icl", "dcs", "dnip")})
     plan = plan_sweep(wider, output)
     assert sorted(plan.ended) == sorted(record.key for record in records)
@@ -111,51 +99,43 @@ def test_a_time_budget_ends_a_sweep_that_the_same_command_finishes(finished, sco
     file.write_text(json.dumps(CONFIG.model_dump(mode="json")), encoding="utf-8")
     only = ("--only", "tasks=reviews", "--only", "shots=1")
     command = ("sweep", file, *only, "--output", scored)
-    client = MlflowClient(f"sqlite:///{scored / 'mlflow.db'}")
     for more, code, status in ((("--time-budget", "0.01s"), 3, "KILLED"), ((), 0, "FINISHED")):
-        assert (len(Archive(scored).finished()), dcs(*command, *more).code) == (0, code)
-        experiment = client.get_experiment_by_name(CONFIG.name).experiment_id
-        (parent,) = client.search_runs([experiment], "tags.`dcs.kind` = 'sweep'")
-        assert parent.info.status == status
+        assert not Archive(scored).finished()
+        dcs(*command, *more, code=code)
+        assert [run.info.status for run in _runs(scored, "sweep")] == [status]
     assert results([*Archive(scored).finished().values()]) == results(finished[1][4:6])
 
 
-def test_what_is_lost_comes_back_as_it_was_and_other_texts_are_not_scored(finished):
+def test_finished_cells_are_found_again_after_their_tables_are_scored_again(finished):
     output, records, _ = finished
-    store, requests = ProbabilityStore.under(output), table_requests(CONFIG)
-    keys = [request_key(request) for request in requests]
-    Archive(output).path(records[7].key).unlink()
-    plan = plan_sweep(CONFIG, output)
-    assert [cell.key for cell in plan.missing_cells[keys[3]]] == [records[7].key]
+    times = cell_times(output)
+    shutil.rmtree(output / "probabilities")
+    again, said = _sweep(CONFIG, output)
+    assert (results(again), said[-1]) == (results(records), (4, 4, 8, 8, 0))
+    assert cell_times(output) == times
 
-    # With its tables gone too, cells that are finished are found again after the scoring.
-    kept = {store.path(key, "test"): store.path(key, "test").read_bytes() for key in keys}
-    for path in kept:
-        path.unlink()
+
+def test_other_texts_are_not_scored(cluster, output):
     plan = plan_sweep(CONFIG, output)
-    assert list(plan.missing_tables.values()) == requests
+    *others, last = plan.missing_tables
     # More than there are CPUs: actors whose tables fail are not to hold theirs.
-    plan.texts.update(dict.fromkeys(keys[:3], "of other texts"))
-    said = r"helpdesk has other texts on .* than the sweep began with.*\(and 2 more tables\)"
+    plan.texts.update(dict.fromkeys(others, "of other texts"))
+    refusal = r"helpdesk has other texts on .* than the sweep began with.*\(and 2 more tables\)"
     with (
         Recorder(output=output, experiment=CONFIG.name, sweep_key=sweep_key(CONFIG)) as recorder,
-        pytest.raises(ScoringError, match=said),
+        pytest.raises(ScoringError, match=refusal),
     ):
         run_sweep(plan, recorder, Progress())
-    assert [*plan_sweep(CONFIG, output).cells] == [keys[3]]
-    for path, content in kept.items():
-        assert not path.exists() or path.read_bytes() == content
-        path.write_bytes(content)
-    again, steps = _sweep(CONFIG, output)
-    assert steps.seen_cells == [(8, 8, 0)]
-    assert results(again) == results(records)
+    assert [*plan_sweep(CONFIG, output).cells] == [last]
+
+
+def _runs(output: Path, kind: str) -> list[Run]:
+    client, experiment = open_experiment(f"sqlite:///{output / 'mlflow.db'}", CONFIG.name)
+    return [*search_runs(client, experiment, f"tags.`dcs.kind` = '{kind}'")]
 
 
 def test_every_scored_table_is_a_run_below_its_sweep_once(finished):
-    client = MlflowClient(f"sqlite:///{finished[0] / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name(CONFIG.name).experiment_id
-    (parent,) = client.search_runs([experiment], "tags.`dcs.kind` = 'sweep'")
-    runs = client.search_runs([experiment], "tags.`dcs.kind` = 'scoring'")
+    (parent,), runs = (_runs(finished[0], kind) for kind in ("sweep", "scoring"))
     assert len({run.data.tags["dcs.table_key"] for run in runs}) == len(runs) == 4
     for run in runs:
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
@@ -173,10 +153,10 @@ def test_a_cell_that_raises_stops_no_other(scored):
     # Validation refuses this, so that only a study meets it.
     tuner = CONFIG.tuner.model_copy(update={"trials": 0})
     poisoned = CONFIG.model_copy(update={**ONE, "tuner": tuner})
-    (icl, dcs), steps = _sweep(poisoned, scored)
+    (icl, dcs), said = _sweep(poisoned, scored)
     assert (icl.status, dcs.status) == ("FINISHED", "FAILED")
     assert "Traceback" in (dcs.error or "")
-    assert steps.seen_cells[-1] == (2, 2, 1)
+    assert said[-1] == (1, 1, 2, 2, 1)
     # A failed cell is left alone, unless it is to be retried; its run is then the same one.
     assert not plan_sweep(poisoned, scored).has_work
     plan = plan_sweep(poisoned, scored, retry_failed=True)
@@ -206,14 +186,6 @@ def test_cells_come_with_their_figures(scored):
     # The uncorrected cell has no scheme.
     for name, number in (("scheme.png", 1), ("confusion.png", 2)):
         assert len([*scored.glob(f"mlartifacts/**/figures/{name}")]) == number
-
-
-def test_a_table_replaced_by_another_is_not_taken_for_it(scored):
-    key, other = [request_key(request) for request in table_requests(CONFIG)[:2]]
-    store = ProbabilityStore.under(scored)
-    shutil.copy(store.path(other, "test"), store.path(key, "test"))
-    with pytest.raises(TableError, match=f"{key}/test.parquet: changed since it was scored"):
-        _sweep(CONFIG, scored)
 
 
 def test_a_sweep_over_tables_is_the_same_without_ray(cluster, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,12 @@ from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import ConfigError, TableError
 from dcs.schemes.calibration import batch_calibration
 from dcs.schemes.scheme import CorrectionScheme
-from tests.workflows.conftest import biased_table
+from tests.workflows.conftest import biased_table, refused
 from tracking.results.tables import all_tables
 from workflows.config.sweep import SweepConfig
-from workflows.plan import cells_of, variants_of
+from workflows.plan import Cell, called, cells_of, variants_of
 from workflows.tables import GivenTable, given_tables, join_unlabelled
 from workflows.tuning.cell import compute_cell, optimization_rows
-
-UNNAMED = Provenance()
 
 
 def config(*tables: object, **settings: object) -> SweepConfig:
@@ -41,6 +40,13 @@ def who(given: GivenTable) -> tuple[object, ...]:
     return given.model, given.task, given.shots, given.seed
 
 
+def planned(path: Path, **settings: object) -> tuple[GivenTable, list[Cell]]:
+    """Return the one table of a sweep, and its cells."""
+    sweep = config(str(path), **settings)
+    (given,) = given_tables(sweep)
+    return given, cells_of(given, variants_of(sweep), given.digests)
+
+
 def test_rows_are_held_out_for_each_seed(tmp_path):
     table = write(tmp_path / "my.parquet", task="moods", model="toy", shots="1")
     first, second = given_tables(config(str(tmp_path / "*.parquet"), seeds=[0, 1], held_out=0.25))
@@ -49,6 +55,13 @@ def test_rows_are_held_out_for_each_seed(tmp_path):
     parts = first.read()
     assert (parts["optimization"].n_rows, parts["test"].n_rows) == (90, 30)
     assert {*parts["optimization"].ids, *parts["test"].ids} == {*table.ids}
+
+
+def test_a_file_may_be_called_like_a_pattern(tmp_path):
+    write(tmp_path / "t1.parquet")
+    own = write(tmp_path / "t[1].parquet", n_rows=90)
+    given, _ = planned(tmp_path / "t[1].parquet")
+    assert sum(part.n_rows for part in given.read().values()) == own.n_rows
 
 
 def test_every_kind_of_source_is_taken(tmp_path):
@@ -77,10 +90,7 @@ def test_a_pair_has_the_seeds_of_the_sweep(tmp_path):
     given = given_tables(config([str(path) for path in paths], seeds=[0, 1]))
     assert [each.seed for each in given] == [0, 1]
     for each in given:
-        read = each.read()
-        assert [read[split].digest for split in ("optimization", "test")] == [
-            table.digest for table in tables
-        ]
+        assert [part.digest for part in each.read().values()] == [part.digest for part in tables]
 
 
 def test_sources_of_one_name_are_told_apart(tmp_path):
@@ -88,6 +98,16 @@ def test_sources_of_one_name_are_told_apart(tmp_path):
         write(tmp_path / f"{name}.parquet", seed=i, task="moods", model="toy")
     given = given_tables(config(str(tmp_path), str(tmp_path / "a.parquet")))
     assert [who(each)[:2] for each in given] == [("toy", "a"), ("toy", "b")]
+
+
+def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
+    assert [*called([Path("a/x.parquet"), Path("b/y.npz")])] == ["x", "y"]
+    paths = [Path("a/x.parquet"), Path("/b/../x.parquet"), Path("a/y/x.parquet")]
+    found = called(paths)
+    assert [*found.values()] == paths
+    assert all("/" not in name for name in found)
+    with pytest.raises(ConfigError):
+        called([*paths, paths[0]])
 
 
 @pytest.mark.parametrize("pattern", ["none*.npz", "none.parquet", "empty"])
@@ -109,11 +129,10 @@ def test_a_table_that_changed_since_the_plan_is_refused(tmp_path):
 def test_tables_take_the_place_of_the_prompts_of_a_file(dcs, tmp_path):
     write(tmp_path / "moods.parquet", model="toy", task="moods")
     given = ("--tables", tmp_path / "*.parquet", "--only", "methods=icl")
-    outcome = dcs("sweep", "results", *given, "--dry-run", "-o", tmp_path / "runs")
-    assert outcome.code == 0, outcome.err
-    assert "results: 10 tables, 10 cells" in outcome.out
-    nothing = dcs("sweep", "results", "--tables", tmp_path / "*.npz", "--dry-run")
-    assert nothing.code == 2 and str(tmp_path) in nothing.err
+    planned = dcs("sweep", "results", *given, "--dry-run", "-o", tmp_path / "runs")
+    assert "results: 10 tables, 10 cells" in planned.out
+    none = ("--tables", tmp_path / "*.npz")
+    refused("sweep", "results", *none, "--dry-run", says=[str(tmp_path)])
 
 
 def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:
@@ -123,12 +142,11 @@ def _without(table: ProbabilityTable, labelled: int) -> ProbabilityTable:
 
 def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
     _without(biased_table(120), 40).write(tmp_path / "some.parquet")
-    sweep = config(str(tmp_path / "some.parquet"), methods=["batch"], optimization_sizes=[10])
-    (given,) = given_tables(sweep)
+    batch = {"methods": ["batch"], "optimization_sizes": [10]}
+    given, (cell,) = planned(tmp_path / "some.parquet", **batch)
     parts = given.read()
     assert [int(part.labelled.sum()) for part in parts.values()] == [28, 12]
     assert [part.n_rows for part in parts.values()] == [108, 12]
-    (cell,) = cells_of(given, variants_of(sweep), given.digests)
     assert optimization_rows(parts["optimization"], cell).labels.min() >= 0
     whole = dataclasses.replace(cell, optimization_size=28)
     assert optimization_rows(parts["optimization"], whole) is parts["optimization"]
@@ -136,19 +154,12 @@ def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
 
 def test_rows_beyond_a_size_may_stay_without_their_labels(tmp_path):
     table = write(tmp_path / "my.parquet")
-    sweep = config(
-        str(tmp_path / "my.parquet"),
-        methods=["icl", "batch", "dnip", "dcs"],
-        optimization_sizes=[20, "full"],
-        axes={"keep_unlabelled": [False, True]},
-    )
-    (given,) = given_tables(sweep)
-    cells = cells_of(given, variants_of(sweep), given.digests)
+    methods, axes = ["icl", "batch", "dnip", "dcs"], {"keep_unlabelled": [False, True]}
+    varied = {"methods": methods, "axes": axes, "optimization_sizes": [20, "full"]}
+    _, cells = planned(tmp_path / "my.parquet", **varied)
     kept = [cell for cell in cells if cell.tuner and cell.tuner.keep_unlabelled]
     assert [(cell.method, cell.optimization_size) for cell in kept] == [("dcs", 20)]
-    assert [cell.method for cell in cells] == ["icl", *(["batch"] * 2), *(["dnip"] * 2)] + [
-        "dcs"
-    ] * 3
+    assert Counter(cell.method for cell in cells) == {"icl": 1, "batch": 2, "dnip": 2, "dcs": 3}
     (alone,) = (c for c in cells if c.method == "dcs" and c.optimization_size and c not in kept)
     few, all_rows = (optimization_rows(table, cell) for cell in (alone, *kept))
     assert (few.n_rows, all_rows.n_rows, int(all_rows.labelled.sum())) == (20, 120, 20)
@@ -159,12 +170,8 @@ def test_rows_beyond_a_size_may_stay_without_their_labels(tmp_path):
 def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
     table = _without(biased_table(120), 0)
     table.write(tmp_path / "none.parquet")
-    sweep = config(str(tmp_path / "none.parquet"), methods=["icl", "dcs"])
-    (given,) = given_tables(sweep)
-    records = [
-        compute_cell(cell, *given.read().values(), sweep="given")
-        for cell in cells_of(given, variants_of(sweep), given.digests)
-    ]
+    given, cells = planned(tmp_path / "none.parquet", methods=["icl", "dcs"])
+    records = [compute_cell(cell, *given.read().values(), sweep="given") for cell in cells]
     assert [(record.metrics, record.class_accuracies) for record in records] == [({}, {})] * 2
     scheme = CorrectionScheme.from_dict(records[1].scheme)
     assert scheme.calibration == batch_calibration(table.probs)
@@ -188,7 +195,6 @@ def test_unlabelled_rows_join_those_to_tune_on(tmp_path):
         found = ProbabilityTable.read(joined)
         np.testing.assert_array_equal(found.probs, np.concatenate([own.probs, more.probs]))
         assert found.labels.tolist() == [*own.labels.tolist(), *([-1] * 60)]
-    others = ProbabilityTable.from_arrays(own.probs, own.labels)
-    others.write(tmp_path / "other.parquet")
+    ProbabilityTable.from_arrays(own.probs, own.labels).write(tmp_path / "other.parquet")
     with pytest.raises(TableError, match="other.parquet"):
         join_unlabelled(paths["own"], tmp_path / "other.parquet", joined)

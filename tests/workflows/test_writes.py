@@ -17,7 +17,7 @@ import pytest
 from dcs.errors import DCSError
 from dcs.io import atomic_write_text
 from dcs.schemes.scheme import CorrectionScheme
-from tests.workflows.conftest import biased_table, run_dcs
+from tests.workflows.conftest import biased_table, done
 
 #: By file name: what writes version 1 or 2 of it into a folder.
 WRITERS: dict[str, Callable[[Path, int], object]] = {
@@ -82,7 +82,6 @@ def test_commands_on_a_full_disk(tmp_path: Path) -> None:
     tune = ("tune", tmp_path / "t.parquet", "--method", "batch", "-o", tmp_path / "out")
     for words in (apply, tune):
         with largest_file(2000):
-            outcome = run_dcs(*words)
-        assert outcome.code == 2, outcome
+            outcome = done(*words, code=2)
         assert outcome.err.count("\n") == 1, outcome
     assert not (tmp_path / "out.parquet").exists()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,12 +20,11 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import pareto_front
 from tracking.records import CellRecord
 from tracking.results import frames, settings
-from tracking.results.formats import ResultTable, difference
+from tracking.results.formats import ResultTable, points
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_SOURCE: Final = ("model", "task", "shots")
 _MEANS: Final = {
     "accuracy": "accuracy",
     "cobias": "COBias",
@@ -96,14 +95,8 @@ def _named(cells: list[CellRecord]) -> pd.DataFrame:
 
 
 def _called(frame: pd.DataFrame) -> pd.DataFrame:
-    rows = frame.to_dict("records")
-    return frame.assign(
-        source=[frames.name_of(row, *_SOURCE) for row in rows],
-        method=[frames.name_of(row, "method", "setting") for row in rows],
-        accuracy=frame["test/accuracy"],
-        cobias=frame["test/cobias"],
-        score=frame["test/accuracy"] - frame["test/cobias"],
-    )
+    named = [frames.name_of(row, "method", "setting") for row in frame.to_dict("records")]
+    return frames.by_source(frame).assign(method=named)
 
 
 def _judged(frame: pd.DataFrame) -> pd.DataFrame:
@@ -185,24 +178,19 @@ def _pair(accuracy: float, cobias: float, mark: str = "") -> str:
     return f"{percent(accuracy)} / {percent(cobias)}{mark}" if accuracy == accuracy else "-"
 
 
-class _Point(NamedTuple):
-    accuracy: float
-    cobias: float
-
-
 def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[ResultTable]:
     import pandas as pd
 
-    fronts: dict[tuple[object, ...], list[_Point]] = {}
+    fronts: dict[tuple[object, ...], list[frames.Point]] = {}
     for cell in cells:
-        points = [
-            _Point(trial.metrics["test/accuracy"], trial.metrics["test/cobias"])
+        reached = [
+            frames.Point(trial.metrics["test/accuracy"], trial.metrics["test/cobias"])
             for trial in cell.trials
             if "test/accuracy" in trial.metrics and cell.identity.get("method") == "dcs"
         ]
-        if points:
+        if reached:
             # The most accurate first; np.interp wants it last.
-            fronts.setdefault(_place(cell), list(pareto_front(points))[::-1])
+            fronts.setdefault(_place(cell), list(pareto_front(reached))[::-1])
     names = frame.set_index("key")[["source", "method"]]
     rows = []
     for cell in cells:
@@ -243,7 +231,7 @@ def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[Resu
 
 def _place(cell: CellRecord) -> tuple[object, ...]:
     """Return where a cell stands: its source and seed."""
-    return tuple(map(cell.identity.get, (*_SOURCE, "seed")))
+    return tuple(map(cell.identity.get, ("model", "task", "shots", "seed")))
 
 
 def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
@@ -297,10 +285,10 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     text["together"] = list(map(_pair, tidy["accuracy"], tidy["cobias"]))
     text["best alone"] = list(map(_pair, tidy["accuracy_alone"], tidy["cobias_alone"]))
     text["which is"] = tidy["best"]
-    text["gain"] = _gains(tidy["gain"], tidy["gain_error"])
+    text["gain"] = list(map(points, tidy["gain"], tidy["gain_error"]))
     over = tidy.groupby("method", sort=False)["gain"].agg(["mean", "sem", "size"]).reset_index()
     several = over[over["size"] > 1]
-    gains = _gains(several["mean"], several["sem"])
+    gains = list(map(points, several["mean"], several["sem"]))
     of_all = several[["method"]].assign(source="mean of groups", gain=gains)
     return [
         ResultTable(
@@ -312,10 +300,6 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
             about=_ENSEMBLES_NOTE,
         )
     ]
-
-
-def _gains(gaps: Iterable[float], errors: Iterable[float]) -> list[str]:
-    return [difference(100 * a, 100 * b) for a, b in zip(gaps, errors, strict=True)]
 
 
 def _members(cell: CellRecord) -> Mapping[str, Any]:
@@ -368,7 +352,7 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     tidy = tidy.sort_values("method", key=lambda names: names.map(rank), kind="stable")
     texts = {
         "score": list(map(percent, tidy["score"], tidy["score_error"])),
-        "gain": _gains(tidy["gain"], tidy["gain_error"]),
+        "gain": list(map(points, tidy["gain"], tidy["gain_error"])),
     }
     titles = {
         "score": ("labels", "Accuracy − COBias by labelled rows, % of test rows"),

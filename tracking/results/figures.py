@@ -7,11 +7,11 @@ scheme does to each class, and how it was found. `figure_bytes` makes one a PNG 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +26,7 @@ from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, style
 from tracking.results.findings import finding_figure
-from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates, grouped
+from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates
 from tracking.results.paper import task_rank, task_title
 from tracking.results.settings import axes_of
 from tracking.schema import OBJECTIVE
@@ -85,13 +85,12 @@ def class_accuracy_figure(records: Iterable[CellRecord]) -> Figure:
         There is no finished cell of DCS.
     """
     cells = frames.main_finished(records, method="dcs")
-    panels = dict(_panels(_some(frames.classes_frame(cells), "class accuracies of DCS")))
-    totals = dict(_panels(cells_frame(cells)))
-    heights = [1.5 + 0.36 * group["class"].nunique() for group in panels.values()]
-    shares = [height / max(heights) for height in heights]
-    figure, axes = style.grid_of(len(panels), width=4.6, height=max(heights), shares=shares)
-    for panel, (where, group) in zip(axes, panels.items(), strict=True):
-        _draw_changes(panel, group, totals[where])
+    panels = _panels(_some(frames.classes_frame(cells), "class accuracies of DCS"))
+    frame = cells_frame(cells)
+    heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
+    figure, axes = style.grid_of(len(panels), width=4.6, height=heights)
+    for panel, group in zip(axes, panels, strict=True):
+        _draw_changes(panel, group, frame[frame["key"].isin(group["key"])])
     style.legend(figure)
     return figure
 
@@ -145,14 +144,14 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
         There is no cell with class accuracies.
     """
     frame = _some(frames.classes_frame(frames.main_finished(records)), "class accuracies")
-    panels = dict(_panels(frame))
+    panels = _panels(frame)
     figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
     looks = style.looks(frame["method"])
     titles = {
         name: frames.method_title(name) + (f" ({_LEVELS[name]})" if name in _LEVELS else "")
         for name in looks
     }
-    for panel, group in zip(axes, panels.values(), strict=True):
+    for panel, group in zip(axes, panels, strict=True):
         count = min(_MOST_GROUPS, int(group.groupby("key").size().min()))
         known = group.dropna(subset=["before", "after"]).sort_values(["before", "after"])
         by_cell = known.groupby("key")["class"]
@@ -196,19 +195,14 @@ def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
     frame = cells_frame(frames.main_finished(records))
     frame = _some(frame.dropna(subset=["test/accuracy", "test/cobias"]), "accuracy and COBias")
     found = estimates(frame, ("model", "task", "method", "shots"))
-    keys, groups = grouped(found, ("model", "task"))
-    figure, axes = style.grid_of(len(keys), width=4.4, height=3.7)
+    panels = _groups(found, ("model", "task"))
+    figure, axes = style.grid_of(len(panels), width=4.4, height=3.7)
     looks = style.looks(frame["method"])
-    for panel, (_, group) in zip(axes, groups, strict=True):
+    for panel, group in zip(axes, panels, strict=True):
         _draw_plane(panel, group.to_dict("records"), looks)
         panel.set_title(_panel_name(group, with_shots=False))
     style.legend(figure)
     return figure
-
-
-class _Point(NamedTuple):
-    cobias: float
-    accuracy: float
 
 
 def _draw_plane(
@@ -217,7 +211,7 @@ def _draw_plane(
     points = []
     for row in rows:
         cobias, accuracy = (Estimate.of(row, m) for m in ("cobias", "accuracy"))
-        points.append(_Point(100 * cobias.mean, 100 * accuracy.mean))
+        points.append(frames.Point(100 * accuracy.mean, 100 * cobias.mean))
         at = (points[-1].cobias, points[-1].accuracy)
         xerr, yerr = ([[100 * part] for part in each.reach] for each in (cobias, accuracy))
         look, label = looks[row["method"]], frames.method_title(row["method"])
@@ -282,7 +276,7 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
         by, across, series = ["model", "task", "shots"], axis_name, "method"
         kind = "lines" if axis.is_scale else "points"
         titles = {method: frames.method_title(method) for method in axis.methods}
-    panels = [(group, m) for _, group in grouped(frame, by)[1] for m in MEASURES]
+    panels = [(group, m) for group in _groups(frame, by) for m in MEASURES]
     figure, axes = style.grid_of(len(panels), width=5.0, height=2.8, columns=2)
     for panel, (group, measure) in zip(axes, panels, strict=True):
         places = list(dict.fromkeys(group[across])) if of_terms else axis.in_order
@@ -313,11 +307,13 @@ def _some(frame: pd.DataFrame, what: str) -> pd.DataFrame:
     return frame
 
 
-def _panels(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Yield model and task, and their rows of the largest number of shots."""
-    keys, groups = grouped(frames.fullest(frame), ("model", "task"))
-    for where, (_, group) in zip(keys.itertuples(index=False, name=None), groups, strict=True):
-        yield where, group
+def _groups(frame: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
+    return [group for _, group in frames.groups_of(frame, by)]
+
+
+def _panels(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of each model and task with the largest number of shots."""
+    return _groups(frames.fullest(frame), ("model", "task"))
 
 
 def _panel_name(group: pd.DataFrame, *, with_shots: bool = True) -> str:
@@ -349,11 +345,11 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     frame = cells_frame(frames.main_finished(records))
     timed = (frame["opt/seconds"] > 0) & frame["search_space"].notna()
     frame = _some(frame[timed], "annealing runs")
-    keys, groups = grouped(frame, ["model"])
-    figure, axes = style.grid_of(2 * len(keys), width=5.4, height=3.0, columns=2)
+    models = _groups(frame, ["model"])
+    figure, axes = style.grid_of(2 * len(models), width=5.4, height=3.0, columns=2)
     looks = style.looks(frame["method"])
     titles = {method: frames.method_title(method) for method in looks}
-    for left, right, (_, group) in zip(axes[::2], axes[1::2], groups, strict=True):
+    for left, right, group in zip(axes[::2], axes[1::2], models, strict=True):
         tasks = sorted(group["task"].unique(), key=task_rank)
         behind = left.twinx()
         sizes = group.groupby("task")["search_space"].max().reindex(tasks)
@@ -400,7 +396,8 @@ def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None =
     }
     figure, panels = style.grid_of(2, width=4.8, height=3.6)
     for panel, (measure, title) in zip(panels, _NAMES.items(), strict=True):
-        means = 100 * frame.pivot(index="labelled", columns="line", values=measure)
+        # A number of rows may be all that a table has.
+        means = 100 * frame.pivot_table(values=measure, index="labelled", columns="line")
         style.series(panel, means, looks, titles, kind="lines", dashed=dashed)
         # Uncorrected, whatever is labelled.
         panel.axhline(
@@ -639,13 +636,13 @@ def scheme_figure(record: CellRecord) -> Figure:
         raise InvalidInputError(f"cell {record.key} has no scheme to draw")
     scheme = CorrectionScheme.from_dict(record.scheme, source=f"cell {record.key}")
     counts, figure = record.histograms, scheme.plot()
-    for index, (name, correction) in enumerate(
-        zip(scheme.classes, scheme.corrections, strict=True)
-    ):
+    for index, correction in enumerate(scheme.corrections):
         panel = figure.axes[index]
         if counts:
             _draw_histogram(panel, counts["all"][index], counts["own"][index])
-        panel.set(title=f"{name}\n{_brief(correction)}", xlim=(0, 1), ylim=(0, 1.04))
+        panel.set(
+            title=f"{scheme.classes[index]}\n{_brief(correction)}", xlim=(0, 1), ylim=(0, 1.04)
+        )
         panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         panel.grid(visible=False)
     named = frames.name_of(record.who, "method", "task", "shots", "seed")
@@ -838,19 +835,16 @@ def _drawn(
     return found
 
 
-def sweep_figures(records: Iterable[CellRecord]) -> dict[str, bytes]:
-    """Return the figures of a whole sweep, PNG and SVG, by path; see `overview_figures`."""
-    return _files(overview_figures(records), ("png", "svg"))
-
-
 def cell_figures(record: CellRecord) -> dict[str, bytes]:
     """Return the figures of one cell as PNG files, by artifact path; see `cell_pictures`."""
-    return _files(cell_pictures(record), ("png",))
+    return figure_files(cell_pictures(record), ("png",))
 
 
-def _files(
-    figures: Mapping[str, tuple[str, Figure]], forms: Sequence[Literal["png", "svg"]]
+def figure_files(
+    figures: Mapping[str, tuple[str, Figure]],
+    forms: Sequence[Literal["png", "svg"]] = ("png", "svg"),
 ) -> dict[str, bytes]:
+    """Return figures with their captions as the contents of files, by artifact path."""
     files: dict[str, bytes] = {}
     for name, (_, figure) in figures.items():
         for form in forms:

@@ -39,7 +39,6 @@ _PANELS: Final = {
     **{name: FIGURES[name] for name in ("z", "membership_share", "accuracy", "cobias", "score")},
     "change": "change of the difference, points",
 }
-_SOURCE: Final = ("model", "task", "shots")
 _SIMPLER: Final = "dnip"
 #: What settings are compared with, where they are there; else with the main value of the axis.
 _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -74,22 +73,17 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
     axes = axes_of(cells)
     frame = frames.cells_frame(cells)
     corrections = frames.corrections_frame(cells)
-    unchanged = (corrections["a"] == 0) & (corrections["b"] == 1) & (corrections["c"] == 1)
-    used = (corrections["kind"] == "membership") & ~unchanged
+    used = (corrections["kind"] == "membership") & ~frames.changes_nothing(corrections)
     classes = frames.classes_frame(cells)
     rank = classes.groupby("key")["before"].rank(pct=True)
     weak = corrections.assign(used=used).merge(
         classes.assign(weak=rank <= 0.5)[["key", "class", "weak"]], on=["key", "class"]
     )
     served = weak[weak["used"]].groupby("key")["weak"].mean()
-    found = frame.assign(
-        source=[frames.name_of(row, *_SOURCE) for row in frame.to_dict("records")],
+    found = frames.by_source(frame).assign(
         z=frame.get("opt/z"),
         membership_share=frame["key"].map(used.groupby(corrections["key"]).mean()),
         weak=frame["key"].map(served).astype(float),
-        accuracy=frame["test/accuracy"],
-        cobias=frame["test/cobias"],
-        score=frame["test/accuracy"] - frame["test/cobias"],
         lost=frame["key"].map((classes["after"] == 0.0).groupby(classes["key"]).mean()),
     )
     names = [axis.name for axis in axes]
@@ -115,8 +109,7 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     frame = frame[frame["accuracy"].notna() & (frame["method"] != "icl")]
     for axis in axes:
         # Cells of methods that a setting has no part in are not compared by it.
-        values = [None if frames.is_missing(value) else value for value in frame[axis.name]]
-        frame = frame[[value in axis.values for value in values]]
+        frame = frame[[value in axis.values for value in frame[axis.name]]]
     if not axes or frame["source"].nunique() < 2:
         return []
     names = [axis.name for axis in axes]
@@ -126,7 +119,7 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         against = frame[frame["method"] == _SIMPLER]
         title = "Methods in every setting"
         tables.append(_compared("methods", title, frame, against, names, axes, "DNIP there"))
-    at = np.logical_and.reduce([_same(frame[name], value) for name, value in main.items()])
+    at = [all(row[name] == main[name] for name in names) for row in frame.to_dict("records")]
     words = ", ".join(axis.words(main[axis.name]) for axis in axes)
     tables.append(
         _compared(
@@ -227,10 +220,6 @@ def _reference(axis: Axis) -> Any:
     return next((value for value in known if value in axis.values), axis.main)
 
 
-def _same(column: pd.Series[Any], value: Any) -> NDArray[np.bool_]:
-    return (column.isna() if value is None else column == value).to_numpy()
-
-
 def _compared(
     name: str,
     title: str,
@@ -249,12 +238,9 @@ def _compared(
     paired["change"] = (paired["score"] - paired["score_"]).mask(paired["key"] == paired["key_"])
     methods = list(dict.fromkeys(frame["method"]))
     orders = {"method": methods} | {axis.name: _in_order(axis) for axis in axes}
-    for column, values in reversed(orders.items()):
-        place = [values.index(_value(value)) for value in paired[column]]
-        paired = paired.iloc[np.argsort(place, kind="stable")]
-    keys, groups = frames.grouped(paired, ["method", *names])
+    paired = frames.sorted_by(paired, orders)
     rows, lines = [], []
-    for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
+    for where, group in frames.groups_of(paired, ["method", *names]):
         sources = group.groupby("source", sort=False)
         means = sources[[*FIGURES]].mean()
         row: dict[Any, Any] = {**where, "sources": len(means), "cells": len(group)}

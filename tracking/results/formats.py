@@ -161,6 +161,11 @@ def difference(gap: float, deviation: float = math.nan, *, digits: int = 1) -> s
     return text if math.isnan(deviation) else f"{text} ± {deviation:.{digits}f}"
 
 
+def points(gap: float, deviation: float = math.nan) -> str:
+    """Return a `difference` of fractions in points."""
+    return difference(100 * gap, 100 * deviation)
+
+
 def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
     """Return a frame of text as a Markdown table with lines of equal width.
 

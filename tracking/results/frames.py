@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
 
 from dcs.errors import ConfigError, InvalidInputError
 from dcs.evaluation.uncertainty import percent
@@ -89,9 +91,8 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         }
 
     frame = _tidy(cells, lambda cell: [row(cell)], ("objective", "terms", "as_paper"), _NUMBERS)
-    for measure in MEASURES:
-        # Uncorrected is what the others are compared with.
-        frame.loc[frame["method"] == "icl", f"test/{measure}_p"] = math.nan
+    # Uncorrected is what the others are compared with.
+    frame.loc[frame["method"] == "icl", [f"test/{m}_p" for m in MEASURES]] = math.nan
     return frame
 
 
@@ -257,6 +258,13 @@ class Estimate:
         return percent(self.mean, self.std, interval=interval, coarse=coarse, padded=padded)
 
 
+class Point(NamedTuple):
+    """What two figures come to, for the front of several."""
+
+    accuracy: float
+    cobias: float
+
+
 def estimates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return accuracy and COBias of groups of cells that differ in their seed alone.
 
@@ -299,6 +307,37 @@ def grouped(
     number = frame.groupby(list(by), sort=False, dropna=False).ngroup()
     keys = frame.loc[~number.duplicated(), list(by)].reset_index(drop=True)
     return keys, frame.groupby(number.to_numpy())
+
+
+def groups_of(
+    frame: pd.DataFrame, by: Sequence[str]
+) -> Iterator[tuple[dict[Any, Any], pd.DataFrame]]:
+    """Yield what the rows of each group have in common, and the rows; see `grouped`."""
+    keys, groups = grouped(frame, by)
+    for key, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
+        yield key, group
+
+
+def sorted_by(frame: pd.DataFrame, orders: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """Return the rows in the order of the values given for columns, the first column first."""
+    places = [[values.index(value) for value in frame[name]] for name, values in orders.items()]
+    return frame.iloc[np.lexsort(places[::-1])].reset_index(drop=True)
+
+
+def changes_nothing(corrections: pd.DataFrame) -> pd.Series[bool]:
+    """Whether a correction of `corrections_frame` is weight 1 or Don't Change."""
+    same = (corrections[["a", "b", "c"]] == [0.0, 1.0, 1.0]).all(axis=1)
+    return same | (corrections["value"] == 1.0)
+
+
+def by_source(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `cells_frame` with sources (model, task, shots) and figures under short names."""
+    return frame.assign(
+        source=[name_of(row, "model", "task", "shots") for row in frame.to_dict("records")],
+        accuracy=frame["test/accuracy"],
+        cobias=frame["test/cobias"],
+        score=frame["test/accuracy"] - frame["test/cobias"],
+    )
 
 
 def fullest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -452,8 +491,7 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     frame = cells_frame(cells).rename(columns={"rows": "labelled"})
     axes = [axis for axis in axes_of(cells) if axis.name not in LABEL_AXES]
     frame["setting"] = [setting(cell, axes) for cell in cells]
-    frame["size"] = [cell.identity.get(OPTIMIZATION_SIZE) for cell in cells]
-    frame["size"] = frame["size"].astype(float)
+    frame["size"] = np.array([cell.identity.get(OPTIMIZATION_SIZE) for cell in cells], float)
     frame = frame.dropna(subset=["labelled", "test/accuracy"]).astype({"labelled": int})
     frame["rows_used"] = frame["unlabelled"].gt(0).map({True: _BOTH, False: LABELLED_ALONE})
     whole = frame[frame["size"].isna()]

@@ -6,11 +6,10 @@ import base64
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcs.errors import InvalidInputError, last_line
 from dcs.evaluation.uncertainty import percent, sentence_of_chance
@@ -18,7 +17,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from tracking.records import CellRecord, StoredCell
 from tracking.results import frames, settings, style, tables
 from tracking.results.comparison import label_tables, method_tables
-from tracking.results.figures import ABLATION, cell_pictures, overview_figures
+from tracking.results.figures import ABLATION, cell_pictures
 from tracking.results.formats import difference, filled
 from tracking.results.frames import MEASURES, Estimate, cells_frame
 from tracking.results.settings import Axis, axes_of
@@ -59,7 +58,12 @@ _SEARCH_FIGURES = ("annealing_time", "importances", "costs", "slices", "annealin
 
 
 def render_report(
-    cells: Sequence[StoredCell], *, title: str, link: Callable[[StoredCell], str], store: str
+    cells: Sequence[StoredCell],
+    figures: Mapping[str, tuple[str, Figure]],
+    *,
+    title: str,
+    link: Callable[[StoredCell], str],
+    store: str,
 ) -> str:
     """Return the report of a sweep as HTML.
 
@@ -67,6 +71,8 @@ def render_report(
     ----------
     cells : sequence of StoredCell
         The sweep's cells, from `tracking.store.queries.stored_cells`.
+    figures : mapping of str to (str, matplotlib.figure.Figure)
+        Theirs, from `tracking.results.figures.overview_figures`.
     title : str
         Name of the sweep.
     link : callable
@@ -105,8 +111,7 @@ def render_report(
     main = settings.main_cells(records)
     of_main = {record.key for record in main}
     schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
-    figures = {name: _picture(*each) for name, each in overview_figures(records).items()}
-    ablations = [name for name in figures if name.startswith(ABLATION)]
+    pictures = {name: _picture(*each) for name, each in figures.items()}
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
@@ -117,16 +122,16 @@ def render_report(
         cards=_cards(main),
         over_seeds=len({record.identity.get("seed") for record in records}) > 1,
         main=tables.main_results(records),
-        result_figures=[figures[name] for name in _RESULT_FIGURES if name in figures],
+        result_figures=[pictures[name] for name in _RESULT_FIGURES if name in pictures],
         comparisons=[*method_tables(records), *label_tables(records)],
         ablations=tables.ablation_tables(records),
-        ablation_figures=[figures[name] for name in ablations],
+        ablation_figures=[each for name, each in pictures.items() if name.startswith(ABLATION)],
         scheme_summary=tables.scheme_summary(records),
         schemes=schemes,
         # A page of a hundred schemes would hide what comes after them.
         folded=len(schemes) > _MOST_SCHEMES,
         timing=tables.timing_table(records),
-        search_figures=[figures[name] for name in _SEARCH_FIGURES if name in figures],
+        search_figures=[pictures[name] for name in _SEARCH_FIGURES if name in pictures],
         class_tables=tables.class_accuracies_by_seed(records),
         cells=_cells(cells, axes),
         links={cell.run_id: link(cell) for cell in cells},
@@ -176,24 +181,18 @@ def _packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
     return [(name, ", ".join(versions)) for name, versions in sorted(found.items())]
 
 
-@dataclass(frozen=True, slots=True)
-class _Card:
-    """What a method does to a task: name, before, after and change of each figure, in percent."""
+def _cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
+    """Return what DCS does to every model and task at the largest number of shots.
 
-    name: str
-    detail: str
-    lines: tuple[tuple[str, str, str, str], ...]
-
-
-def _cards(records: Iterable[CellRecord]) -> list[_Card]:
-    """Return what DCS does to every model and task at the largest number of shots."""
+    Each has a ``name``, a ``detail``, and ``lines``: what each figure is called, what it was
+    before and after, and the change.
+    """
     cells = [cell for cell in records if cell.identity.get("method") == _DRAWN_METHOD]
     needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
     frame = frames.fullest(cells_frame(cells).dropna(subset=needed))
     classes = frames.classes_frame(cells)
-    keys, groups = frames.grouped(frame, ("model", "task", "shots"))
     cards = []
-    for where, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
+    for where, group in frames.groups_of(frame, ("model", "task", "shots")):
         lines = [_line(group, name) for name in ("accuracy", "COBias")]
         of_group = classes[classes["key"].isin(group["key"])].groupby("class", sort=False)
         lowest = of_group[["before", "after"]].mean().dropna().nsmallest(1, "before")
@@ -201,7 +200,7 @@ def _cards(records: Iterable[CellRecord]) -> list[_Card]:
             before, after = (percent(share, digits=0) for share in both)
             lines.append((f"weakest class, {name}", before, after, ""))
         detail = frames.name_of(where | {"method": _DRAWN_METHOD}, "model", "shots", "method")
-        cards.append(_Card(str(where["task"]), detail, tuple(lines)))
+        cards.append({"name": str(where["task"]), "detail": detail, "lines": lines})
     return cards
 
 
@@ -217,22 +216,14 @@ def _line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
     return name, percent(before.mean()), percent(after.mean()), change
 
 
-@dataclass(frozen=True, slots=True)
-class _Scheme:
-    """A scheme in words: class, kind of correction and its effect; and its picture or None."""
-
-    name: str
-    link: str
-    calibration: str
-    classes: tuple[tuple[str, str, str], ...]
-    pictures: tuple[tuple[str, Markup], ...]
-
-
-def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> list[_Scheme]:
+def _schemes(
+    cells: Sequence[StoredCell], link: Callable[[StoredCell], str]
+) -> list[dict[str, Any]]:
     """Return the schemes worth reading, of DCS or else of every method that searched.
 
-    One per model and task is drawn: that of the largest number of shots that was best on the
-    development rows.
+    Each has a ``name``, a ``link``, the name of its ``calibration``; ``classes``: name, kind of
+    correction and its effect; and ``pictures``. Those are of one per model and task: that of the
+    largest number of shots that was best on the development rows.
     """
 
     def merit(cell: StoredCell) -> tuple[float, float]:
@@ -249,22 +240,17 @@ def _schemes(cells: Sequence[StoredCell], link: Callable[[StoredCell], str]) -> 
         record = cell.record
         scheme = CorrectionScheme.from_dict(record.scheme or {}, source=f"cell {record.key}")
         corrections = zip(scheme.classes, scheme.corrections, strict=True)
-        name = frames.name_of(record.who, "task", "model", "shots", "seed", "method")
+        drawn = cell_pictures(record).values() if cell.run_id in best.values() else ()
         schemes.append(
-            _Scheme(
-                name=name,
-                link=link(cell),
-                calibration=scheme.calibration.name if scheme.calibration else "",
-                classes=tuple((name, each.kind, each.effect) for name, each in corrections),
-                pictures=_pictures(record) if cell.run_id in best.values() else (),
-            )
+            {
+                "name": frames.name_of(record.who, "task", "model", "shots", "seed", "method"),
+                "link": link(cell),
+                "calibration": scheme.calibration.name if scheme.calibration else "",
+                "classes": [(name, each.kind, each.effect) for name, each in corrections],
+                "pictures": [_picture(*each) for each in drawn],
+            }
         )
     return schemes
-
-
-def _pictures(record: CellRecord) -> tuple[tuple[str, Markup], ...]:
-    """Return what there is to see of a scheme: corrections, confusion, the front it is from."""
-    return tuple(_picture(*each) for each in cell_pictures(record).values())
 
 
 def _picture(caption: str, figure: Figure) -> tuple[str, Markup]:

@@ -41,6 +41,7 @@ _USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 #: What None means, in short and alone, and how a number is said.
 _WORDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    OBJECTIVE: ("none", "no objective", "{}"),
     OPTIMIZATION_SIZE: ("all", "all rows", "{} rows"),
     "weight_scale": ("tuned", "weight scale tuned", "weight scale {}"),
     "memberships": ("all", "all memberships", "{} memberships"),
@@ -103,14 +104,14 @@ class Axis:
         """Return a value for people, under a head that names the setting."""
         if self.name == OBJECTIVE:
             return objective_title(str(value))
-        return _number_text(value) if value is not None else self._said[0]
+        if value is None:
+            return self._said[0]
+        return f"{value:g}" if isinstance(value, float) else str(value)
 
     def words(self, value: Any) -> str:
         """Return a value for people, so that it stands alone."""
-        if self.name == OBJECTIVE:
-            return objective_title(str(value))
         _, none, some = self._said
-        return none if value is None else some.format(_number_text(value))
+        return none if value is None else some.format(self.short(value))
 
     @property
     def _said(self) -> tuple[str, str, str]:
@@ -153,7 +154,7 @@ def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
 def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
     """Return in words what a cell, seen alone, has unlike the usual, and all that is `varied`."""
     own = _settings(record)
-    names = [name for name in (OBJECTIVE, *_WORDS) if own.get(name) != _USUAL[name][0]]
+    names = [name for name in _WORDS if own.get(name) != _USUAL[name][0]]
     return ", ".join(
         Axis(name, (own[name],), ()).words(own[name])
         for name in dict.fromkeys([*names, *varied])
@@ -278,10 +279,6 @@ def _rank(value: Any) -> tuple[int, float, str]:
     if value in _OBJECTIVES:
         return 1, float(_OBJECTIVES.index(value)), ""
     return (3, 0.0, "") if value is None else (2, 0.0, str(value))
-
-
-def _number_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -144,22 +144,20 @@ def grid_of(
     count: int,
     *,
     width: float,
-    height: float,
+    height: float | Sequence[float],
     columns: int = 3,
-    shares: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its `count` panels of `width` by `height` inches each.
 
-    With `shares`, one per panel, a row is so much of `height` as its largest panel needs.
+    Of heights, one per panel, a row has that of its highest.
     """
     from matplotlib.figure import Figure
 
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
-    by_row = [1.0] * rows
-    if shares is not None:
-        by_row = [max(shares[columns * row : columns * (row + 1)]) for row in range(rows)]
-    figure = Figure(figsize=(width * columns, height * sum(by_row)), layout="constrained")
+    heights = height if isinstance(height, Sequence) else [height] * count
+    by_row = [max(heights[columns * row : columns * (row + 1)]) for row in range(rows)]
+    figure = Figure(figsize=(width * columns, sum(by_row)), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, height_ratios=by_row).flat)
     for unused in panels[count:]:
         unused.set_axis_off()

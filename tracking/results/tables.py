@@ -13,7 +13,7 @@ from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord
-from tracking.results import frames, settings
+from tracking.results import frames, paper, settings
 from tracking.results.comparison import label_tables, method_tables
 from tracking.results.findings import finding_tables
 from tracking.results.formats import (
@@ -22,6 +22,7 @@ from tracking.results.formats import (
     RowKind,
     difference,
     filled,
+    points,
     to_markdown,
     to_mlflow_json,
 )
@@ -31,19 +32,9 @@ from tracking.results.frames import (
     cells_frame,
     estimates,
     grouped,
+    groups_of,
     is_missing,
     text_of,
-)
-from tracking.results.paper import (
-    AVERAGES,
-    paper_beside,
-    paper_frame,
-    paper_model,
-    paper_results,
-    paper_schemes,
-    paper_task,
-    task_rank,
-    task_title,
 )
 from tracking.schema import OBJECTIVE
 
@@ -60,7 +51,7 @@ LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *frames.MEASURE_COLUMNS)
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
 #: How the keys of rows are shown, where they are not text already.
 _TITLES: Final[Mapping[str, Callable[[Any], str]]] = {
-    "task": task_title,
+    "task": paper.task_title,
     "method": frames.method_title,
 }
 _WEAKEST: Final = "weakest class by seed, % before → after"
@@ -159,7 +150,7 @@ def main_results(records: Iterable[CellRecord]) -> ResultTable:
     note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
     methods = list(dict.fromkeys(cell.identity.get("method") for cell in cells))
     # The paper's cells had all terms of the objective.
-    theirs = paper_results().query("terms == 'full'")
+    theirs = paper.paper_results().query("terms == 'full'")
     return _task_table(
         cells,
         {"method": (methods, frames.method_title)},
@@ -197,7 +188,7 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
                 _task_table(
                     [cell for cell in own if cell.identity.get("method") == "dcs"],
                     rows,
-                    paper_results(),
+                    paper.paper_results(),
                     name=named,
                     title="Ablation of the objective: DCS on the test rows, %",
                     note=_TERMS_NOTE,
@@ -233,7 +224,7 @@ def _task_table(
     by = ["model", "shots", *rows]
     of_row = list(dict.fromkeys([*by, "method", "terms"]))
     tidy = _estimates_of(cells, [*of_row, "task"]).assign(whole=True)
-    tasks = sorted(tidy["task"].unique(), key=task_rank)
+    tasks = sorted(tidy["task"].unique(), key=paper.task_rank)
     means = [] if arrows else _averages_of(tidy, of_row)
     tidy = pd.concat([tidy, *means], ignore_index=True)
     order = {
@@ -242,18 +233,14 @@ def _task_table(
         **{column: list(values) for column, (values, _) in rows.items()},
         "task": [*(own["task"].iloc[0] for own in means if len(own)), *tasks],
     }
-    tidy = tidy.sort_values(
-        list(order),
-        key=lambda column: column.map(order[str(column.name)].index),
-        ignore_index=True,
-    )
+    tidy = frames.sorted_by(tidy, order)
     keys = tidy.assign(
         task=tidy["task"].where(tidy["whole"], None),
         method=tidy["method"].replace({"published": "dcs"}),
     )
-    figures = paper_results().head(0) if theirs is None else theirs
-    tidy = tidy.join(paper_beside(figures, keys, ["shots", "method", "terms"]))
-    seen = Counter(map(task_title, order["task"]))
+    figures = paper.paper_results().head(0) if theirs is None else theirs
+    tidy = tidy.join(paper.paper_beside(figures, keys, ["shots", "method", "terms"]))
+    seen = Counter(map(paper.task_title, order["task"]))
     shown = {measure: _shown(tidy, measure) for measure in MEASURES}
     long: list[pd.DataFrame] = []
     for measure, own in shown.items():
@@ -268,7 +255,7 @@ def _task_table(
                 column=[f"{_HEADS[measure]} {_column_title(t, seen)}" for t in tidy["task"]],
                 measured=ours,
                 paper=published,
-                difference=list(map(_points, tidy[f"{measure}_difference"])),
+                difference=list(map(points, tidy[f"{measure}_difference"])),
             )
         )
     numbers = [*by, "task", "seeds", *frames.MEASURE_COLUMNS]
@@ -309,8 +296,7 @@ def _pivot(
 
     lines: list[dict[Any, str]] = []
     kinds: list[RowKind] = []
-    keys, groups = grouped(long, list(titles))
-    for key, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
+    for key, group in groups_of(long, list(titles)):
         head = {name: title_of(key[name]) for name, title_of in titles.items()}
         dagger = "" if group["as_paper"].all() else "†"
         names = {"measured": head[marked], "paper": f"{head[marked]}, paper{dagger}"}
@@ -344,18 +330,17 @@ def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
     """Return the averages that say more than a single task does, of the rows that have them."""
     averages = []
     tasks = list(tidy["task"].unique())
-    for name, published in AVERAGES.items():
-        own = [t for t in tasks if name == "average_all" or paper_task(t) in published]
+    for name, published in paper.AVERAGES.items():
+        own = [t for t in tasks if name == "average_all" or paper.paper_task(t) in published]
         if len(own) < 2:
             continue
         means, groups = grouped(tidy[tidy["task"].isin(own)], by)
         means["seeds"] = groups["seeds"].min()
         means["as_paper"] = groups["as_paper"].all()
-        for measure in MEASURES:
-            means[f"{measure}_mean"] = groups[f"{measure}_mean"].mean()
+        means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
         # An average over other tasks than in the row above it would mislead, and one over some
         # of the paper's tasks is not the one that the paper prints.
-        whole = sorted(published) == sorted(filter(None, map(paper_task, own)))
+        whole = sorted(published) == sorted(filter(None, map(paper.paper_task, own)))
         averages.append(means[groups.size() == len(own)].assign(task=name, whole=whole))
     return averages
 
@@ -379,36 +364,33 @@ def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
     import pandas as pd
 
     tidy = _schemes_of(frames.main_finished(records, method="dcs"))
-    theirs = paper_schemes()
-    keys, groups = grouped(tidy, _PROMPT)
+    theirs = paper.paper_schemes()
     long: list[tuple[Any, ...]] = []
-    for (model, task, shots), (_, group) in zip(
-        keys.itertuples(index=False, name=None), groups, strict=True
-    ):
-        of_prompt = (theirs["model"] == paper_model(model)) & (theirs["task"] == paper_task(task))
-        published = theirs[of_prompt & (theirs["shots"] == str(shots))]
-        ours, paper = _counts_of(group), _counts_of(published)
-        texts = zip(_scheme_texts(group, ours), _scheme_texts(published, paper), strict=True)
-        for column, (own, other) in zip(_SCHEME_COLUMNS, texts, strict=True):
-            digits = 2 if column == "ratio" else 1
-            gap = ours.get(column, math.nan) - paper.get(column, math.nan)
-            where = (model, task, shots, group["as_paper"].all(), column)
-            long.append(
-                (*where, own, other, "" if column == "classes" else difference(gap, digits=digits))
-            )
+    for where, group in groups_of(tidy, _PROMPT):
+        published = theirs[
+            (theirs["model"] == paper.paper_model(where["model"]))
+            & (theirs["task"] == paper.paper_task(where["task"]))
+            & (theirs["shots"] == str(where["shots"]))
+        ]
+        ours, known = _counts_of(group), _counts_of(published)
+        gaps = {name: difference(ours[name] - known[name]) for name in _CORRECTIONS}
+        gaps["ratio"] = difference(ours["ratio"] - known["ratio"], digits=2)
+        texts, printed = _scheme_texts(group, ours), _scheme_texts(published, known)
+        about = (*where.values(), group["as_paper"].all())
+        long += [
+            (*about, name, text, printed.get(name, ""), gaps.get(name, ""))
+            for name, text in texts.items()
+        ]
     return _pivot(
         pd.DataFrame(long, columns=[*_PROMPT, "as_paper", "column", *KINDS]),
         {key: _TITLES.get(key, text_of) for key in _PROMPT},
         marked="task",
-        words=_SCHEME_COLUMNS[-2:],
+        words=("memberships by seed", _WEAKEST),
         name="schemes",
         title=f"Correction schemes of {frames.method_title('dcs')}: weights against memberships",
         frame=tidy.drop(columns="as_paper"),
         about=_SCHEMES_NOTE,
     )
-
-
-_SCHEME_COLUMNS: Final = ("classes", *_CORRECTIONS, "ratio", "memberships by seed", _WEAKEST)
 
 
 def _counts_of(schemes: pd.DataFrame) -> dict[str, float]:
@@ -418,31 +400,29 @@ def _counts_of(schemes: pd.DataFrame) -> dict[str, float]:
     return {"classes": means.sum(), **means, "ratio": ratio}
 
 
-def _scheme_texts(schemes: pd.DataFrame, counts: Mapping[str, float]) -> list[str]:
+def _scheme_texts(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[str, str]:
     """Return what the columns say of the schemes of all seeds of a prompt."""
     if schemes.empty:
-        return [""] * len(_SCHEME_COLUMNS)
-    told = ["" if is_missing(counts[name]) else f"{counts[name]:.1f}" for name in _CORRECTIONS]
+        return {}
+    means = {name: counts[name] for name in _CORRECTIONS}
     weakest = [
         f"{row['seed']}: {row['weakest_class']}{' (M)' * (row['weakest_kind'] == 'membership')} "
         f"{percent(row['before'], digits=0)} → {percent(row['after'], digits=0)}"
         for row in schemes.dropna(subset="weakest_class").to_dict("records")
     ]
-    return [
-        f"{counts['classes']:.0f}",
-        *told,
-        "-" if is_missing(counts["ratio"]) else f"{counts['ratio']:.2f}",
-        "/".join(map(str, schemes["memberships"])),
-        "; ".join(weakest),
-    ]
+    return {
+        "classes": f"{counts['classes']:.0f}",
+        **{name: "" if is_missing(mean) else f"{mean:.1f}" for name, mean in means.items()},
+        "ratio": "-" if is_missing(counts["ratio"]) else f"{counts['ratio']:.2f}",
+        "memberships by seed": "/".join(map(str, schemes["memberships"])),
+        _WEAKEST: "; ".join(weakest),
+    }
 
 
 def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
     """Return a row per cell: its kinds of corrections, and what becomes of its weakest class."""
     corrections = frames.corrections_frame(cells)
-    # Weight 1 and Don't Change.
-    same = (corrections[["a", "b", "c"]] == [0.0, 1.0, 1.0]).all(axis=1)
-    same |= corrections["value"] == 1.0
+    same = frames.changes_nothing(corrections)
     corrections["kind"] = corrections["kind"].mask(same, "unchanged")
     kinds = corrections.groupby(["key", "kind"]).size().unstack(fill_value=0)
     kinds = kinds.reindex(columns=["weight", "membership", "unchanged"], fill_value=0)
@@ -487,15 +467,15 @@ def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
     totals.loc[totals["method"] == "icl", [f"{m}_change" for m in MEASURES]] = math.nan
     shown = {measure: _shown(totals, measure) for measure in MEASURES}
     columns = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
-    columns |= {f"Δ {_HEADS[m]}": list(map(_points, totals[f"{m}_change"])) for m in MEASURES}
+    columns |= {f"Δ {_HEADS[m]}": list(map(points, totals[f"{m}_change"])) for m in MEASURES}
     about = totals[[*by, "as_paper"]]
     long = [
         about.assign(column=head, measured=own, paper="", difference="")
         for head, own in columns.items()
     ]
     tidy = frames.classes_frame(cells).merge(about, on=by)
-    theirs = paper_frame("paper_class_accuracies")
-    published = paper_beside(
+    theirs = paper.paper_frame("paper_class_accuracies")
+    published = paper.paper_beside(
         theirs.assign(**{"class": theirs["class"].str.lower()}),
         tidy.assign(**{"class": tidy["class"].str.lower()}),
         ["shots", "seed", "method", "class"],
@@ -509,7 +489,7 @@ def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
             column=[f"class {name}" if name in taken else name for name in tidy["class"]],
             measured=[each.percent(coarse=True) for each in after],
             paper=list(map(percent, tidy["paper_accuracy"])),
-            difference=list(map(_points, tidy["after"] - tidy["paper_accuracy"])),
+            difference=list(map(points, tidy["after"] - tidy["paper_accuracy"])),
         )
     )
     tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
@@ -521,7 +501,7 @@ def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
         {key: _TITLES.get(key, text_of) for key in by},
         marked="method",
         name=f"class_accuracies_{stem}",
-        title=f"Class accuracies of {task_title(task)} by seed, % of test rows",
+        title=f"Class accuracies of {paper.task_title(task)} by seed, % of test rows",
         frame=tidy[numbers],
         sections=2,
         about=frames.notes_of([*chain(*shown.values()), *after]),
@@ -550,7 +530,7 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
     rows = tidy.to_dict("records")
     ours = {
         "model": tidy["model"].map(text_of),
-        "task": tidy["task"].map(task_title),
+        "task": tidy["task"].map(paper.task_title),
         "shots": tidy["shots"].map(text_of),
         "method": [frames.name_of(row, "method", "setting") for row in rows],
         **{head: [_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
@@ -559,7 +539,7 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
             for name, head in _TIMES.items()
         },
     }
-    published = paper_frame("paper_annealing_time")
+    published = paper.paper_frame("paper_annealing_time")
     theirs = [
         {
             "model": text_of(model),
@@ -570,7 +550,7 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
             "seconds": f"{own['seconds_mean']} ({own['seconds_min']} to {own['seconds_max']})",
         }
         for model in tidy.loc[tidy["method"] == "dcs", "model"].unique()
-        for own in published[published["model"] == paper_model(model)].to_dict("records")
+        for own in published[published["model"] == paper.paper_model(model)].to_dict("records")
     ]
     text = pd.concat([pd.DataFrame(ours), pd.DataFrame(theirs)], ignore_index=True)
     kinds: list[RowKind] = ["measured"] * len(tidy)
@@ -630,10 +610,8 @@ def compare_records(
         Names and the values of both, by title: settings that differ, results, class accuracies,
         schemes in words; without the parts that have nothing to show.
     """
-    told = _told(first), _told(second)
     compared = {}
-    for title in told[0]:
-        ours, theirs = (each[title] for each in told)
+    for (title, ours), theirs in zip(_told(first).items(), _told(second).values(), strict=True):
         names = dict.fromkeys([*ours, *theirs])
         compared[title] = [(name, ours.get(name, ""), theirs.get(name, "")) for name in names]
     compared[_DIFFERENT] = [row for row in compared[_DIFFERENT] if row[1] != row[2]]
@@ -677,11 +655,6 @@ def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
     }
 
 
-def _points(gap: float) -> str:
-    """Return a difference of fractions in points."""
-    return difference(100 * gap)
-
-
 def _estimates_of(records: Iterable[CellRecord], by: Sequence[str]) -> pd.DataFrame:
     frame = cells_frame(records)
     return estimates(frame[frame["test/accuracy"].notna()], by)
@@ -692,9 +665,9 @@ def _shown(frame: pd.DataFrame, measure: str) -> list[Estimate]:
 
 
 def _column_title(task: Any, seen: Mapping[str, int]) -> str:
-    if task in AVERAGES:
+    if task in paper.AVERAGES:
         return str(task).removeprefix("average_")
-    return task_title(task) if seen[task_title(task)] == 1 else str(task)
+    return paper.task_title(task) if seen[paper.task_title(task)] == 1 else str(task)
 
 
 def _count(value: float) -> str:

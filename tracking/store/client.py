@@ -22,17 +22,13 @@ from dcs.errors import ConfigError, TrackingError, one_line, show, suggest
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path
 from tracking import schema
+from tracking.records import write_files
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run, RunInfo
 
 _DATABASES = ("postgresql", "mysql", "mssql")
-
-_ALLOWED = (
-    "use sqlite:////ABSOLUTE/PATH.db, http://HOST:PORT of an `mlflow server`, or a "
-    "postgresql/mysql/mssql URI"
-)
 
 #: Where `dcs ui` and `mlflow ui` listen by default.
 LOCAL_UI = "http://127.0.0.1:5000"
@@ -116,7 +112,8 @@ def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
         return f"{scheme}:///{Path(path).absolute()}"
     raise ConfigError(
         f"tracking URI {uri!r} is no store that keeps runs, as a folder or a database in memory "
-        f"is none; {_ALLOWED}"
+        "is none; use sqlite:////ABSOLUTE/PATH.db, http://HOST:PORT of an `mlflow server`, or a "
+        "postgresql/mysql/mssql URI"
     )
 
 
@@ -165,7 +162,9 @@ def pages(tracking_uri: str, ui: str | None = None) -> str:
     base = ui or (tracking_uri if has_server(tracking_uri) else LOCAL_UI)
     if not base.lower().startswith(("http://", "https://", "databricks")):
         raise ConfigError(f"--ui {show(base)}: write http:// or https:// and where MLflow is")
-    return f"{base.rstrip('/')}/#"
+    # Who opens a link logs in by the browser, and links are shown to others.
+    place = re.sub(r"^(\w+://)[^/]*@", r"\1", base)
+    return f"{place.rstrip('/')}/#"
 
 
 def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
@@ -205,7 +204,7 @@ def _sqlite_path(uri: str) -> Path | None:
     return Path(re.sub(r"^[^:]+:///", "", uri)) if uri.startswith("sqlite") else None
 
 
-def artifact_location(uri: str, output: Path, experiment: str) -> str | None:
+def _artifact_location(uri: str, output: Path, experiment: str) -> str | None:
     """Return where the artifacts of a new experiment go; None leaves it to the server.
 
     A bare database has no place for files, and MLflow would take the working directory.
@@ -227,8 +226,8 @@ def open_client(uri: str, *, create: bool = True) -> MlflowClient:
         Nothing answers there, with the reason in one line.
     """
     client_class = load_client_class()
-    check_reachable(uri)
     try:
+        _check_reachable(uri)
         if file := _sqlite_path(uri):
             if create:
                 _make_sqlite(file, client_class)
@@ -291,20 +290,14 @@ def _acknowledge_at_once() -> None:
         HTTPConnectionPool.ConnectionCls = Connection
 
 
-def check_reachable(uri: str) -> None:
-    """Fail within seconds where MLflow would retry for minutes.
-
-    Raises
-    ------
-    StoreUnavailable
-        No TCP connection to the server or database can be made.
-    """
+def _check_reachable(uri: str) -> None:
+    """Fail within seconds, without a TCP connection, where MLflow would retry for minutes."""
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, parts.port
     except ValueError:
         # The reason would quote a part of the password.
-        raise StoreUnavailable(
+        raise ConfigError(
             f"{redact(uri)} is no address; write HOST:PORT, and the special characters of a "
             "password as %2F and so on"
         ) from None
@@ -313,10 +306,7 @@ def check_reachable(uri: str) -> None:
         return  # A file, or a database on this machine over a socket that its driver knows.
     if kind in getproxies() and not proxy_bypass(host):
         return  # Only the request itself can tell.
-    try:
-        socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
-    except OSError as error:
-        raise StoreUnavailable(one_line(error)) from error
+    socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
 
 
 def open_store(tracking_uri: str) -> MlflowClient:
@@ -337,11 +327,35 @@ def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
         raise TrackingError(
             f"there is no experiment {name!r}{suggest(name, known)}; there are: {', '.join(known)}"
         )
-    check_active(found)
+    _check_active(found)
     return client, str(found.experiment_id)
 
 
-def check_active(experiment: Experiment) -> None:
+def make_experiment(
+    client: MlflowClient, name: str, output: Path, tags: dict[str, Any] | None = None
+) -> Experiment:
+    """Return an experiment of a store, made where there is none.
+
+    Raises
+    ------
+    StoreUnavailable
+        It was deleted in the store.
+    """
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        place = _artifact_location(client.tracking_uri, output, name)
+        try:
+            experiment = client.get_experiment(client.create_experiment(name, place, tags))
+        except Exception:
+            # Another driver may have been faster; otherwise the reason is said by the caller.
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+    _check_active(experiment)
+    return experiment
+
+
+def _check_active(experiment: Experiment) -> None:
     """Refuse an experiment that was deleted, and say how to get it back."""
     if experiment.lifecycle_stage != "active":
         raise StoreUnavailable(
@@ -374,8 +388,5 @@ def log_files(client: MlflowClient, info: RunInfo, files: Mapping[str, str | byt
     # MLflow's client would ask the store where they go.
     place = get_artifact_repository(info.artifact_uri, tracking_uri=client.tracking_uri)
     with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-        for name, content in files.items():
-            path = Path(folder) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        write_files(Path(folder), files)
         place.log_artifacts(folder)  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ import operator
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ CELL_COLUMNS = (*_RUN, *_IDENTITY, "started", "seconds", *_FIGURES)
 
 _TYPES = {"started": "datetime64[ms, UTC]"} | dict.fromkeys(("seconds", *_FIGURES), "float64")
 
-_CELLS = f"tags.`{schema.KIND}` = '{schema.KIND_CELL}'"
+_CELLS = schema.tagged({schema.KIND: schema.KIND_CELL})
 
 _CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign><=|>=|!=|=|<|>)(?P<value>.*)")
 _SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -158,9 +158,8 @@ def is_share(name: str) -> bool:
 
 def _column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
     if name not in frame:
-        raise unknown(
-            "column", name, [str(each) for each in frame if not str(each).startswith("params.")]
-        )
+        known = [str(each) for each in frame if not str(each).startswith("params.")]
+        raise unknown("column", name, known)
     return frame[name]
 
 
@@ -278,8 +277,8 @@ def _named(client: MlflowClient, name: str) -> list[Run]:
 def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
     """Return the newest run of the sweep itself."""
     client, experiment_id = open_experiment(tracking_uri, experiment)
-    where = f"tags.`{schema.KIND}` = '{schema.KIND_SWEEP}'"
-    runs: Sequence[Run] = list(search_runs(client, experiment_id, where))
+    where = schema.tagged({schema.KIND: schema.KIND_SWEEP})
+    runs = list(search_runs(client, experiment_id, where))
     return runs[-1] if runs else None
 
 
@@ -287,36 +286,33 @@ def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
     """Keep a report with the newest run of its sweep, and return that; None if there is none."""
     run = sweep_run(tracking_uri, experiment)
     if run is not None:
-        client = open_store(tracking_uri)
-        client.log_text(run.info.run_id, page, schema.REPORT_FILE)
+        open_store(tracking_uri).log_text(run.info.run_id, page, schema.REPORT_FILE)
     return run
 
 
 def newest_link(tracking_uri: str, ui: str) -> str:
     """Return the page at `ui` with the cells of the newest sweep of a store, or `ui` itself."""
-    client = open_store(tracking_uri)
-    newest_first = client.search_experiments(order_by=["creation_time DESC"])
-    ours = (each for each in newest_first if each.tags.keys() >= schema.EXPERIMENT_TAGS.keys())
-    found = next(ours, None)
-    return ui if found is None else cells_link(tracking_uri, found.experiment_id, ui=ui)
+    newest_first = ["creation_time DESC"]
+    for experiment in open_store(tracking_uri).search_experiments(order_by=newest_first):
+        if experiment.tags.keys() >= schema.EXPERIMENT_TAGS.keys():
+            return cells_link(tracking_uri, experiment.experiment_id, ui=ui)
+    return ui
 
 
 def _stored(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:
-    record = _record(client, run, archive)
-    return StoredCell(record, str(run.info.run_id), str(run.info.experiment_id))
-
-
-def _record(client: MlflowClient, run: Run, archive: Archive | None) -> CellRecord:
-    tags = run.data.tags
+    tags, run_id = run.data.tags, str(run.info.run_id)
     key = tags.get(schema.CELL_KEY, "")
-    if archive is not None:
-        local = archive.load([key]).get(key)
-        if local is not None and local.digest == tags.get(schema.RECORD_DIGEST):
-            return local
-    source = f"{schema.CELL_FILE} of run {run.info.run_id}"
+    record = archive.load([key]).get(key) if archive else None
+    if record is None or record.digest != tags.get(schema.RECORD_DIGEST):
+        record = _downloaded(client, run_id)
+    return StoredCell(record, run_id, str(run.info.experiment_id))
+
+
+def _downloaded(client: MlflowClient, run_id: str) -> CellRecord:
+    source = f"{schema.CELL_FILE} of run {run_id}"
     try:
         with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
-            path = client.download_artifacts(run.info.run_id, schema.CELL_FILE, folder)
+            path = client.download_artifacts(run_id, schema.CELL_FILE, folder)
             return CellRecord.from_json(Path(path).read_text(encoding="utf-8"), source=source)
     except Exception as error:  # MLflow, requests, the disk, the record: all mean the same to us.
         raise TrackingError(

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any
 
-from pydantic import ValidationError
-
 from dcs.errors import ConfigError, TrackingError, named, one_line
-from dcs.io import first_fault
+from dcs.io import validated
 from tracking.records import Archive, CellRecord, ScoringRecord, Sweep, SweepStatus
-from tracking.results.figures import sweep_figures
+from tracking.results.figures import figure_files, overview_figures
 from tracking.store.client import (
-    artifact_location,
     default_tracking_uri,
     load_client_class,
     open_client,
@@ -121,12 +119,8 @@ class Recorder:
         self.tracking_uri = resolve_tracking_uri(tracking_uri, output)
         self.archive = Archive(output)
         default = self.tracking_uri == default_tracking_uri(output)
-        try:
-            self._sweep = Sweep(
-                tracking_uri=None if default else redact(self.tracking_uri), **sweep
-            )
-        except ValidationError as error:
-            raise ConfigError(f"tracking: {first_fault(error)}") from None
+        values = {"tracking_uri": None if default else redact(self.tracking_uri), **sweep}
+        self._sweep = validated(Sweep, values, source="tracking", error=ConfigError)
         # Imported here and not by the thread, where it would race with the imports of others.
         load_client_class()
         self.recorded = 0
@@ -145,7 +139,7 @@ class Recorder:
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
         self._problems: dict[str, str] = {}
         self._trouble: str | None = None
-        self._stop: tuple[SweepStatus, float | None] | None = None
+        self._stop: tuple[SweepStatus, float] | None = None
         self._runs: SweepRuns | None = None
         self._ended = False
         self._report: RecorderReport | None = None
@@ -211,7 +205,7 @@ class Recorder:
             What was recorded and what is pending.
         """
         try:
-            return self._end(status, None)
+            return self._end(status, math.inf)
         except BaseException:
             # Ctrl-C while waiting: leave no run behind that seems to run.
             self.close()
@@ -235,24 +229,19 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.finish()
         else:
             self.close("FAILED" if issubclass(kind, Exception) else "KILLED")
 
-    def _end(self, status: SweepStatus, timeout: float | None) -> RecorderReport:
+    def _end(self, status: SweepStatus, timeout: float) -> RecorderReport:
         if self._report is None:
             # The later call is the more urgent one: Ctrl-C while the end is waited for.
-            self._stop = status, None if timeout is None else time.monotonic() + timeout
+            self._stop = status, time.monotonic() + timeout
             self._queue.put(None)
             # A request under way is not interrupted, but not waited for beyond its timeout.
-            self._thread.join(None if timeout is None else timeout + 10.0)
+            self._thread.join(min(timeout + 10.0, threading.TIMEOUT_MAX))
             self._report = self._reported()
             if not self._thread.is_alive():
                 self._lock.release()
@@ -262,11 +251,10 @@ class Recorder:
     def _run(self) -> None:
         while True:
             try:
-                runs = self._open()
+                self._open()
                 while self._has_work():
-                    self._send(runs, self._todo)
-                    runs = self._open()
-                self._conclude(runs)
+                    self._send()
+                self._conclude()
                 return
             except Exception as error:
                 # Whatever goes wrong here must not take the sweep with it.
@@ -297,22 +285,17 @@ class Recorder:
 
     @property
     def _is_late(self) -> bool:
-        deadline = self._stop[1] if self._stop is not None else None
-        return deadline is not None and time.monotonic() > deadline
+        return self._stop is not None and time.monotonic() > self._stop[1]
 
     def _open(self) -> SweepRuns:
         if self._runs is None:
-            client = open_client(self.tracking_uri)
-            place = artifact_location(
-                self.tracking_uri, self.archive.output, self._sweep.experiment
-            )
-            self._runs = SweepRuns(client, self._sweep, location=place, owner=self.archive.owner)
+            self._runs = SweepRuns(open_client(self.tracking_uri), self._sweep, self.archive)
             self._trouble = None
         return self._runs
 
-    def _send(self, runs: SweepRuns, keys: Iterable[str]) -> None:
-        """Have the store hold the records of cells, up to the first that fails."""
-        left = deque(keys)
+    def _send(self) -> None:
+        """Have the store hold the records that it is to get, up to the first that fails."""
+        runs, left = self._open(), deque(self._todo)
         failed: dict[str, Exception] = {}
 
         def write() -> None:
@@ -366,8 +349,9 @@ class Recorder:
             self._todo.pop(key, None)
             self._progress()
 
-    def _conclude(self, runs: SweepRuns) -> None:
-        status, deadline = self._stop or ("KILLED", None)
+    def _conclude(self) -> None:
+        runs = self._open()
+        status, deadline = self._stop or ("KILLED", 0.0)
         self._remember_end(status)
         if runs.status == status:
             self.idle = self._ended = True
@@ -387,9 +371,9 @@ class Recorder:
         runs.end(status)
         self._ended = True
         # Last, and not for who is in a hurry: `dcs report` can draw them again.
-        if deadline is None and self._sweep.figures == "all":
+        if deadline == math.inf and self._sweep.figures == "all":
             try:
-                runs.write_figures(sweep_figures(records))
+                runs.write_figures(figure_files(overview_figures(records)))
             except Exception as error:
                 # Without its figures the sweep is recorded all the same.
                 _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
@@ -471,35 +455,29 @@ def sync(
     if not sweeps:
         raise TrackingError(f"{archive.output}: no sweep was recorded from here; check --output")
     total = sum(len(archive.keys(sweep.sweep_key)) for sweep in sweeps)
-    done = 0
-
-    def one_more() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
+    done = itertools.count(1)
     reports = []
     for sweep in sweeps:
         recorder = Recorder(
-            _store_of(sweep, archive, tracking_uri),
+            tracking_uri or _store_of(sweep),
             output=output,
-            progress=one_more,
+            progress=lambda: progress(next(done), total) if progress else None,
             **sweep.model_dump(exclude={"tracking_uri"}),
         )
         report = recorder.finish(sweep.status or "KILLED")
-        if not recorder.idle:
+        if report.pending or not recorder.idle:
             reports.append(report)
     return tuple(reports)
 
 
-def _store_of(sweep: Sweep, archive: Archive, given: str | None) -> str:
+def _store_of(sweep: Sweep) -> str | None:
+    """Return the store of a sweep, whose password is in the environment."""
     stored = sweep.tracking_uri
-    if given is not None or stored is None or "***" not in stored:
-        return resolve_tracking_uri(given or stored, archive.output)
-    secret = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if secret and redact(resolve_tracking_uri(secret, archive.output)) == stored:
-        return resolve_tracking_uri(secret, archive.output)
+    if stored is None or "***" not in stored:
+        return stored
+    secret = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
+    if redact(secret) == stored:
+        return secret
     raise TrackingError(
         f"the password of {stored} is not kept on the disk; give the whole address with "
         "--tracking-uri or MLFLOW_TRACKING_URI"

@@ -8,10 +8,9 @@ gets requests.
 from __future__ import annotations
 
 import json
-import math
-import sys
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from tracking import schema
 from tracking.environment import git_commit, user_name
 from tracking.records import (
     TRACE_COLUMNS,
+    Archive,
     CellRecord,
     ScoringRecord,
     Sweep,
@@ -34,7 +34,7 @@ from tracking.records import (
 from tracking.results.frames import has_chosen, trial_score
 from tracking.results.settings import objective_label, own_setting
 from tracking.results.tables import leaderboard, leaderboard_metrics, table_files
-from tracking.store.client import check_active, has_server, log_files, search_runs
+from tracking.store.client import has_server, log_files, make_experiment, search_runs
 from tracking.store.serving import scheme_model
 
 if TYPE_CHECKING:
@@ -129,10 +129,8 @@ class SweepRuns:
         An open store.
     sweep : Sweep
         The sweep.
-    location : str or None
-        Where a new experiment keeps its artifacts; None leaves it to the server.
-    owner : str
-        Tells the drivers of one sweep apart: one for each output folder.
+    archive : Archive
+        The records that the runs are made of; its folder tells the drivers of one sweep apart.
 
     Raises
     ------
@@ -140,17 +138,17 @@ class SweepRuns:
         The experiment was deleted in the store.
     """
 
-    def __init__(
-        self, client: MlflowClient, sweep: Sweep, *, location: str | None, owner: str
-    ) -> None:
+    def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
         self._client = client
         self._sweep = sweep
-        self._owner = owner
+        self._owner = archive.owner
         self._varied = tuple(sweep.sweep_params.get("axes") or ())
-        self._place = self._experiment(location)
+        self._place = make_experiment(
+            client, sweep.experiment, archive.output, schema.EXPERIMENT_TAGS
+        )
         self.experiment_id = str(self._place.experiment_id)
         # Before the listing: what another driver wrote until it could know of this one is there.
-        client.set_experiment_tag(self.experiment_id, schema.DRIVER + owner, "")
+        client.set_experiment_tag(self.experiment_id, schema.DRIVER + self._owner, "")
         self._alone = True
         self.info = self._parent()
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
@@ -159,7 +157,8 @@ class SweepRuns:
         self._list(schema.KIND_CELL)
 
     def _list(self, kind: str) -> None:
-        for run in search_runs(self._client, self.experiment_id, _kind(kind), deleted=True):
+        where = schema.tagged({schema.KIND: kind})
+        for run in search_runs(self._client, self.experiment_id, where, deleted=True):
             found = _Found.of(run)
             self._found.setdefault(found.key, []).append(found)
 
@@ -188,8 +187,8 @@ class SweepRuns:
         """Write a cell once, with its trials and artifacts, and return its run id."""
         text = record.to_json()
         digest = text_digest(text)
-        if (kept := self.keep(record.key, digest)) is not None:
-            return kept
+        if (there := self.keep(record.key, digest)) is not None:
+            return there
         if self.status != "RUNNING":
             self._client.update_run(self.parent_id, status="RUNNING")
             self.status = "RUNNING"
@@ -210,23 +209,23 @@ class SweepRuns:
             if has_chosen(record):
                 files |= scheme_model(record.scheme, run_id=run.id)
         log_files(self._client, made.info, files)
-        params = _params({**record.identity, **record.params})
         own = RunContent(
             run_id=run.id,
             metrics=_cell_metrics(record),
-            params=params,
+            params=_params({**record.identity, **record.params}),
             tags={schema.RECORD_DIGEST: digest},
         )
         trials = chosen(record, self._sweep.trials)
         contents = [own, *(self._trial(trial, record, run.id) for trial in trials)]
         write_runs(self._client, self._place, contents)
-        if (other := self._written_elsewhere(record.status, name, run)) is not None:
+        other = self._written_elsewhere(record.status, name, run)
+        if other is None:
+            self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
+        else:
             self._delete(run)
-            self._found[record.key] = [replace(other, digest=digest, status=record.status)]
-            return other.id
-        self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
-        self._found[record.key] = [replace(run, digest=digest, status=record.status)]
-        return run.id
+        kept = replace(other or run, digest=digest, status=record.status)
+        self._found[record.key] = [kept]
+        return kept.id
 
     def _written_elsewhere(self, status: str, name: str, own: _Found) -> _Found | None:
         """Return the run of a cell that a driver with another output folder is faster with.
@@ -294,12 +293,11 @@ class SweepRuns:
             end=scoring.finished_ms,
         )
 
-    def write_summary(self, records: Iterable[CellRecord]) -> None:
+    def write_summary(self, cells: Sequence[CellRecord]) -> None:
         """Write the tables of the parent run, replacing earlier ones."""
         from mlflow.entities import RunTag
 
         self._join()
-        cells = list(records)
         board = leaderboard(cells)
         files = table_files(cells, board)
         log_files(self._client, self.info, files)
@@ -329,21 +327,6 @@ class SweepRuns:
         self._client.set_terminated(self.parent_id, status)
         self.status = status
 
-    def _experiment(self, location: str | None) -> Experiment:
-        name = self._sweep.experiment
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
-            try:
-                made = self._client.create_experiment(name, location, schema.EXPERIMENT_TAGS)
-                experiment = self._client.get_experiment(made)
-            except Exception:
-                # Another driver may have been faster; otherwise the reason is said by the caller.
-                experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:
-                    raise
-        check_active(experiment)
-        return experiment
-
     def _parent(self) -> RunInfo:
         """Find or make the run of the sweep."""
         sweep = self._sweep
@@ -361,10 +344,8 @@ class SweepRuns:
         return parent.info
 
     def _earliest(self) -> Run | None:
-        where = (
-            f"{_kind(schema.KIND_SWEEP)} and tags.`{schema.SWEEP_KEY}` = '{self._sweep.sweep_key}'"
-        )
-        return next(self._search(where), None)
+        own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: self._sweep.sweep_key}
+        return next(self._search(schema.tagged(own)), None)
 
     def _join(self) -> None:
         """Give the cells to an earlier run of the sweep, which may have come into sight later."""
@@ -372,13 +353,13 @@ class SweepRuns:
         if first is None or first.info.run_id == own:
             return
         self.info, self.parent_id = first.info, str(first.info.run_id)
-        for cell in list(self._search(f"tags.`{schema.PARENT}` = '{own}'")):
+        for cell in list(self._search(schema.tagged({schema.PARENT: own}))):
             self._client.set_tag(cell.info.run_id, schema.PARENT, self.parent_id)
         self._discard(own)
 
     def _delete(self, cell: _Found) -> None:
-        where = f"{_kind(schema.KIND_TRIAL)} and tags.`{schema.PARENT}` = '{cell.id}'"
-        for run_id in (*[run.info.run_id for run in self._search(where)], cell.id):
+        trials = schema.tagged({schema.KIND: schema.KIND_TRIAL, schema.PARENT: cell.id})
+        for run_id in (*[run.info.run_id for run in self._search(trials)], cell.id):
             self._discard(run_id)
 
     def _discard(self, run_id: str) -> None:
@@ -428,23 +409,19 @@ class SweepRuns:
         )
 
 
-def _kind(kind: str) -> str:
-    return f"tags.`{schema.KIND}` = '{kind}'"
-
-
 def chosen(record: CellRecord, trials: str | int) -> list[TrialRecord]:
     """Return the trials of a cell that get runs: all, none, or the best so many."""
     if isinstance(trials, str):
         return list(record.trials) if trials == "all" else []
     sign = -1.0 if record.direction == "maximize" else 1.0
     # A trial without a score, or with one that is no number, is never among the best.
-    scored = [
-        (sign * score, trial.number, trial)
+    scored = sorted(
+        (sign * score, trial.number)
         for trial in record.trials
         if (score := trial_score(trial)) is not None and score == score
-    ]
-    best = [trial for _, _, trial in sorted(scored, key=lambda item: item[:2])[:trials]]
-    return sorted(best, key=lambda trial: trial.number)
+    )
+    best = {number for _, number in scored[:trials]}
+    return [trial for trial in record.trials if trial.number in best]
 
 
 def thin(length: int, limit: int) -> list[int]:
@@ -614,13 +591,9 @@ def insert_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[Run
     from mlflow.utils.uri import append_to_uri_path
     from sqlalchemy import insert
 
-    rows: dict[Any, list[dict[str, Any]]] = {
-        models.SqlRun: [],
-        models.SqlTag: [],
-        models.SqlParam: [],
-        models.SqlMetric: [],
-        models.SqlLatestMetric: [],
-    }
+    store = client._tracking_client.store
+    # Runs come first: all other rows refer to them.
+    rows: dict[Any, list[dict[str, Any]]] = defaultdict(list, {models.SqlRun: []})
     for run in runs:
         run_id, tags = run.run_id or uuid.uuid4().hex, dict(run.tags)
         if run.run_id is None:
@@ -644,28 +617,25 @@ def insert_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[Run
         for key, value in tags.items():
             rows[models.SqlTag].append({"run_uuid": run_id, "key": key, "value": value})
         for param in run.params:
-            row = {"run_uuid": run_id, "key": param.key, "value": str(param.value)}
+            row = {"run_uuid": run_id, "key": param.key, "value": param.value}
             rows[models.SqlParam].append(row)
-        measured = sorted(
-            (_metric_row(run_id, metric) for metric in dict.fromkeys(run.metrics)),
-            key=lambda row: (row["step"], row["timestamp"], row["value"]),
-        )
+        measured = []
+        for metric in dict.fromkeys(run.metrics):
+            is_nan, value = store.sanitize_metric_value(metric.value)
+            measured.append(
+                {
+                    "run_uuid": run_id,
+                    "key": metric.key,
+                    "value": value,
+                    "timestamp": metric.timestamp,
+                    "step": metric.step,
+                    "is_nan": is_nan,
+                }
+            )
+        measured.sort(key=lambda row: (row["step"], row["timestamp"], row["value"]))
         rows[models.SqlMetric] += measured
         rows[models.SqlLatestMetric] += {row["key"]: row for row in measured}.values()
-    with client._tracking_client.store.ManagedSessionMaker(read_only=False) as session:
+    with store.ManagedSessionMaker(read_only=False) as session:
         for kind, values in rows.items():
             if values:
                 session.execute(insert(kind), values)
-
-
-def _metric_row(run_id: str, metric: Metric) -> dict[str, Any]:
-    is_nan = math.isnan(metric.value)
-    largest = sys.float_info.max  # A database has no infinity.
-    return {
-        "run_uuid": run_id,
-        "key": metric.key,
-        "value": 0.0 if is_nan else min(largest, max(-largest, metric.value)),
-        "timestamp": metric.timestamp,
-        "step": metric.step,
-        "is_nan": is_nan,
-    }

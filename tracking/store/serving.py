@@ -15,11 +15,13 @@ from dcs.errors import TrackingError, one_line
 from dcs.schemes.calibration import mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
-from tracking.store.client import artifact_location, log_files, open_client, open_store
+from tracking.records import files_of
+from tracking.store.client import log_files, make_experiment, open_client, open_store
 
 _CODE = Path(__file__).with_name("scheme_model.py")
 
-_DESCRIPTION = f"{schema.MODEL_FOLDER}/MLmodel"
+#: The file of a model that tells what it is, and names its run.
+_DESCRIPTION = "MLmodel"
 
 #: Where schemes go that are of no sweep.
 _EXPERIMENT = "schemes"
@@ -28,7 +30,7 @@ _EXPERIMENT = "schemes"
 _RUN = "0" * 32
 
 
-def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, str | bytes]:
+def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, bytes]:
     """Return a scheme as an MLflow model that knows how to apply it.
 
     Parameters
@@ -40,7 +42,7 @@ def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, str | b
 
     Returns
     -------
-    dict of str to str or bytes
+    dict of str to bytes
         The files of the folder ``model``, by their paths.
 
     Raises
@@ -56,14 +58,14 @@ def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, str | b
     """
     checked = CorrectionScheme.from_dict(scheme)
     several = checked.inputs if checked.combination is not None else ()
-    files: dict[str, str | bytes] = dict(_template(checked.classes, several))
-    files[_DESCRIPTION] = str(files[_DESCRIPTION]).replace(_RUN, run_id)
-    files[f"{schema.MODEL_FOLDER}/artifacts/{schema.SCHEME_FILE}"] = checked.to_json()
-    return files
+    files = dict(_template(checked.classes, several))
+    files[_DESCRIPTION] = files[_DESCRIPTION].replace(_RUN.encode(), run_id.encode())
+    files[f"artifacts/{schema.SCHEME_FILE}"] = checked.to_json().encode()
+    return {f"{schema.MODEL_FOLDER}/{name}": content for name, content in files.items()}
 
 
 @lru_cache(maxsize=32)
-def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str, str | bytes]:
+def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str, bytes]:
     """Return the files of a model for these classes and tables, another scheme and no run.
 
     MLflow runs the code when it saves a model, and keeps a module of it for ever: once for a set
@@ -100,12 +102,7 @@ def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str,
                 f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")
             ],
         )
-        files = {
-            path.relative_to(temporary).as_posix(): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
-    return {**files, _DESCRIPTION: files[_DESCRIPTION].decode()}
+        return files_of(folder)
 
 
 def model_uri(run_id: str) -> str:
@@ -135,14 +132,8 @@ def log_scheme(
         The run's id; it can be given to `register_scheme`.
     """
     client = open_client(tracking_uri)
-    found = client.get_experiment_by_name(_EXPERIMENT)
-    place = artifact_location(tracking_uri, Path(output), _EXPERIMENT)
-    experiment_id = (
-        client.create_experiment(_EXPERIMENT, artifact_location=place)
-        if found is None
-        else found.experiment_id
-    )
-    run = client.create_run(experiment_id, run_name=name).info
+    experiment = make_experiment(client, _EXPERIMENT, Path(output))
+    run = client.create_run(experiment.experiment_id, run_name=name).info
     files = scheme_model(scheme.to_dict(), run_id=run.run_id)
     log_files(client, run, {**files, schema.SCHEME_FILE: scheme.to_json()})
     client.set_terminated(run.run_id)
@@ -186,7 +177,11 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
             client.create_registered_model(name)
         made = client.create_model_version(name, model_uri(run_id), run_id)
         if alias is not None:
-            client.set_registered_model_alias(name, alias, made.version)
+            try:
+                client.set_registered_model_alias(name, alias, made.version)
+            except MlflowException:
+                client.delete_model_version(name, made.version)
+                raise
     except MlflowException as error:
         raise TrackingError(f"model {name!r} cannot be registered: {one_line(error)}") from error
     return str(made.version)

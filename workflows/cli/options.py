@@ -70,6 +70,23 @@ def recording(
     )
 
 
+def place(output: Path, tracking_uri: str | None) -> str:
+    """Return the options by which a command finds what was recorded."""
+    from tracking.store.client import redact
+
+    store = "" if tracking_uri is None else f" --tracking-uri {redact(tracking_uri)}"
+    return f"--output {output}{store}"
+
+
+def ui_command(output: Path, tracking_uri: str | None) -> str:
+    """Return the command that opens MLflow, or where its server is."""
+    from tracking.store.client import has_server
+
+    if tracking_uri is not None and has_server(tracking_uri):
+        return "MLflow's server"
+    return f"dcs ui {place(output, tracking_uri)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Results:
     """Finished work: a folder of records, and the store that they are recorded in."""

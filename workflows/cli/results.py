@@ -75,7 +75,7 @@ def report(
     Example: `dcs report quickstart -o report.html --files figures`
     """
     from dcs.io import atomic_write_bytes, atomic_write_text
-    from tracking.results.figures import sweep_figures
+    from tracking.results.figures import figure_files, overview_figures
     from tracking.results.report import render_report
     from tracking.results.tables import all_tables
     from tracking.store.client import redact, run_link
@@ -89,13 +89,14 @@ def report(
     records = [cell.record for cell in cells if cell.record.finished]
     with console.status("writing the report"):
         link = functools.partial(run_link, uri, ui=ui)
-        page = render_report(cells, title=title, link=link, store=redact(uri))
+        figures = overview_figures(records)
+        page = render_report(cells, figures, title=title, link=link, store=redact(uri))
         atomic_write_text(output, page)
         logged = {each: log_report(uri, each, page) for each in experiments if log}
         if files is not None:
             for each in all_tables(records):
                 each.write(files)
-            for name, content in sweep_figures(records).items():
+            for name, content in figure_files(figures).items():
                 atomic_write_bytes(files / Path(name).name, content)
     for experiment, run in logged.items():
         if run is not None:
@@ -103,7 +104,9 @@ def report(
     also = "" if files is None else f", tables and figures in {files}"
     console.print(f"{len(records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}")
     console.print(
-        f"next: open it in a browser; dcs ui --output {runs} makes its links work", style="bold"
+        f"next: open it in a browser; {options.ui_command(runs, tracking_uri)} makes its links "
+        "work",
+        style="bold",
     )
 
 
@@ -254,7 +257,7 @@ def runs(
     if len(found):
         _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
     number = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
-    console.print(f"{number}; dcs ui --output {output} makes the links work")
+    console.print(f"{number}; {options.ui_command(output, tracking_uri)} makes the links work")
 
 
 def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
@@ -313,7 +316,7 @@ def _told_apart(names: list[str]) -> list[str]:
     """Return what each of two names has and the other has not, or both whole."""
     first, second = (name.split() for name in names)
     own = [word for word in first if word not in second], [w for w in second if w not in first]
-    return [" ".join(words) or name for words, name in zip(own, names, strict=True)]
+    return [" ".join(words) for words in own] if all(own) else names
 
 
 def register(
@@ -363,9 +366,12 @@ def reproduce(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
     table: Annotated[
-        Path | None, typer.Option(metavar="TABLE", help="What dcs tune was given.")
+        list[Path] | None,
+        typer.Option(metavar="TABLE", help="What dcs tune was given; repeatable."),
     ] = None,
-    test: Annotated[Path | None, typer.Option(metavar="TABLE", help="And that as --test.")] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(metavar="TABLE", help="And that as --test; repeatable.")
+    ] = None,
     requirements: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Only write the packages of the run, for pip."),
@@ -383,6 +389,7 @@ def reproduce(
     from tracking.store.runs import cell_name
     from workflows import reproduce as again
     from workflows.config.sweep import HELD_OUT
+    from workflows.plan import called
     from workflows.tables import split_rows
 
     results = Results(runs, tracking_uri)
@@ -394,11 +401,14 @@ def reproduce(
         return
     software = again.compare_software(record.provenance, collect_provenance())
     _show_compared("software", [row for row in software if not row.same])
-    if test is not None and table is None:
-        raise ConfigError("--test needs --table; see --help")
-    tables = again.stored_tables(record, runs) if table is None else None
-    if table is not None:
-        members = {table.name: [table] if test is None else [table, test]}
+    given, held_out = called(table or ()), test or []
+    if len(held_out) not in (0, len(given)):
+        raise ConfigError("--test is given once for each --table, or not; see --help")
+    tables = None if given else again.stored_tables(record, runs)
+    if given:
+        members = {
+            name: [path, *held_out[i : i + 1]] for i, (name, path) in enumerate(given.items())
+        }
         tables = split_rows(members, seed=record.identity["seed"], held_out=HELD_OUT)
     if tables is None:
         raise TrackingError(

@@ -200,8 +200,8 @@ def _run(
         console.print(f"sweep {whole.name}: {report.link}")
     console.print(f"written to {plan.output} in {time.perf_counter() - clock:.0f} s")
     console.print(
-        f"next: dcs runs {whole.name} --output {plan.output} lists the cells, "
-        f"dcs ui --output {plan.output} compares them in MLflow",
+        f"next: dcs runs {whole.name} {options.place(plan.output, uri)} lists the cells, "
+        f"{options.ui_command(plan.output, uri)} compares them",
         style="bold",
     )
     if not all(record.finished for record in records):
@@ -271,6 +271,9 @@ def sync(runs: options.Runs = Path("dcs-runs"), tracking_uri: options.TrackingUr
         )
     for report in reports:
         console.print(report.message)
-        console.print(report.link or "")
+        if report.link:
+            console.print(report.link)
     if not reports:
         console.print(f"nothing to send: all that is finished under {runs} is recorded")
+    if any(report.pending for report in reports):
+        raise typer.Exit(1)

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import dcs
-from dcs.errors import SchemeError, TableError, listing, reason
+from dcs.errors import ConfigError, SchemeError, TableError, listing, reason
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 from workflows.cli.options import Results
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-    from numpy.typing import NDArray
 
     from dcs import CorrectionScheme
     from dcs.evaluation.drift import Drift
@@ -122,7 +120,8 @@ def import_(
     options = {k: v for k, v in context.params.items() if k not in said}
     found = import_tables(format, path, **options)
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
-    if part is not None or len(found) == 1 or output.suffix == ".parquet":
+    alone = len(found) == 1 and not path.is_dir()
+    if part is not None or alone or output.suffix == ".parquet":
         tables = {output: the_table(found, part, path)}
     for file, table in tables.items():
         table.write(file)
@@ -284,8 +283,6 @@ def tune(
     path.with_name(FRONT).unlink(missing_ok=True)
     if front is not None:
         front.save(path.with_name(FRONT))
-    single = [each for each in rows.values() if isinstance(each, dcs.ProbabilityTable)]
-    sentences = scheme.explain(inputs_of(scheme, rows["test"]))
     console.print()
     views.show_tuned(name, rows, {"uncorrected": schemes.pop("icl")} | schemes)
     if learning_curve:
@@ -294,20 +291,24 @@ def tune(
         views.show_front(front)
     elif rows["test"].labelled.any() and (price := views.cost_of(record)):
         console.print(price, style="yellow")
-    _print_paragraph(sentences)
+    _print_paragraph(scheme.explain(inputs_of(scheme, rows["test"])))
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
     console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
     if refit:
         path = path.with_name(REFITTED)
+        single = [each for each in rows.values() if isinstance(each, dcs.ProbabilityTable)]
         with console.status("fitting on all rows"):
             refitted(record, single).save(path)
         console.print(f"the same setting fitted on all labelled rows written to {path}")
+    elif replaced:
+        _warn_of_refitted(path)
     given = dict(zip(members, test or tables, strict=True))
     used = [given[each] for each in scheme.inputs or members]
     rest = "ROWS" if used[0].is_dir() else " ".join(map(str, used))
     console.print(
-        f"next: dcs apply {path} {rest} -o corrected.parquet, or dcs ui --output {output}",
+        f"next: dcs apply {path} {rest} -o corrected.parquet, or "
+        f"{options.ui_command(output, tracking_uri)}",
         style="bold",
     )
 
@@ -335,6 +336,8 @@ def pick(
     from workflows.cli.views import show_front
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
+    if path.name == REFITTED:
+        raise ConfigError(f"{path}: was fitted on all rows; pick from the scheme.json beside")
     before = dcs.FittedScheme.load(path.with_name(FRONT))
     wanted: Any = prefer or "no-harm"
     picked = before.pick(dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias))
@@ -355,6 +358,14 @@ def pick(
             for name, title in (("accuracy", "accuracy"), ("lasting_cobias", "COBias"))
         )
         console.print(f"{path} is another point now: {', '.join(changes)}")
+        _warn_of_refitted(path)
+
+
+def _warn_of_refitted(path: Path) -> None:
+    """Say where a scheme fitted on all rows is that of the scheme before."""
+    if (earlier := path.with_name(REFITTED)).exists():
+        told = "is of the scheme before; dcs tune --refit renews it"
+        console.print(f"{earlier} {told}", style="yellow")
 
 
 def evaluate(
@@ -380,7 +391,13 @@ def evaluate(
     for path in scheme or ():
         # Schemes of dcs tune are told apart by their folders.
         name = path.resolve().parent.name if path.stem == "scheme" else path.stem
-        found = dcs.CorrectionScheme.load(path).for_classes(rows.classes, source=str(path))
+        loaded = dcs.CorrectionScheme.load(path)
+        if len(loaded.inputs) > 1:
+            raise ConfigError(
+                f"{path}: takes the tables {listing(loaded.inputs)}; correct them with dcs apply, "
+                "and evaluate what it writes"
+            )
+        found = loaded.for_classes(rows.classes, source=str(path))
         schemes[str(path) if name in schemes else name] = found
     show_judgement(f"{table.name}: % of {rows.n_rows} rows", rows, schemes)
     warn_of_fitted_rows(rows, schemes)
@@ -432,7 +449,15 @@ def apply(
     if table is None:
         frame = _read_rows(rows)
         columns = _class_columns(frame, correction.classes, rows)
-        probs = _probabilities(frame[columns], correction.classes, rows, normalise=normalise)
+        # Whatever is no number is refused as NaN is.
+        probs = dcs.ProbabilityTable.from_arrays(
+            frame[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float),
+            None,
+            classes=correction.classes,
+            ids=[*map(str, frame["id"])] if "id" in frame and frame["id"].is_unique else None,
+            normalise=normalise,
+            source=str(rows),
+        ).probs
     else:
         correction = correction.for_classes(table.classes, source=str(scheme))
         frame, probs = pd.DataFrame({"id": table.ids}), table.probs
@@ -466,11 +491,12 @@ def _read_table(path: Path) -> dcs.ProbabilityTable:
 
 
 def _is_table(path: Path) -> bool:
-    """Whether a Parquet file has labels, as probability tables have."""
+    """Whether a Parquet file has numbers of classes as labels, as probability tables have."""
     from dcs.data.table import open_parquet
 
     with open_parquet(path) as file:
-        return "label" in file.schema_arrow.names
+        schema = file.schema_arrow
+        return "label" in schema.names and str(schema.field("label").type).startswith("int")
 
 
 def _read_rows(path: Path) -> pd.DataFrame:
@@ -504,18 +530,6 @@ def _class_columns(frame: pd.DataFrame, classes: tuple[str, ...], path: Path) ->
     return best
 
 
-def _probabilities(
-    frame: pd.DataFrame, classes: tuple[str, ...], path: Path, *, normalise: bool
-) -> NDArray[np.float64]:
-    import pandas as pd
-
-    from dcs.data.checks import Named, checked_shape, normalised_rows
-
-    numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float)
-    values = checked_shape(numbers, source=str(path))
-    return normalised_rows(values, Named(str(path), classes), normalise=normalise)
-
-
 def _write_rows(frame: pd.DataFrame, path: Path) -> None:
     from dcs.io import atomic_write_bytes, atomic_write_text
 
@@ -525,8 +539,10 @@ def _write_rows(frame: pd.DataFrame, path: Path) -> None:
         atomic_write_text(path, frame.to_json(orient="records", lines=True, double_precision=15))
     elif str(path) == "-":
         typer.echo(frame.to_csv(index=False), nl=False)
-    else:
+    elif path.suffix == ".csv":
         atomic_write_text(path, frame.to_csv(index=False))
+    else:
+        raise ConfigError(f"--output {path}: .parquet, .csv, .jsonl or - is needed")
 
 
 def check(

@@ -111,14 +111,12 @@ def show_plan(plan: SweepPlan) -> None:
     console.print(headline(plan))
     missing = plan.missing_tables.values()
     announce(each for each in missing if each.task not in plan.without_texts)
-    rest = rest_of(plan)
-    parts = []
-    if rest.tables:
-        took = _took(rest.scoring_seconds, "worker")
-        parts.append(f"{_some(rest.tables, 'table')} to score ({took})")
-    if rest.cells:
-        took = _took(rest.cell_seconds, "CPU")
-        parts.append(f"{_some(rest.cells, 'cell')} to compute ({took})")
+    kinds = (("table", "to score", "worker"), ("cell", "to compute", "CPU"))
+    parts = [
+        f"{_some(rest.number, noun)} {verb} ({_took(rest.seconds, worker)})"
+        for rest, (noun, verb, worker) in zip(rest_of(plan), kinds, strict=True)
+        if rest.number
+    ]
     console.print(f"to do: {', '.join(parts) or 'nothing'}")
 
 
@@ -295,6 +293,8 @@ def show_tuned(
     if held_out.labelled.any():
         judged = held_out.only_labelled()
         show_judgement(f"{name}: % of {judged.n_rows} held-out rows", judged, schemes)
+    elif labelled:
+        console.print("No held-out row has a label: nothing can be judged.", style="yellow")
     else:
         console.print(
             "No row has a label: this is batch calibration, which makes the mean probabilities of "
@@ -430,10 +430,8 @@ def _advice(fitted: FittedScheme) -> str:
     """Return one sentence where nothing was changed or the choice has its price, else nothing."""
     chosen, plain = fitted.chosen, fitted.points[-1]
     if chosen is not plain:
-        change = chosen.change
-        price = _price(
-            change.accuracy, chosen.lasting_cobias - plain.lasting_cobias, change.accuracy_p
-        )
+        bias = chosen.lasting_cobias - plain.lasting_cobias
+        price = _price(chosen.change.accuracy, bias, chosen.change.accuracy_p)
         return price and f"{price}; --prefer no-harm costs none beyond noise"
     fairer = [point for point in fitted.front if point.cobias < plain.cobias]
     if not fairer:
@@ -463,10 +461,7 @@ def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) 
 def cost_of(record: CellRecord) -> str:
     """Return a sentence where a scheme costs accuracy on held-out rows, else nothing."""
     values = record.metrics
-    accuracy, bias = (
-        values[f"test/{name}"] - values[f"uncorrected/test/{name}"]
-        for name in ("accuracy", "cobias")
-    )
+    accuracy, bias = (values[f"test/{m}"] - values[f"uncorrected/test/{m}"] for m in MEASURES)
     return _price(accuracy, bias, values["test/accuracy_p"])
 
 

@@ -97,13 +97,13 @@ def check_software() -> None:
     from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     ask = ray.remote(num_cpus=0, max_retries=0)(software)
     answers = {
         node["NodeManagerAddress"] + "/" + node["NodeID"][:6]: ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         ).remote()
-        for node in nodes
+        for node in ray.nodes()  # type: ignore[no-untyped-call]
+        if node["Alive"]
     }
     here = software()
     for name, answer in answers.items():
@@ -330,10 +330,6 @@ def gone(reason: str) -> ClusterError:
     )
 
 
-def _answer() -> bool:
-    return True
-
-
 def check_alive() -> None:
     """Have the cluster run something, after Ray has said that a worker or a node died.
 
@@ -346,7 +342,7 @@ def check_alive() -> None:
 
     check_processes()
     try:
-        ray.get(ray.remote(num_cpus=0)(_answer).remote(), timeout=_ANSWER_SECONDS)
+        ray.get(ray.remote(num_cpus=0)(lambda: True).remote(), timeout=_ANSWER_SECONDS)
     except ray.exceptions.RayError as error:
         raise gone(last_line(error)) from error
 

@@ -88,13 +88,10 @@ class Meters:
     """
 
     def __init__(self, sweep: str) -> None:
-        tag = {"tag_keys": ("sweep",)}
-        counters = {
-            name: RayCounter(f"dcs_{name}", text, **tag) for name, text in _COUNTERS.items()
-        }
-        gauges = {name: Gauge(f"dcs_{name}", text, **tag) for name, text in _GAUGES.items()}
-        self._counters, self._gauges = counters, gauges
-        for meter in (*counters.values(), *gauges.values()):
+        tags = ("sweep",)
+        self._counters = {n: RayCounter(f"dcs_{n}", text, tags) for n, text in _COUNTERS.items()}
+        self._gauges = {n: Gauge(f"dcs_{n}", text, tags) for n, text in _GAUGES.items()}
+        for meter in (*self._counters.values(), *self._gauges.values()):
             meter.set_default_tags({"sweep": sweep})
 
     def count(self, **amounts: float) -> None:
@@ -325,8 +322,8 @@ class Driver:
                 # The table is at fault and not the actor, which holds its model still.
                 self._idle.setdefault(request.model, []).append(ended.actor)
                 self._give_up(request, error.cause, error)
-            elif _creation_failed(error):
-                # As would every other table of this model.
+            elif isinstance(error, RayActorError) and "creation task" in str(error):
+                # The model cannot be loaded: no other table of it can be scored.
                 self._give_up(request, error, error)
                 others = (item for item in self._requests if item[1].model != request.model)
                 self._requests = deque(others)
@@ -455,10 +452,6 @@ class Driver:
 
 def _of_the_cluster(error: BaseException | None) -> bool:
     return isinstance(error, RayError) and not isinstance(error, _OWN)
-
-
-def _creation_failed(error: RayError) -> bool:
-    return isinstance(error, RayActorError) and "creation task" in str(error)
 
 
 def run_cells(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from dcs.errors import plain_address
 from dcs.io import Strict, as_value_error
@@ -21,12 +21,16 @@ from dcs.scoring import (
 )
 from dcs.scoring.base import SCORING_VERSION
 
-#: What is not passed on to the engine.
-_OURS = ("engine", "store")
 #: What does not decide the numbers: where they are kept, how fast they come.
 INDECISIVE = frozenset(
     {"store", "device", "tensor_parallel", "memory", "max_length", "concurrency", "key_variable"}
 )
+
+
+def _holds_no_secret(address: str) -> str:
+    # Checked here too, before a plan or a record can repeat it.
+    plain_address(address)
+    return address
 
 
 class ScoringSettings(Strict):
@@ -63,7 +67,7 @@ class ScoringSettings(Strict):
     tensor_parallel: int | None = Field(default=None, ge=1)
     memory: float | None = Field(default=None, gt=0.0, le=1.0)
     max_length: int | None = Field(default=None, ge=1)
-    base_url: str | None = None
+    base_url: Annotated[str, AfterValidator(_holds_no_secret)] | None = None
     api: Literal["completions", "chat"] | None = None
     top_logprobs: int | None = Field(default=None, ge=1)
     missing: Literal["error", "bound", "zero"] | None = None
@@ -71,14 +75,6 @@ class ScoringSettings(Strict):
     revision: str | None = None
     key_variable: str | None = None
     store: str | None = None
-
-    @field_validator("base_url")
-    @classmethod
-    def _holds_no_secret(cls, address: str | None) -> str | None:
-        # Checked here too, before a plan or a record can repeat it.
-        if address is not None:
-            as_value_error(plain_address, address)
-        return address
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> ScoringSettings:
@@ -95,7 +91,7 @@ class ScoringSettings(Strict):
     @property
     def options(self) -> dict[str, Any]:
         """What is given to the engine: all that was set."""
-        values = self.model_dump(exclude=set(_OURS), exclude_none=True)
+        values = self.model_dump(exclude={"engine", "store"}, exclude_none=True)
         return {k: v for k, v in values.items() if (k, v) != ("label_rule", "auto")}
 
     def load(self, model: str) -> Scorer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -84,10 +84,7 @@ def _axes_model() -> Any:
     """Return a model with a list of values for each setting, each checked as the setting is."""
     fields: dict[str, Any] = {}
     for name in ABLATED:
-        setting = TunerSettings.model_fields[name]
-        value: Any = setting.annotation
-        for bound in setting.metadata:
-            value = Annotated[value, bound]
+        value: Any = TunerSettings.model_fields[name].rebuild_annotation()
         fields[name] = (Axis[value], ())
     return create_model("Axes", __base__=Strict, **fields)
 
@@ -122,50 +119,6 @@ def value_label(axis: str, value: Any) -> str:
     return _NONE.get(axis, "none") if value is None else str(value)
 
 
-def kept_values(
-    restrictions: Iterable[str], axes: Mapping[str, tuple[Any, ...]]
-) -> dict[str, tuple[Any, ...]]:
-    """Return the values that restrictions leave, of those axes that they name.
-
-    Parameters
-    ----------
-    restrictions : iterable of str
-        Each ``axis=value,value``. Of several for one axis, all must be met.
-    axes : mapping of str to tuple
-        The values of every axis of the sweep.
-
-    Raises
-    ------
-    ConfigError
-        An axis is not known, a value is not among its values, or nothing is left.
-    """
-    kept: dict[str, tuple[Any, ...]] = {}
-    for restriction in restrictions:
-        axis, _, text = restriction.partition("=")
-        axis = axis.removeprefix("axes.")
-        if axis not in axes:
-            raise ConfigError(
-                f"--only {restriction!r}: unknown axis {axis!r}{suggest(axis, axes)}; "
-                f"write AXIS=VALUE,... with one of {', '.join(axes)}"
-            )
-        there = {value_label(axis, value): value for value in axes[axis]}
-        if axis == "tasks":  # A file also by what it calls its task.
-            there |= {get_task(value).name: value for value in axes[axis]}
-        wanted = text.split(",")
-        for name in wanted:
-            if name not in there:
-                raise ConfigError(
-                    f"--only {restriction!r}: {name!r} is not among the {axis} of the sweep "
-                    f"({', '.join(there)}){suggest(name, there)}"
-                )
-        among = kept.get(axis, axes[axis])
-        chosen = [value for name, value in there.items() if name in wanted]
-        kept[axis] = tuple(value for value in among if value in chosen)
-        if not kept[axis]:
-            raise ConfigError(f"--only {restriction!r}: no {axis} are left beside the others")
-    return kept
-
-
 def _table_choice(value: Any) -> Any:
     if isinstance(value, str) and value:
         return value
@@ -184,6 +137,14 @@ def _table_choice(value: Any) -> Any:
 TableChoice = Annotated[
     str | tuple[str, str] | dict[str, str | tuple[str, str]], PlainValidator(_table_choice)
 ]
+
+
+def _known_storage(address: SecretStr) -> SecretStr:
+    StudyStorage(address.get_secret_value())
+    return address
+
+
+_StorageAddress = Annotated[SecretStr, AfterValidator(_known_storage)]
 
 #: What tables of the same rows differ in.
 Grouping = Literal["prompts", "seeds", "models"]
@@ -229,9 +190,7 @@ class PromptsConfig(Strict):
     @field_validator("shots", mode="before")
     @classmethod
     def _parse_shots(cls, values: Any) -> Any:
-        if not isinstance(values, (list, tuple)):
-            return values
-        return tuple(as_value_error(parse_shots, str(value)) for value in values)
+        return [*map(parse_shots, values)] if isinstance(values, (list, tuple)) else values
 
 
 class TuneConfig(Strict):
@@ -296,7 +255,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     axes: AxisValues = Field(default_factory=dict)
     optimization_sizes: Axis[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
-    optuna_storage: SecretStr | None = Field(default=None, exclude=True)
+    optuna_storage: _StorageAddress | None = Field(default=None, exclude=True)
 
     @field_validator("methods")
     @classmethod
@@ -309,13 +268,6 @@ class SweepConfig(PromptsConfig, TuneConfig):
                 "not score; use dcs.get_method('contextual').fit(..., content_free=...)"
             )
         return values
-
-    @field_validator("optuna_storage")
-    @classmethod
-    def _known_storage(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            as_value_error(StudyStorage, value.get_secret_value())
-        return value
 
     @model_validator(mode="after")
     def _values_go_together(self) -> SweepConfig:
@@ -457,7 +409,8 @@ def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
     restrictions : sequence of str
         Each ``axis=value,value``, e.g. ``tasks=trec,rte``; the axes are models, tasks, shots,
         seeds, methods, objectives, optimization_sizes and the settings under ``axes``. None is
-        written as :func:`workflows.config.sweep.value_label` does: ``weight_scale=tuned``.
+        written as :func:`workflows.config.sweep.value_label` does: ``weight_scale=tuned``. Of
+        several restrictions for one axis, all must be met.
 
     Returns
     -------
@@ -467,11 +420,35 @@ def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
     Raises
     ------
     ConfigError
-        An axis is not known, or a value is not in the configuration.
+        An axis is not known, a value is not in the configuration, or nothing is left.
     """
-    kept = kept_values(restrictions, config.axis_values)
-    axes = {name: kept.pop(name, values) for name, values in config.axes.items()}
-    part = config.model_copy(update={**kept, "axes": axes})
+    axes = config.axis_values
+    kept: dict[str, tuple[Any, ...]] = {}
+    for restriction in restrictions:
+        axis, _, text = restriction.partition("=")
+        axis = axis.removeprefix("axes.")
+        if axis not in axes:
+            raise ConfigError(
+                f"--only {restriction!r}: unknown axis {axis!r}{suggest(axis, axes)}; "
+                f"write AXIS=VALUE,... with one of {', '.join(axes)}"
+            )
+        there = {value_label(axis, value): value for value in axes[axis]}
+        if axis == "tasks":  # A file also by what it calls its task.
+            there |= {get_task(value).name: value for value in axes[axis]}
+        wanted = text.split(",")
+        for name in wanted:
+            if name not in there:
+                raise ConfigError(
+                    f"--only {restriction!r}: {name!r} is not among the {axis} of the sweep "
+                    f"({', '.join(there)}){suggest(name, there)}"
+                )
+        chosen = [there[name] for name in wanted]
+        among = kept.get(axis, axes[axis])
+        kept[axis] = tuple(value for value in among if value in chosen)
+        if not kept[axis]:
+            raise ConfigError(f"--only {restriction!r}: no {axis} are left beside the others")
+    own = {name: kept.pop(name, values) for name, values in config.axes.items()}
+    part = config.model_copy(update={**kept, "axes": own})
     if not part.variants:
         raise ConfigError(
             f"--only {' '.join(restrictions)}: with combine: one_at_a_time no cell is left; keep "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -20,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from dcs.errors import ConfigError, DCSError, MissingDependencyError, reason, redact, suggest
+from dcs.errors import ConfigError, DCSError, MissingDependencyError, reason, redact, unknown
 from dcs.evaluation.metrics import PmiTerm
-from dcs.io import Strict, as_value_error
+from dcs.io import Strict
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Prefer, Preference
 from dcs.selection.methods import Method
@@ -57,19 +58,14 @@ class FixedObjective(Strict):
 
 
 def _objective(value: Any) -> str | FixedObjective:
-    if isinstance(value, FixedObjective):
-        return value
-    if isinstance(value, dict):
+    if isinstance(value, dict | FixedObjective):
         fixed = FixedObjective.model_validate(value)
         # One name for one objective: the same work must not be done under two.
         return "err" if fixed.beta == fixed.tau == 0.0 else fixed
     if isinstance(value, str) and value in _TERMS:
         return value
-    near = suggest(value, OBJECTIVE_NAMES) if isinstance(value, str) else ""
-    raise ValueError(
-        f"objective {value!r} is not known{near}; allowed are {', '.join(OBJECTIVE_NAMES)}, or "
-        "fixed weights such as {beta: 0.5, tau: 0.1}"
-    )
+    weights = ", or fixed weights such as {beta: 0.5, tau: 0.1}"
+    raise unknown("objective", value, OBJECTIVE_NAMES, weights)
 
 
 def _plain(value: str | FixedObjective) -> Any:
@@ -338,14 +334,8 @@ class TrackingSettings(Strict):
         Whether the scheme and the search of each cell, and the sweep, are drawn.
     """
 
-    trials: str | int = 5
+    trials: Annotated[str | int, AfterValidator(parse_trials)] = 5
     figures: Literal["all", "none"] = "all"
-
-    @field_validator("trials")
-    @classmethod
-    def _readable(cls, value: str | int) -> str | int:
-        chosen: str | int = as_value_error(parse_trials, value)
-        return chosen
 
 
 class StudyStorageError(DCSError):

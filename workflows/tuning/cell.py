@@ -215,20 +215,18 @@ def _judged(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dic
             f"test/{name}_high": interval.high,
             f"uncorrected/test/{name}": getattr(before, name),
         }
-    # More classes make a picture that nobody can read.
-    counted = test.n_classes <= _MOST_COUNTED
-    predicted = {"counts_before": first, "counts_after": second} if counted else {}
-    return metrics, {
+    columns: dict[str, list[Any]] = {
         "class": list(test.classes),
         "before": list(before.class_accuracies),
         "after": [each.estimate for each in figures.class_accuracies],
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
-        **{
-            name: confusion_matrix(test.labels, labels, test.n_classes).tolist()
-            for name, labels in predicted.items()
-        },
     }
+    # More classes make a picture that nobody can read.
+    if test.n_classes <= _MOST_COUNTED:
+        for name, labels in (("counts_before", first), ("counts_after", second)):
+            columns[name] = confusion_matrix(test.labels, labels, test.n_classes).tolist()
+    return metrics, columns
 
 
 def _with_test(fitted: Fitted, test: Rows) -> tuple[TrialRecord, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final, TypeAlias, get_args
 
 from optuna.trial import BaseTrial
@@ -107,7 +108,7 @@ def _fitted_front(tuning: Tuning) -> tuple[list[_Trial], FittedScheme]:
     trials: list[_Trial] = []
     for trial in StudyRun(
         suggest=lambda trial: _suggest(trial, settings),
-        judge=_CrossValidator(table, tuning.seed),
+        judge=partial(_judge, table, tuning.seed),
         aims=_AIMS,
         trials=n_trials,
         window=settings.window,
@@ -146,31 +147,26 @@ def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
     candidates: list[Hyperparameters] = []
     for candidate in standard.candidates:
         searched = candidate.corrections != "none"
-        for tau in taus if searched else (candidate.tau,):
-            setting = replace(
+        scale = settings.weight_scale if searched else None
+        candidates += [
+            replace(
                 candidate,
                 tau=tau,
                 memberships=settings.memberships,
+                weight_scale=scale or candidate.weight_scale,
                 schedule=replace(candidate.schedule, **settings.schedule_fields),
             )
-            if searched and settings.weight_scale is not None:
-                setting = replace(setting, weight_scale=settings.weight_scale)
-            candidates.append(setting)
+            for tau in (taus if searched else (candidate.tau,))
+        ]
     return replace(
         standard, candidates=tuple(candidates), betas=betas, preference=settings.preference
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _CrossValidator:
-    """Judges one setting by cross-validation; runs on any worker."""
-
-    table: ProbabilityTable
-    seed: int
-
-    def __call__(self, trial: _Trial) -> tuple[dict[str, float], None]:
-        estimate = cross_validate(self.table.probs, self.table.labels, trial.work, seed=self.seed)
-        return development_metrics(estimate), None
+def _judge(table: ProbabilityTable, seed: int, trial: _Trial) -> tuple[dict[str, float], None]:
+    """Judge one setting by cross-validation; runs on any worker."""
+    estimate = cross_validate(table.probs, table.labels, trial.work, seed=seed)
+    return development_metrics(estimate), None
 
 
 def _suggest(trial: BaseTrial, settings: TunerSettings) -> Hyperparameters:

@@ -35,10 +35,7 @@ _WEIGHTS: Final = ("beta", "tau", "error_weight", "pseudo_count")
 #: What a search does when nothing is tuned: a strong candidate, and the first.
 _FIRST: Final[dict[str, float]] = {
     "weight_scale": 30,
-    "beta": Objective().beta,
-    "tau": Objective().tau,
-    "error_weight": Objective().error_weight,
-    "pseudo_count": Objective().pseudo_count,
+    **{name: getattr(Objective(), name) for name in _WEIGHTS},
     **{name: getattr(Schedule(), name) for name in SCHEDULE_PARAMETERS},
 }
 #: The metric of each cost.
@@ -105,15 +102,13 @@ def study_scheme(tuning: Tuning) -> Fitted:
     # found is found again.
     found = best.found if best.number == chosen.number else None
     found = found or anneal_trial(chosen)[1]
-    front = pareto_numbers(trials, aims) if len(aims) > 1 else ()
-    records = tuple(
-        trial.record(
-            aim,
-            metrics=trial.metrics
-            | ({"pareto": float(trial.number in front)} if len(aims) > 1 else {}),
-        )
-        for trial in trials
-    )
+    if len(aims) > 1:
+        front = pareto_numbers(trials, aims)
+        trials = [
+            replace(trial, metrics=trial.metrics | {"pareto": float(trial.number in front)})
+            for trial in trials
+        ]
+    records = tuple(trial.record(aim) for trial in trials)
     return Fitted(
         found.scheme,
         trials=records,
@@ -208,15 +203,13 @@ def _suggest(trial: BaseTrial, tuning: Tuning, n_rows: int) -> dict[str, Any]:
         if name == "weight_scale":
             drawn[name] = trial.suggest_int(name, int(values[0]), int(values[-1]))
         else:
-            low, high = values[0], values[-1]
-            drawn[name] = trial.suggest_float(name, low, high, log=name in LOGARITHMIC)
+            log = name in LOGARITHMIC
+            drawn[name] = trial.suggest_float(name, values[0], values[-1], log=log)
     return {
         "corrections": tuning.method.correction_set(
             int(drawn.pop("weight_scale", 30)), memberships=settings.memberships
         ),
-        "objective": Objective(
-            **{name: drawn[name] for name in _WEIGHTS if name in drawn}, pmi=settings.pmi
-        ),
+        "objective": Objective(**{name: drawn[name] for name in _WEIGHTS}, pmi=settings.pmi),
         "schedule": _schedule(settings, drawn, n_rows),
     }
 
@@ -225,17 +218,9 @@ def _schedule(settings: TunerSettings, drawn: dict[str, float], n_rows: int) -> 
     if settings.search in _PUBLISHED:
         schedule = Schedule.published(n_rows, *_PUBLISHED[settings.search])
     elif settings.search == "metropolis":
-        schedule = Schedule(
-            initial_temperature=drawn["initial_temperature"],
-            final_temperature=min(drawn["final_temperature"], drawn["initial_temperature"]),
-            cooling_rate=drawn["cooling_rate"],
-            lambda1=drawn["lambda1"],
-            lambda2=drawn["lambda2"],
-            moves="metropolis",
-            restarts=1,
-            descend=False,
-            reheat=False,
-        )
+        chain: dict[str, Any] = {name: drawn[name] for name in SCHEDULE_PARAMETERS}
+        chain["final_temperature"] = min(drawn["final_temperature"], drawn["initial_temperature"])
+        schedule = Schedule(**chain, moves="metropolis", restarts=1, descend=False, reheat=False)
     else:
         schedule = Schedule(budget=_BUDGET)
     return replace(schedule, **settings.schedule_fields)

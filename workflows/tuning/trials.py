@@ -41,7 +41,7 @@ _SAMPLER_SEEDS: Final = 2**32
 _FEWEST_TRIALS: Final = 10
 _GOOD_SHARE: Final = 0.25
 #: What is noted of a study and of its trials: the sources that judge it; the number that a trial
-#: has whichever run asks it, and its verdict.
+#: has whichever run asks it, and its verdict, of plain values.
 _CODE, _NUMBER, _VERDICT = "code", "number", "verdict"
 _JUDGED: Final = ("metrics", "seconds", "started_ms", "pruned", "reports", "rungs")
 
@@ -198,11 +198,6 @@ class StudyTrial(Generic[W, P]):
     earlier: tuple[dict[str, float] | None, ...] = ()
 
     @property
-    def verdict(self) -> dict[str, Any]:
-        """What is written down of a judged trial, as plain values."""
-        return {name: getattr(self, name) for name in _JUDGED}
-
-    @property
     def accuracy(self) -> float:
         """Accuracy on rows that the trial has not seen, a share."""
         return self.metrics["dev/accuracy"]
@@ -217,18 +212,17 @@ class StudyTrial(Generic[W, P]):
         """What a choice between trials goes by."""
         return Figures(**{each.name: self.metrics[f"dev/{each.name}"] for each in fields(Figures)})
 
-    def record(self, aim: str, **changes: Any) -> TrialRecord:
+    def record(self, aim: str, params: Mapping[str, Any] | None = None) -> TrialRecord:
         """Return what is recorded of the trial, its value being the metric of that name."""
-        record = TrialRecord(
+        return TrialRecord(
             number=self.number,
-            params=self.params,
+            params=self.params if params is None else params,
             metrics=self.metrics,
             state="PRUNED" if self.pruned else "COMPLETE",
             seconds=self.seconds,
             started_ms=self.started_ms,
             value=self.metrics[aim],
         )
-        return replace(record, **changes)
 
 
 def fitted_at_once(
@@ -297,8 +291,8 @@ def importances(trials: Sequence[StudyTrial[W, P]], aim: str) -> dict[str, float
     Returns
     -------
     dict of str to float
-        Of those that every trial has and that vary, with sum 1; empty for fewer than 10 trials,
-        or where all trials reached the same.
+        Of those that vary, with sum 1; empty for fewer than 10 trials, or where all trials
+        reached the same.
     """
     # Loads scikit-learn and pandas, which most processes do not need.
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
@@ -306,7 +300,8 @@ def importances(trials: Sequence[StudyTrial[W, P]], aim: str) -> dict[str, float
     if len(trials) < _FEWEST_TRIALS or len({trial.metrics[aim] for trial in trials}) == 1:
         return {}
     study = _as_study(trials, {aim: "maximize"})
-    drawn = trials[0].distributions
+    # Not every trial has every hyperparameter.
+    drawn = {name: each for trial in trials for name, each in trial.distributions.items()}
     evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
     shares = get_param_importances(study, evaluator=evaluator)
     return {name: float(share) for name, share in shares.items() if not drawn[name].single()}
@@ -495,7 +490,14 @@ class StudyRun(Generic[W, P]):
             left = earlier.get(number)
             whole = left is not None and left.state is not TrialState.FAIL
             begun = left if left and whole else self._ask(study, number, left)
-            trial = self._trial(number, begun, left.user_attrs.get(_VERDICT) if left else None)
+            verdict = left.user_attrs.get(_VERDICT, {}) if left else {}
+            trial: StudyTrial[W, P] = StudyTrial(
+                number,
+                work=self.suggest(begun),
+                params=dict(begun.params),
+                distributions=dict(begun.distributions),
+                **verdict,
+            )
             if self.pruner != "none":
                 known = [each.rungs for each in self._done[:told]]
                 trial = replace(trial, earlier=(*known, *[None] * (number - told)))
@@ -514,23 +516,13 @@ class StudyRun(Generic[W, P]):
         self._asked[number] = study.ask()
         return self._asked[number]
 
-    def _trial(
-        self, number: int, begun: optuna.Trial | FrozenTrial, verdict: Mapping[str, Any] | None
-    ) -> StudyTrial[W, P]:
-        trial: StudyTrial[W, P] = StudyTrial(
-            number,
-            work=self.suggest(begun),
-            params=dict(begun.params),
-            distributions=dict(begun.distributions),
-        )
-        return replace(trial, **verdict) if verdict else trial
-
     def _end(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
         """Keep the verdict of a judged trial and return it."""
         # What was found is the caller's to keep; the numbers are enough to go on.
         self._done.append(replace(trial, found=None))
         if trial.number in self._asked:
-            self._asked[trial.number].set_user_attr(_VERDICT, trial.verdict)
+            verdict = {name: getattr(trial, name) for name in _JUDGED}
+            self._asked[trial.number].set_user_attr(_VERDICT, verdict)
         return trial
 
     def _tell(self, study: optuna.Study, before: int) -> None:

@@ -5,10 +5,9 @@ A format is one function ``read(path, options)`` that gives the tables a path ho
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final, Literal, TypeAlias
@@ -210,7 +209,7 @@ def import_tables(
     tables = _reader(importer)(Path(path), asked)
     told = {name: given[name] for name in _ORIGIN & given.keys()}
     return {
-        part: dataclasses.replace(table, provenance=dataclasses.replace(table.provenance, **told))
+        part: replace(table, provenance=replace(table.provenance, **told))
         for part, table in tables.items()
     }
 
@@ -232,10 +231,8 @@ def _lacks(importer: Importer) -> str:
 
 
 def _reader(importer: Importer) -> Callable[[Path, ImportOptions], dict[str, ProbabilityTable]]:
-    module, _, function = importer.module.partition(":")
-    reader: Callable[..., dict[str, ProbabilityTable]] = resolve_name(
-        f"{module}:{function or 'read'}"
-    )
+    place = importer.module if ":" in importer.module else f"{importer.module}:read"
+    reader: Callable[..., dict[str, ProbabilityTable]] = resolve_name(place)
     return reader
 
 
@@ -386,11 +383,9 @@ def _label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Seque
 
 def _probabilities(logits: NDArray[np.float64], names: Named) -> NDArray[np.float64]:
     """Return probabilities [M, N] of logits or log-probabilities; ``-inf`` becomes 0."""
-    wrong = np.isnan(logits) | (logits == np.inf)
-    names.refuse(wrong, logits, "a finite number or -inf is needed")
-    largest = logits.max(axis=1)
-    one = "at least one must be finite"
-    names.refuse(np.isneginf(largest), largest, one, what="the largest logit")
+    none = np.isneginf(logits.max(axis=1, keepdims=True))
+    wrong = ~(logits < np.inf) | none
+    names.refuse(wrong, logits, "finite numbers or -inf, one in a row finite, are needed")
     return softmax(logits)
 
 

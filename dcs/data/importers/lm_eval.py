@@ -169,6 +169,8 @@ def _samples(path: Path, source: str) -> list[Sample]:
 
 
 def _of_one_filter(samples: Sequence[Sample], wanted: str | None, source: str) -> list[Sample]:
+    if not samples:
+        raise TableError(f"{source}: holds no samples; one JSON object per line is needed")
     filters = list(dict.fromkeys(sample.filter for sample in samples))
     if wanted is None and len(filters) == 1:
         wanted = filters[0]

@@ -75,8 +75,9 @@ def _table(
             return int(wanted)
         if counts[wanted] != 1:
             raise TableError(
-                f"{source}: {counts[wanted]} columns {show(wanted)}{suggest(wanted, names)}; give "
-                f"the name or number of one with --{option} (columns here: {listing(names)})"
+                f"{source}: {counts[wanted]} columns {show(wanted)}"
+                f"{'' if counts[wanted] else suggest(wanted, names)}; give the name or number of "
+                f"one with --{option} (columns here: {listing(names)})"
             )
         return places[wanted]
 

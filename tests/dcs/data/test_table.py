@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as hnp
 from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable, Provenance
 from dcs.errors import TableError
+from tests.dcs.data.importers.test_numbers import GOOD, save
 from tests.dcs.refusals import refuses
 
 quick = settings(
@@ -34,19 +35,6 @@ def make(n_rows: int = 6, n_classes: int = 3, seed: int = 0, **options: Any) -> 
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.ones(n_classes), n_rows)
     return ProbabilityTable.from_arrays(probs, rng.integers(0, n_classes, n_rows), **options)
-
-
-def written(path: Path, header: bytes | None = None, **change: Any) -> Path:
-    """Write a small table by hand, with some columns changed (None drops one)."""
-    columns: dict[str, Any] = {
-        "id": ["a", "b", "c"],
-        "label": pa.array([0, 1, 1]),
-        "p:no": [0.5, 0.25, 1.0],
-        "p:yes": [0.5, 0.75, 0.0],
-    } | change
-    table = pa.table({key: value for key, value in columns.items() if value is not None})
-    pq.write_table(table.replace_schema_metadata({"dcs": header} if header else None), path)
-    return path
 
 
 def header(**change: Any) -> bytes:
@@ -221,20 +209,21 @@ def test_what_is_wrong_is_named(change: dict[str, Any], words: list[str]) -> Non
 
 class TestHandMadeFiles:
     def test_order_types_and_extra_columns_do_not_matter(self, tmp_path: Path) -> None:
-        first = ProbabilityTable.read(written(tmp_path / "t.parquet"))
+        first = ProbabilityTable.read(save("parquet", tmp_path))
         change = {
-            "id": pa.array(["a", "b", "c"]).dictionary_encode(),
-            "label": pa.array([0, 1, 1], pa.uint8()),
-            "p:no": pa.array([0.5, 0.25, 1.0], pa.float32()),
+            "id": pa.array(GOOD["id"]).dictionary_encode(),
+            "label": pa.array(GOOD["label"], pa.uint8()),
+            "p:no": pa.array(GOOD["p:no"], pa.float32()),
             "note": ["x", "y", "z"],
         }
-        path = written(tmp_path / "t.parquet", **change)
+        path = save("parquet", tmp_path, **change)
         pq.write_table(pq.read_table(path).select(["note", "p:no", "label", "p:yes", "id"]), path)
         assert ProbabilityTable.read(path).digest == first.digest
-        assert ProbabilityTable.read(written(path, id=[7, 8, 9])).ids == ("7", "8", "9")
+        path = save("parquet", tmp_path, id=[7, 8, 9])
+        assert ProbabilityTable.read(path).ids == ("7", "8", "9")
 
     def test_classes_keep_the_order_that_the_metadata_names(self, tmp_path: Path) -> None:
-        path = written(tmp_path / "t.parquet", header(classes=["yes", "no"]))
+        path = save("parquet", tmp_path, header=header(classes=["yes", "no"]))
         assert ProbabilityTable.read(path).classes == ("yes", "no")
 
     @pytest.mark.parametrize(
@@ -245,14 +234,14 @@ class TestHandMadeFiles:
             ({"p:no": None, "p:yes": None}, "(3, 0)"),
             ({"p:no": ["a", "b", "c"]}, "'p:no'"),
             ({"p:no": [0.5, None, 1.0]}, "row 1 (id 'b')"),
-            ({"header": header(), "p:no": None}, "'no'"),
-            ({"header": header(), "p:new": [0.0] * 3}, "'new'"),
+            ({"header": header(), "p:no": None}, "'p:no'"),
+            ({"header": header(), "p:new": [0.0] * 3}, "'p:new'"),
             ({"header": header(format="dcs-scheme")}, "'dcs-scheme'"),
             ({"header": header(version=2)}, "version"),
         ],
     )
     def test_refused_with_names(self, change: Any, word: str, tmp_path: Path) -> None:
-        path = written(tmp_path / "t.parquet", **change)
+        path = save("parquet", tmp_path, **change)
         refuses(TableError, ProbabilityTable.read, path, names=[f"{path}: ", word])
 
 

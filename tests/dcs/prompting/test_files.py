@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from huggingface_hub import constants
 
 from dcs.errors import ConfigError
 from dcs.prompting import (
@@ -35,6 +36,7 @@ from dcs.prompting.files import (
     read_task_file,
 )
 from tests.dcs.refusals import refuses
+from tests.servers import free_port
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,9 @@ class TestPaperTasks:
         for split in SPLITS:
             labels = [example.label for example in task.examples(split)]
             assert labels[: task.n_classes] == list(range(task.n_classes))
+        # The files may also lie in the folder itself.
+        assert get_task(name, data / name).examples("test") == task.examples("test")
+        refused(name, data / "none", data / "none" / name)
 
     def test_as_the_published_code_renders_it(self, name: str, data: Path) -> None:
         task, paper = get_task(f"{name}@published", data), PAPER[name]
@@ -168,16 +173,11 @@ class TestPaperTasks:
         assert render_query(task, example.text) == query
 
     def test_both_are_tasks_that_show_the_same_demonstrations(self, name: str, data: Path) -> None:
-        tasks = [get_task(name, data), get_task(f"{name}@published", data)]
+        tasks = [get_task(each, data) for each in (name, f"{name}@published")]
         shown = [select_demonstrations(task, 1, seed=3) for task in tasks]
         assert shown[0].examples[0].id == shown[1].examples[0].id
-        assert prompt_hash(tasks[0], shown[0]) != prompt_hash(tasks[1], shown[1])
+        assert len(set(map(prompt_hash, tasks, shown))) == 2
         assert [task.name for task in tasks] == [name, f"{name}@published"]
-
-    def test_files_may_lie_in_the_folder_itself(self, name: str, data: Path) -> None:
-        inside = get_task(name, data / name).examples("test")
-        assert inside == get_task(name, data).examples("test")
-        refused(name, data / "none", data / "none" / name)
 
 
 def refused(name: str, data: Path | None = None, *parts: object) -> None:
@@ -219,8 +219,10 @@ class TestOwnTask:
         assert [e.label for e in task.examples("test")] == [1, 0, 1, 0, 1]
         assert task.examples("test")[0].id == "moods-test-00000"
         assert render_query(task, "x") == "Text: x\nMood:"
-
         assert pickle.loads(pickle.dumps(task)).examples("test") == task.examples("test")
+        # Texts that have changed are read again.
+        lines(tmp_path / "b.jsonl", [{"text": "only one left", "mood": 1}])
+        assert [e.text for e in task.examples("test")] == ["only one left"]
 
     def test_links_lead_nowhere_else(self, tmp_path: Path) -> None:
         folder = tmp_path / "task"
@@ -239,12 +241,6 @@ class TestOwnTask:
         for data in (None, tmp_path / "link"):
             refused(name, data, texts.name)
 
-    def test_changed_texts_are_read_again(self, tmp_path: Path) -> None:
-        task = get_task(write_own(tmp_path))
-        assert len(task.examples("test")) == 5
-        lines(tmp_path / "b.jsonl", [{"text": "only one left", "mood": 1}])
-        assert [e.text for e in task.examples("test")] == ["only one left"]
-
     def test_disjoint(self, tmp_path: Path) -> None:
         assert len(get_task(write_own(tmp_path)).examples("optimization")) == 20
         kept = get_task(write_own(tmp_path, disjoint=True)).examples("optimization")
@@ -252,23 +248,18 @@ class TestOwnTask:
 
     def test_sizes_are_drawn_by_seed(self, tmp_path: Path) -> None:
         sizes = {"optimization": 7}
-        first, again, other = (
-            get_task(write_own(tmp_path, sizes=sizes, seed=seed)).examples("optimization")
-            for seed in (0, 0, 1)
-        )
-        assert first == again
+        paths = (write_own(tmp_path, sizes=sizes, seed=seed) for seed in (0, 0, 1))
+        first, again, other = (get_task(path).examples("optimization") for path in paths)
+        assert first == again != other
         assert len(first) == len(other) == 7
-        assert first != other
         assert [e.id for e in first] == sorted(e.id for e in first)
 
     def test_csv(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text('mood,text\nSad,"tears, many"\nHappy,a smile\n')
         place = OWN["files"] | {"format": "csv", "optimization": "a.csv", "test": "a.csv"}
         task = get_task(write_own(tmp_path, files=place))
-        assert [(e.label, e.text) for e in task.examples("test")] == [
-            (1, "tears, many"),
-            (0, "a smile"),
-        ]
+        read = {e.text: e.label for e in task.examples("test")}
+        assert read == {"tears, many": 1, "a smile": 0}
 
     def test_variants(self, tmp_path: Path) -> None:
         variants = {
@@ -282,6 +273,7 @@ class TestOwnTask:
         assert render_prefix(loud, BARE) == "Tell the mood.\n\n"
         assert [e.id for e in terse.examples("test")] == [e.id for e in loud.examples("test")]
         refused(f"{path}@quiet", None, "quiet", "loud, terse")
+        refused("nowhere.yaml", None, "nowhere.yaml")
 
     @pytest.mark.parametrize(
         ("changes", "key"),
@@ -310,26 +302,22 @@ class TestOwnTask:
         refuses(ConfigError, get_task, path, names=[path, key])
 
     @pytest.mark.parametrize(
-        ("row", "said"),
+        ("row", "names"),
         [
-            ({"text": "x"}, "mood"),
-            ({"text": "x", "mood": "Glad"}, "Glad"),
-            ({"text": "x", "mood": 2}, "2"),
-            ({"text": " ", "mood": 1}, "text"),
-            (["x"], "x"),
+            ({"text": "x"}, ["row 1", "mood"]),
+            ({"text": "x", "mood": "Glad"}, ["row 1", "Glad"]),
+            ({"text": "x", "mood": 2}, ["row 1", "2"]),
+            ({"text": " ", "mood": 1}, ["row 1", "text"]),
+            (["x"], ["row 1", "x"]),
+            ({"text": "fine", "mood": 1}, ["moods-test-fine"]),  # The id of both.
         ],
     )
-    def test_bad_rows(self, tmp_path: Path, row: Any, said: str) -> None:
-        task = get_task(write_own(tmp_path))
+    def test_bad_rows(self, tmp_path: Path, row: Any, names: list[str]) -> None:
+        task = get_task(write_own(tmp_path, files=OWN["files"] | {"id": "text"}))
         lines(tmp_path / "b.jsonl", [{"text": "fine", "mood": 0}, row])
-        refuses(ConfigError, task.examples, "test", names=[tmp_path / "b.jsonl", "row 1", said])
+        refuses(ConfigError, task.examples, "test", names=[tmp_path / "b.jsonl", *names])
         (tmp_path / "b.jsonl").write_text('{"text": "a", "mood": 1}\n\n{"text": \n')
         refuses(ConfigError, task.examples, "test", names=["b.jsonl", "line 3"])
-
-    def test_repeated_ids(self, tmp_path: Path) -> None:
-        task = get_task(write_own(tmp_path, files=OWN["files"] | {"id": "text"}))
-        lines(tmp_path / "b.jsonl", [{"text": "a", "mood": 1}] * 2)
-        refuses(ConfigError, task.examples, "test", names=["b.jsonl", "moods-test-a"])
 
     def test_class_names_go_before_numbers(self, tmp_path: Path) -> None:
         task = get_task(write_own(tmp_path, classes=["1", "0"]))
@@ -337,14 +325,10 @@ class TestOwnTask:
         assert [e.label for e in task.examples("test")] == [0, 1]
 
 
-def test_missing_file() -> None:
-    refused("nowhere.yaml", None, "nowhere.yaml")
-
-
 # What the hub's datasets call the columns, and a label of each class in the task's order.
 COLUMNS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
     "agnews": (("text",), "label", (0, 1, 2, 3)),
-    "dbpedia": (("title", "content"), "label", tuple(range(14))),
+    "dbpedia": (("content",), "label", tuple(range(14))),
     "sst5": (("text",), "label", (0, 1, 2, 3, 4)),
     "trec": (("text",), "coarse_label", (5, 4, 3, 2, 1, 0)),
     "rte": (("sentence1", "sentence2"), "label", (0, 1)),
@@ -353,13 +337,12 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
 
 def write_dataset(folder: Path, hub: HubLocation, name: str) -> None:
     columns, label, labels = COLUMNS[name]
+    folder.mkdir()
     files = []
     for split in (hub.optimization, hub.test):
-        path = folder / (hub.config or "data") / f"{split}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
         rows = {column: [f"{column} {k} of {split}" for k in labels] for column in columns}
-        pq.write_table(pa.table(rows | {label: list(labels)}), path)
-        files.append({"split": split, "path": str(path.relative_to(folder))})
+        pq.write_table(pa.table(rows | {label: list(labels)}), folder / f"{split}.parquet")
+        files.append({"split": split, "path": f"{split}.parquet"})
     configs = [{"config_name": hub.config or "default", "data_files": files}]
     (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
 
@@ -367,16 +350,13 @@ def write_dataset(folder: Path, hub: HubLocation, name: str) -> None:
 class TestHub:
     """Datasets of the hub, by folders of the same form, without a network."""
 
-    @pytest.mark.parametrize("proxy", [None, "http://127.0.0.1:9"])
+    @pytest.mark.parametrize("proxy", ["", "http://127.0.0.1:9"])
     def test_a_hub_that_nothing_answers_at_is_not_near(self, monkeypatch, proxy) -> None:
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        if proxy is not None:
-            monkeypatch.setenv("http_proxy", proxy)  # Only the proxy can tell.
+        monkeypatch.setenv("http_proxy", proxy)  # empty: none
         with socket.create_server(("127.0.0.1", 0)) as server:
             monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
             assert _hub_is_near.__wrapped__()
-        assert _hub_is_near.__wrapped__() is (proxy is not None)
+        assert _hub_is_near.__wrapped__() is bool(proxy)  # Only the proxy can tell.
 
     @pytest.mark.parametrize("name", COLUMNS)
     def test_fields_and_labels_are_mapped(
@@ -391,9 +371,8 @@ class TestHub:
         for split in SPLITS:
             examples = read_examples(file.model_copy(update={"hub": hub}), split)
             assert [e.label for e in examples] == list(range(len(file.classes)))
-            assert getattr(hub, split) in examples[0].text
-            columns = COLUMNS[name][0]
-            assert all(column in examples[0].text for column in columns if column != "title")
+            shown = (getattr(hub, split), *COLUMNS[name][0])
+            assert all(word in examples[0].text for word in shown)
 
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
@@ -404,5 +383,13 @@ class TestHub:
         def load_dataset(*args: Any, **kwargs: Any) -> None:
             raise ConnectionError("Couldn't reach it\n(OfflineModeIsEnabled)")
 
-        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+        datasets = SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "datasets", datasets)
+        # Both have been imported before the hub is known to be out of reach.
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+        _hub_is_near.cache_clear()
         refused("agnews", None, "agnews", "--data")
+        assert constants.HF_HUB_OFFLINE and datasets.config.HF_HUB_OFFLINE
+        _hub_is_near.cache_clear()

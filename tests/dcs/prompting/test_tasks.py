@@ -22,6 +22,7 @@ from dcs.prompting import (
     select_demonstrations,
     task_names,
 )
+from tests.dcs.refusals import refuses
 
 COINS = Task(
     name="coins",
@@ -51,25 +52,17 @@ def test_texts_stay_as_published() -> None:
 
 
 def test_names_that_are_unknown() -> None:
-    with pytest.raises(ConfigError, match="'helpdeks'.*'helpdesk'"):
-        get_task("helpdeks")
-    with pytest.raises(ConfigError, match="'published'"):
-        get_task("helpdesk@published")
-    with pytest.raises(ConfigError, match="'dev'"):
-        COINS.examples("dev")  # type: ignore[arg-type]
+    refuses(ConfigError, get_task, "helpdeks", names=["'helpdeks'", "'helpdesk'"])
+    refuses(ConfigError, get_task, "helpdesk@published", names=["'published'"])
+    refuses(ConfigError, COINS.examples, "dev", names=["'dev'"])
 
 
-@pytest.mark.parametrize(
-    ("value", "shots"), [("1", 1), ("5", 5), ("N", "N"), ("n", "N"), (0, 0), (" 12 ", 12)]
-)
-def test_shots(value: str | int, shots: Shots) -> None:
-    assert parse_shots(value) == shots
-
-
-@pytest.mark.parametrize("value", ["-1", "", "1.5", "all", True])
-def test_other_shots_are_refused(value: str) -> None:
-    with pytest.raises(ConfigError):
-        parse_shots(value)
+def test_shots() -> None:
+    read = {"1": 1, "5": 5, "N": "N", "n": "N", 0: 0, " 12 ": 12}
+    assert {value: parse_shots(value) for value in read} == read
+    for value in ("-1", "", "1.5", "all", True):
+        with pytest.raises(ConfigError):
+            parse_shots(value)
 
 
 class TestDemonstrations:
@@ -79,29 +72,24 @@ class TestDemonstrations:
         task = get_task(name)
         chosen = [select_demonstrations(task, shots, seed=seed) for seed in range(8)]
         assert chosen[3] == select_demonstrations(task, shots, seed=3)
-        expected = task.n_classes if shots == "N" else shots
-        assert all(len(c.texts) == expected for c in chosen)
         pool = {example.text for example in task.examples("optimization")}
-        assert all(c.texts <= pool for c in chosen)
-        if shots:
-            assert len({c.texts for c in chosen}) == 8
+        for each in chosen:
+            assert len(each.texts) == (task.n_classes if shots == "N" else shots)
+            assert each.texts <= pool
+        assert len({each.texts for each in chosen}) == (8 if shots else 1)
 
-    def test_n_shot_shows_each_class_once_in_changing_order(self) -> None:
+    def test_classes_and_their_order_change(self) -> None:
         task = get_task("helpdesk")
-        drawn = [select_demonstrations(task, "N", seed=seed) for seed in range(8)]
-        orders = {tuple(example.label for example in each.examples) for each in drawn}
+        drawn = [select_demonstrations(task, "N", seed=seed).examples for seed in range(8)]
+        orders = {tuple(example.label for example in examples) for examples in drawn}
         assert len(orders) > 1
         assert all(sorted(order) == list(range(task.n_classes)) for order in orders)
-
-    def test_one_shot_does_not_always_show_the_same_class(self) -> None:
-        task = get_task("helpdesk")
-        labels = {select_demonstrations(task, 1, seed=s).examples[0].label for s in range(30)}
-        assert len(labels) == 6
+        alone = {select_demonstrations(task, 1, seed=s).examples[0].label for s in range(30)}
+        assert len(alone) == task.n_classes
 
     @pytest.mark.parametrize(("shots", "named"), [(5, "shots 5"), ("N", "Tails")])
     def test_too_few_texts(self, shots: Shots, named: str) -> None:
-        with pytest.raises(ConfigError, match=named):
-            select_demonstrations(COINS, shots, seed=0)
+        refuses(ConfigError, select_demonstrations, COINS, shots, seed=0, names=[named])
 
 
 class TestPrompt:
@@ -116,8 +104,9 @@ class TestPrompt:
         assert render_prefix(COINS, nothing) == "Say which side is up.\n\n"
 
     def test_hash_knows_all_but_the_query(self) -> None:
-        swapped = dataclasses.replace(SHOWN, examples=SHOWN.examples[::-1])
-        other = dataclasses.replace(COINS, separator="\n---\n")
-        asked = ((COINS, SHOWN), (COINS, swapped), (other, SHOWN), (get_task("reviews"), SHOWN))
-        assert len({prompt_hash(task, shown) for task, shown in asked}) == 4
+        asked = [(COINS, SHOWN), (get_task("reviews"), SHOWN)]
+        asked += [(COINS, dataclasses.replace(SHOWN, examples=SHOWN.examples[::-1]))]
+        for change in ({"separator": "\n---\n"}, {"template": "{text}"}):
+            asked += [(dataclasses.replace(COINS, **change), SHOWN)]
+        assert len({prompt_hash(task, shown) for task, shown in asked}) == 5
         assert prompt_hash(COINS, SHOWN) == prompt_hash(dataclasses.replace(COINS), SHOWN)

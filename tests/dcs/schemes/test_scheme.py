@@ -17,6 +17,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from tests.dcs.refusals import refuses
 
 _SET = CorrectionSet.dcs(weight_scale=5)
+_CALIBRATION = Calibration("vector", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.5))
 
 
 @settings(max_examples=25, deadline=None)
@@ -68,8 +69,7 @@ def test_nothing_changed_is_said_and_true(correction: Weight | Membership) -> No
     scheme = CorrectionScheme(("a", "b", "c"), (correction,) * 3)
     assert scheme.changes_nothing and len(scheme.explain(probs)) == 1
     np.testing.assert_allclose(scheme.apply(probs), probs)
-    calibration = Calibration("vector", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.5))
-    calibrated = CorrectionScheme(("a", "b"), (correction,) * 2, {}, calibration)
+    calibrated = CorrectionScheme(("a", "b"), (correction,) * 2, {}, _CALIBRATION)
     assert not calibrated.changes_nothing and len(calibrated.explain()) == 2
     assert "gains" in " ".join(calibrated.explain([[0.55, 0.45]]))
     peak = CorrectionScheme(("a", "b"), (Membership(0, 0.5, 1),) * 2)
@@ -94,9 +94,8 @@ def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
 
 
 def _good() -> dict[str, Any]:
-    calibration = Calibration("vector", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.5))
-    scheme = CorrectionScheme(("a", "b"), (Weight(0.5), DONT_CHANGE), {"seed": 1}, calibration)
-    return scheme.to_dict()
+    corrections = (Weight(0.5), DONT_CHANGE)
+    return CorrectionScheme(("a", "b"), corrections, {"seed": 1}, _CALIBRATION).to_dict()
 
 
 def test_version_1_files_load_and_stay_version_1() -> None:
@@ -124,9 +123,9 @@ def test_version_1_files_load_and_stay_version_1() -> None:
         ({"corrections": [{"class": "a", "kind": "weight", "value": 0.5}] * 2}, "a"),
         ({"corrections": []}, "classes"),
         ({"calibration": {"name": "x"}}, "calibration.matrix"),
-        ({"calibration": {**_good()["calibration"], "floor": 0.5}}, "floor"),
-        ({"calibration": {**_good()["calibration"], "matrix": [[1.0, 0.0]]}}, "matrix"),
-        ({"calibration": {**_good()["calibration"], "offset": [0.0, None]}}, "offset"),
+        ({"calibration": {**_CALIBRATION.to_dict(), "floor": 0.5}}, "floor"),
+        ({"calibration": {**_CALIBRATION.to_dict(), "matrix": [[1.0, 0.0]]}}, "matrix"),
+        ({"calibration": {**_CALIBRATION.to_dict(), "offset": [0.0, None]}}, "offset"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, change: dict[str, Any], key: str) -> None:
@@ -135,16 +134,15 @@ def test_bad_files_are_named(tmp_path: Path, change: dict[str, Any], key: str) -
     refuses(SchemeError, CorrectionScheme.load, path, names=[path, key])
 
 
-def test_provenance_must_fit_json() -> None:
-    with pytest.raises(SchemeError, match="provenance"):
-        CorrectionScheme(("a", "b"), (DONT_CHANGE,) * 2, {"x": object()}).to_json()
-
-
-def test_corrections_must_match_classes() -> None:
-    calibration = Calibration("none", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))
-    with pytest.raises(SchemeError):
-        CorrectionScheme(("a", "b"), (Weight(0.5),))
-    with pytest.raises(SchemeError, match="'b'"):
-        CorrectionScheme(("a", "b"), (Weight(0.5), 0.5))  # type: ignore[arg-type]
-    with pytest.raises(SchemeError):
-        CorrectionScheme(("x", "y", "z"), (Weight(1.0),) * 3, {}, calibration)
+@pytest.mark.parametrize(
+    ("corrections", "provenance", "calibration", "name"),
+    [
+        ((Weight(0.5), DONT_CHANGE), {"x": object()}, None, "provenance"),
+        ((Weight(0.5),), {}, None, "2 classes"),
+        ((Weight(0.5), 0.5), {}, None, "'b'"),
+        ((Weight(0.5),) * 2, {}, Calibration("one", ((1.0,),), (0.0,)), "'one'"),
+    ],
+)
+def test_parts_must_match(corrections: Any, provenance: Any, calibration: Any, name: str) -> None:
+    with pytest.raises(SchemeError, match=name):
+        CorrectionScheme(("a", "b"), corrections, provenance, calibration).to_json()

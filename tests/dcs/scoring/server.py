@@ -65,17 +65,15 @@ class ModelServer:
             given = headers.get("authorization", "")
             return 401, {}, json.dumps({"error": {"message": f"wrong key {given}"}})
         time.sleep(self.pause)
-        logprobs: dict[str, Any] = {}
-        if path == "/v1/completions":
-            shown = self.next_tokens(body["prompt"], body["logprobs"])
-            logprobs["top_logprobs"] = [shown]
-        else:
-            shown = self.next_tokens(body["messages"][0]["content"], body["top_logprobs"])
-            if isinstance(shown, dict):
-                entries = [{"token": t, "logprob": value} for t, value in shown.items()]
-                logprobs["content"] = [{"top_logprobs": entries}]
+        chat = path != "/v1/completions"
+        prompt = body["messages"][0]["content"] if chat else body["prompt"]
+        shown = self.next_tokens(prompt, body["top_logprobs" if chat else "logprobs"])
         if isinstance(shown, str):
             return 400, {}, json.dumps({"error": {"message": shown}})
+        logprobs: dict[str, Any] = {"top_logprobs": [shown]}
+        if chat:
+            entries = [{"token": token, "logprob": value} for token, value in shown.items()]
+            logprobs = {"content": [{"top_logprobs": entries}]}
         return 200, {}, json.dumps({"choices": [{"text": "", "logprobs": logprobs}]})
 
     @contextmanager
@@ -123,7 +121,8 @@ class ModelServer:
             thread = threading.Thread(target=server.serve_forever, args=(0.05,))
             thread.start()
             try:
-                yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+                self.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+                yield self.url
             finally:
                 server.shutdown()
                 thread.join()

@@ -9,6 +9,7 @@ import pytest
 
 from dcs.errors import ScoringError
 from dcs.scoring.base import LabelRule, Tokenizer, class_probabilities, read_label_words
+from tests.dcs.refusals import refuses
 
 
 def read(
@@ -44,16 +45,11 @@ def test_leading_space_belongs_to_the_word() -> None:
         (("ab", "ba"), "mean"),  # the same tokens in another order
         (("ab", "abc"), "auto"),  # one begins the other
         (("ab", "abc"), "joint"),
+        (("a", ""), "mean"),  # no token at all
     ],
 )
-def test_collisions_are_refused(words: Sequence[str], rule: LabelRule) -> None:
-    with pytest.raises(ScoringError, match=f"'{words[0]}'.*'{words[1]}'"):
-        read(words, rule)
-
-
-def test_a_word_without_tokens() -> None:
-    with pytest.raises(ScoringError, match="'b'"):
-        read_label_words(Tokenizer(lambda text: [1], chr), "a", ("b",), "mean")
+def test_words_that_cannot_be_read_are_refused(words: Sequence[str], rule: LabelRule) -> None:
+    refuses(ScoringError, read, words, rule, names=[repr(words[1])])
 
 
 class TestClassProbabilities:

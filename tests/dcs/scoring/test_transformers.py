@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ from dcs.prompting import Shots, get_task, render_prefix, render_query, select_d
 from dcs.scoring import LabelRule, load_scorer, resolve_model
 from dcs.scoring.models import LoadedModel
 from dcs.scoring.transformers import TransformersScorer
+from tests.dcs.refusals import refuses
 
 TINY = resolve_model("tiny_lm").location
 TASK = get_task("helpdesk")
 QUERIES = [render_query(TASK, e.text) for e in TASK.examples("test")[:12]]
 QUERIES[3] = render_query(TASK, "Help.")
+SEVERAL = ("quixotry", "abbreviation", "zebra crossing")
 WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -66,7 +67,7 @@ def plain_forward(
     return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
-def check(folder: str, prefix: str, words: Sequence[str], rule: LabelRule = "mean") -> None:
+def check(folder: str, prefix: str, words: Sequence[str], rule: LabelRule) -> None:
     expected = plain_forward(folder, [prefix + q for q in QUERIES], words, rule)
     for settings in SETTINGS:
         scorer = load_scorer(folder, device="cpu", label_rule=rule, **settings)
@@ -74,23 +75,22 @@ def check(folder: str, prefix: str, words: Sequence[str], rule: LabelRule = "mea
         np.testing.assert_allclose(probs, expected, atol=1e-5, err_msg=str(settings))
 
 
-class TestEqualsThePlainForward:
-    @pytest.mark.parametrize("shots", [0, 1, "N"])
-    def test_of_single_tokens(self, shots: Shots) -> None:
-        check(TINY, prefix_of(shots), TASK.label_words)
+@pytest.mark.parametrize(
+    ("shots", "words", "rule"),
+    [
+        *((shots, TASK.label_words, "mean") for shots in (0, 1, "N")),
+        (0, SEVERAL, "mean"),
+        (0, SEVERAL, "first"),
+        (1, WORDS, "joint"),
+    ],
+)
+def test_equals_the_plain_forward(shots: Shots, words: Sequence[str], rule: LabelRule) -> None:
+    check(TINY, prefix_of(shots), words, rule)
 
-    @pytest.mark.parametrize("rule", ["mean", "first"])
-    def test_of_several_tokens(self, rule: LabelRule) -> None:
-        check(TINY, "", ("quixotry", "abbreviation", "zebra crossing"), rule)
 
-    def test_of_whole_words(self) -> None:
-        check(TINY, prefix_of(1), WORDS, "joint")
-
-    @pytest.mark.parametrize(("rule", "words"), [("mean", TASK.label_words), ("joint", WORDS)])
-    def test_of_other_architectures(
-        self, other_model: Path, rule: LabelRule, words: Sequence[str]
-    ) -> None:
-        check(str(other_model), prefix_of(2), words, rule)
+@pytest.mark.parametrize(("rule", "words"), [("mean", TASK.label_words), ("joint", WORDS)])
+def test_of_other_architectures(other_model: Path, rule: LabelRule, words: Sequence[str]) -> None:
+    check(str(other_model), prefix_of(2), words, rule)
 
 
 def test_prefix_and_query_may_share_a_token() -> None:
@@ -100,13 +100,15 @@ def test_prefix_and_query_may_share_a_token() -> None:
     np.testing.assert_allclose(split, whole, atol=1e-6)
 
 
-def test_a_model_in_memory() -> None:
+def in_memory(name: str) -> LoadedModel:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model, tokenizer = (
-        kind.from_pretrained(TINY) for kind in (AutoModelForCausalLM, AutoTokenizer)
-    )
-    scorer = TransformersScorer(LoadedModel(model, tokenizer, "mine"))
+    kinds = (AutoModelForCausalLM, AutoTokenizer)
+    return LoadedModel(*(kind.from_pretrained(TINY) for kind in kinds), name)
+
+
+def test_a_model_in_memory() -> None:
+    scorer = TransformersScorer(in_memory("mine"))
     loaded = TransformersScorer("tiny_lm", device="cpu")
     assert (scorer.model, scorer.revision) == ("mine", "unknown")
     assert scorer.settings == loaded.settings
@@ -122,62 +124,45 @@ def test_closed_scorer() -> None:
         scorer.score("", QUERIES, TASK.label_words)
 
 
+def failing(error: Exception, most: int = 0, **options: Any) -> TransformersScorer:
+    """Return a scorer whose model fails so on batches of more than `most` prompts."""
+    model = in_memory("small")
+    forward = model.weights.forward
+
+    def limited(*args: Any, **inputs: Any) -> Any:
+        if inputs["input_ids"].shape[0] > most:
+            raise error
+        return forward(*args, **inputs)
+
+    model.weights.forward = limited
+    return TransformersScorer(model, **options)
+
+
 class TestOutOfMemory:
-    """The model's forward pass fails as told: a scorer of a model in memory."""
-
-    @staticmethod
-    def scorer(failure: Callable[[int], Exception | None], **options: Any) -> TransformersScorer:
-        """Return a scorer whose model fails on batches for which `failure` gives an error."""
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        model = AutoModelForCausalLM.from_pretrained(TINY)
-        forward = model.forward
-
-        def limited(*args: Any, **inputs: Any) -> Any:
-            error = failure(inputs["input_ids"].shape[0])
-            if error is not None:
-                raise error
-            return forward(*args, **inputs)
-
-        model.forward = limited
-        tokenizer = AutoTokenizer.from_pretrained(TINY)
-        return TransformersScorer(LoadedModel(model, tokenizer, "small"), **options)
-
     @pytest.mark.parametrize("rule", ["mean", "joint"])
     @pytest.mark.parametrize(
-        "said", [None, "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory: 9 GB"]
+        "said", ["", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory: 9 GB"]
     )
     def test_halves_the_batch_and_goes_on(
-        self, rule: str, said: str | None, caplog: pytest.LogCaptureFixture
+        self, rule: str, said: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         import torch
 
-        def failure(rows: int) -> Exception | None:
-            error = torch.OutOfMemoryError("full") if said is None else RuntimeError(said)
-            return error if rows > 2 else None
-
-        steps: list[int] = []
-        with caplog.at_level(logging.WARNING):
-            probs = self.scorer(failure, label_rule=rule).score(
-                prefix_of(1), QUERIES, TASK.label_words, progress=steps.append
-            )
-        expected = load_scorer("tiny_lm", device="cpu", label_rule=rule)
-        np.testing.assert_allclose(
-            probs, expected.score(prefix_of(1), QUERIES, TASK.label_words), atol=1e-5
-        )
+        error = RuntimeError(said) if said else torch.OutOfMemoryError("full")
+        asked, steps = (prefix_of(1), QUERIES, TASK.label_words), list[int]()
+        expected = load_scorer("tiny_lm", device="cpu", label_rule=rule).score(*asked)
+        probs = failing(error, 2, label_rule=rule).score(*asked, progress=steps.append)
+        np.testing.assert_allclose(probs, expected, atol=1e-5)
         assert (sum(steps), max(steps) <= 2) == (len(QUERIES), True)
         assert "out of memory" in caplog.text
 
-    @pytest.mark.parametrize(
-        ("said", "kind"),
-        [("shapes do not match", RuntimeError), ("can't allocate memory", ScoringError)],
-    )
-    def test_other_failures_and_one_prompt_that_does_not_fit(
-        self, said: str, kind: type[Exception]
-    ) -> None:
-        scorer = self.scorer(lambda rows: RuntimeError(said))
-        with pytest.raises(kind):
-            scorer.score("", QUERIES, TASK.label_words)
+    def test_other_failures_and_one_prompt_that_does_not_fit(self) -> None:
+        for said, kind in (
+            ("other shapes", RuntimeError),
+            ("can't allocate memory", ScoringError),
+        ):
+            with pytest.raises(kind):
+                failing(RuntimeError(said)).score("", QUERIES, TASK.label_words)
 
     def test_a_model_that_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import torch
@@ -186,6 +171,4 @@ class TestOutOfMemory:
             raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
 
         monkeypatch.setattr(torch.nn.Module, "to", full)
-        with pytest.raises(ScoringError, match="'tiny_lm'") as caught:
-            load_scorer("tiny_lm", device="cpu")
-        assert "\n" not in str(caught.value)
+        refuses(ScoringError, load_scorer, "tiny_lm", device="cpu", names=["'tiny_lm'"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,13 @@ from tests.dcs.scoring.test_contract import PREFIX, QUERIES, TASK, ScorerContrac
 from tests.servers import free_port, running
 
 HAS_GPU = shutil.which("nvidia-smi") is not None
+
+
+def agrees(
+    scorer: Scorer, prefix: str, queries: list[str], words: Sequence[str], rule: str = "auto"
+) -> None:
+    expected = load_scorer("tiny_lm", device="cpu", label_rule=rule).score(prefix, queries, words)
+    np.testing.assert_allclose(scorer.score(prefix, queries, words), expected, atol=1e-3)
 
 
 def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,27 +62,21 @@ def test_agrees_with_transformers(engine: VLLMScorer, name: str, shots: Any) -> 
     task = get_task(name)
     prefix = render_prefix(task, select_demonstrations(task, shots, seed=0))
     queries = [render_query(task, e.text) for e in task.examples("test")[:64]]
-    expected = load_scorer("tiny_lm", device="cpu").score(prefix, queries, task.label_words)
-    probs = engine.score(prefix, queries, task.label_words)
-    np.testing.assert_allclose(probs, expected, atol=1e-3)
-
-
-@pytest.mark.vllm
-def test_label_words_of_several_tokens(engine: VLLMScorer) -> None:
-    words = ("quixotry", "abbreviation", "zebra crossing")
-    expected = load_scorer("tiny_lm", device="cpu").score(PREFIX, QUERIES, words)
-    np.testing.assert_allclose(engine.score(PREFIX, QUERIES, words), expected, atol=1e-3)
+    agrees(engine, prefix, queries, task.label_words)
 
 
 WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
 
 
 @pytest.mark.vllm
-def test_whole_words(engine: VLLMScorer) -> None:
-    """Of words of which some begin alike, which `auto` reads whole."""
-    expected = load_scorer("tiny_lm", device="cpu", label_rule="joint")
-    probs = engine.score(PREFIX, QUERIES, WORDS)
-    np.testing.assert_allclose(probs, expected.score(PREFIX, QUERIES, WORDS), atol=1e-3)
+@pytest.mark.parametrize("words", [("quixotry", "abbreviation", "zebra crossing"), WORDS])
+def test_label_words_of_several_tokens(engine: VLLMScorer, words: tuple[str, ...]) -> None:
+    # Some of the latter begin alike: `auto` reads them whole.
+    agrees(engine, PREFIX, QUERIES, words)
+
+
+@pytest.mark.vllm
+def test_a_word_that_begins_another(engine: VLLMScorer) -> None:
     with pytest.raises(ScoringError, match="'zebra"):
         engine.score(PREFIX, QUERIES, (*WORDS, "zebra"))
 
@@ -96,8 +97,5 @@ def served() -> Iterator[str]:
 @pytest.mark.vllm
 def test_its_server_agrees_with_transformers(served: str) -> None:
     queries = [query for row, query in enumerate(QUERIES) if row not in (5, 9)]  # odd ones
-    expected = load_scorer("tiny_lm", device="cpu", label_rule="first")
-    probs = OpenAIScorer("tiny_lm", base_url=served, top_logprobs=40).score(
-        PREFIX, queries, TASK.label_words
-    )
-    np.testing.assert_allclose(probs, expected.score(PREFIX, queries, TASK.label_words), atol=1e-3)
+    scorer = OpenAIScorer("tiny_lm", base_url=served, top_logprobs=40)
+    agrees(scorer, PREFIX, queries, TASK.label_words, "first")

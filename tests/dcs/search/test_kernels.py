@@ -47,7 +47,7 @@ def _judge_class(table: Table, room: Room, choice: NDArray[np.int64], j: int) ->
     ids=[*SETS, "close weights", "uneven weights"],
 )
 @pytest.mark.parametrize("objective", [_OBJECTIVE, _NORMALISED], ids=["published", "normalised"])
-@pytest.mark.parametrize(("n_rows", "n_classes"), [(9, 2), (40, 3), (301, 6)])
+@pytest.mark.parametrize(("n_rows", "n_classes"), [(9, 2), (301, 6), (2 * BLOCK + 3, 3)])
 def test_kernels_agree_with_numpy_move_by_move(
     corrections: CorrectionSet, objective: Objective, n_rows: int, n_classes: int
 ) -> None:
@@ -77,10 +77,9 @@ def test_kernels_agree_with_numpy_move_by_move(
         apply_move(table, state, room, j, k)
         afresh = make_state(table)
         set_choice(table, afresh, state.choice)
-        for name in ("choice", "first", "second", "first_key", "second_key"):
+        kept = ("first", "second", "first_key", "second_key")
+        for name in ("choice", *kept, "correct", "predicted"):
             assert np.array_equal(getattr(state, name), getattr(afresh, name)), name
-        assert np.array_equal(state.correct, afresh.correct)
-        assert np.array_equal(state.predicted, afresh.predicted)
 
 
 @pytest.mark.parametrize(
@@ -100,19 +99,6 @@ def test_what_is_known_to_be_too_high_is_not_judged_but_bounded(objective: Objec
             assert bound == exact or ceiling <= bound < exact
             bounded += bound != exact
     assert bounded > 0
-
-
-def test_blocks_join_without_a_seam() -> None:
-    n_rows = 2 * BLOCK + 3
-    probs, labels = coarse_problem(n_rows, 3, decimals=4)
-    corrections = SETS["dcs"]
-    table = make_table(probs, labels, corrections, _OBJECTIVE)
-    state, room = make_state(table), make_room(table)
-    set_choice(table, state, np.array([17, 3, 25]))
-    _judge_class(table, room, state.choice, 1)
-    for k, value in enumerate(room.values):
-        expected = judge(probs, labels, corrections, _OBJECTIVE, [17, k, 25])
-        assert value == pytest.approx(expected, rel=0, abs=1e-12)
 
 
 def test_a_descent_ends_where_rounding_makes_two_corrections_better_than_each_other() -> None:

@@ -87,6 +87,7 @@ def test_a_class_without_rows_is_left_out_with_a_warning() -> None:
         optimum = exact_search(probs, labels, corrections=SETS["dcs"])
     with pytest.warns(UserWarning, match="class_2"):
         found = lower_bound(probs, labels, optimum.indices, corrections=SETS["dcs"], steps=5)
+    assert optimum.z == judge(probs, labels, SETS["dcs"], Objective(), optimum.indices)
     assert found.bound <= optimum.z + 1e-12
 
 

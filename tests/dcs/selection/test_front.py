@@ -37,36 +37,36 @@ _SETTINGS = SelectionSettings(
 )
 
 
+_PROBS, _LABELS = biased_table(600, 3)
+
+
 @pytest.fixture(scope="module")
 def fitted() -> FittedScheme:
-    probs, labels = biased_table(600, 3)
-    return fit_scheme(probs, labels, settings=_SETTINGS)
+    return fit_scheme(_PROBS, _LABELS, settings=_SETTINGS)
 
 
 @pytest.mark.parametrize("preference", _PREFERENCES)
 def test_picking_again_is_picking(
     fitted: FittedScheme, preference: Preference, tmp_path: Path
 ) -> None:
-    probs, labels = biased_table(600, 3)
     fitted.save(tmp_path / "front.json")
     stored = FittedScheme.load(tmp_path / "front.json")
     assert stored == fitted
     again = stored.pick(preference)
-    anew = fit_scheme(probs, labels, settings=replace(_SETTINGS, preference=preference))
+    anew = fit_scheme(_PROBS, _LABELS, settings=replace(_SETTINGS, preference=preference))
     assert again == anew
     assert again.scheme == anew.scheme
     assert again.pick(Preference()) == fitted
 
 
 def test_fitting_again_on_the_same_rows_is_much_the_same(fitted: FittedScheme) -> None:
-    probs, labels = biased_table(600, 3)
     for preference in _PREFERENCES:
         again = fitted.pick(preference)
-        scheme = again.refit(probs, labels)
+        scheme = again.refit(_PROBS, _LABELS)
         # The searches of a front start from each other.
-        assert np.mean(scheme.predict(probs) == again.scheme.predict(probs)) > 0.97
+        assert np.mean(scheme.predict(_PROBS) == again.scheme.predict(_PROBS)) > 0.97
     kept = replace(fitted, chosen=fitted.points[-1])
-    assert kept.refit(probs[::2], labels[::2]).changes_nothing
+    assert kept.refit(_PROBS[::2], _LABELS[::2]).changes_nothing
 
 
 def test_a_limit_is_held_against_what_lasts(fitted: FittedScheme) -> None:
@@ -154,13 +154,8 @@ def test_the_default_is_the_fairest_point_that_does_no_harm(points: list[Figures
     if allowed:
         assert chosen in allowed
         # What is fairer costs more than a point of accuracy for each of COBias.
-        for fairer in (p for p in allowed if p.cobias < chosen.cobias):
-            assert chosen.accuracy - fairer.accuracy >= chosen.cobias - fairer.cobias - 1e-9
-        assert not any(
-            p.accuracy >= chosen.accuracy and p.cobias <= chosen.cobias
-            for p in allowed
-            if (p.accuracy, p.cobias) != (chosen.accuracy, chosen.cobias)
-        )
+        best = max(p.accuracy - p.cobias for p in allowed)
+        assert chosen.accuracy - chosen.cobias == pytest.approx(best)
     else:
         assert chosen.accuracy == max(p.accuracy for p in points)
 
@@ -189,11 +184,8 @@ def test_goals_and_limits_are_met(
     ("preference", "index"),
     [
         (Preference(prefer="knee"), 2),
-        (Preference(exchange_rate=0.1), 1),
         (Preference(max_accuracy_loss=0.0), 0),
-        (Preference(max_accuracy_loss=1.0), 1),
         (Preference(max_accuracy_loss=5.0), 2),
-        (Preference(max_cobias=5.0), 3),
         (Preference(max_cobias=20.0, prefer="accuracy"), 1),
         (Preference(max_cobias=1.0), 3),
         (Preference(max_cobias=20.0, max_accuracy_loss=3.0), 2),
@@ -208,8 +200,8 @@ def test_figures_are_those_of_the_predictions() -> None:
     rng = np.random.default_rng(0)
     labels, before, after = rng.integers(0, 3, (3, 500))
     figures = Figures.from_predictions(labels, before, after, 3)
-    right = [np.mean(some == labels) for some in (before, after)]
-    assert figures.accuracy_change == pytest.approx(right[1] - right[0])
+    change = np.mean(after == labels) - np.mean(before == labels)
+    assert figures.accuracy_change == pytest.approx(change)
     draws = [
         Figures.from_predictions(*(x[rows] for x in (labels, before, after)), 3).accuracy_change
         for rows in rng.integers(0, 500, (2000, 500))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,12 +47,9 @@ _CHEAP = [name for name in _NAMES if name not in ("dnip", "furud", "dcs")]
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_one_protocol(name: str) -> None:
-    scheme = get_method(name).fit(
-        _PROBS, _LABELS, classes=("a", "b", "c"), seed=1, content_free=[0.2, 0.3, 0.5]
-    )
-    assert scheme.classes == ("a", "b", "c")
-    np.testing.assert_allclose(scheme.apply(_PROBS).sum(axis=1), 1.0)
-    assert np.array_equal(scheme.apply(_PROBS).argmax(axis=1), scheme.predict(_PROBS))
+    names = ("a", "b", "c")
+    scheme = get_method(name).fit(_PROBS, _LABELS, classes=names, content_free=[0.2, 0.3, 0.5])
+    assert scheme.classes == names
     assert CorrectionScheme.from_json(scheme.to_json()) == scheme
     if name == "icl":
         assert np.array_equal(scheme.predict(_PROBS), _PROBS.argmax(axis=1))
@@ -113,52 +109,50 @@ def test_the_grid_is_what_the_four_rules_leave() -> None:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Fitted:
-    return get_method("published").fitted(_PROBS, _LABELS, classes=("a", "b", "c"), seed=1)
+def pair() -> list[Fitted]:
+    """The published method, and its variant that chooses otherwise from the same searches."""
+    known: dict[object, object] = {}
+    return [
+        get_method(name).fitted(_PROBS, _LABELS, seed=1, known=known)
+        for name in ("published", "published-balanced")
+    ]
 
 
-def test_every_combination_is_a_trial_and_the_most_accurate_is_taken(fitted: Fitted) -> None:
+def test_every_combination_is_a_trial_and_the_most_accurate_is_taken(pair: list[Fitted]) -> None:
+    fitted, _ = pair
     assert [tuple(trial.params.values()) for trial in fitted.trials] == list(PUBLISHED_GRID)
     assert [trial.number for trial in fitted.trials] == list(range(304))
     best = min(fitted.trials, key=lambda trial: (-trial.accuracy, trial.cobias, trial.number))
     assert fitted.best == best
     # 12 rows of 240 are for development.
     assert all((trial.accuracy * 12) % 1 == pytest.approx(0) for trial in fitted.trials)
-
-
-def test_the_scheme_is_that_of_the_chosen_search(fitted: Fitted) -> None:
-    assert fitted.best is not None
     assert fitted.annealing is not None
     assert fitted.scheme.corrections == fitted.annealing.scheme.corrections
-    assert fitted.scheme.provenance["setting"] == fitted.best.params
+    assert fitted.scheme.provenance["setting"] == best.params
     assert fitted.annealing.evaluations <= 135 * 6
 
 
-def test_selection_by_balance_tries_the_same(fitted: Fitted) -> None:
-    def timeless(found: Fitted) -> list[object]:
-        return [replace(trial, seconds=0.0) for trial in found.trials]
-
-    known: dict[object, object] = {}
-    balanced = get_method("published-balanced").fitted(_PROBS, _LABELS, seed=1, known=known)
-    assert timeless(balanced) == timeless(fitted)
-    # What is known is not searched again, and another search is not taken for it.
-    again = get_method("published").fitted(_PROBS, _LABELS, seed=1, known=known)
-    assert again.trials is balanced.trials
-    assert again.scheme.corrections == fitted.scheme.corrections
-    other = fit_published(_PROBS, _LABELS, seed=2, grid=_FEW, known=known)
-    assert timeless(other) == timeless(fit_published(_PROBS, _LABELS, seed=2, grid=_FEW))
+def test_selection_by_balance_tries_the_same(pair: list[Fitted]) -> None:
+    fitted, balanced = pair
+    assert balanced.trials is fitted.trials
     assert balanced.best is not None
     score = balanced.best.accuracy - balanced.best.cobias
     assert score == max(trial.accuracy - trial.cobias for trial in fitted.trials)
 
 
-def test_longer_searches_make_more_moves() -> None:
-    short = fit_published(_PROBS, _LABELS, seed=2, grid=_FEW)
-    long = fit_published(_PROBS, _LABELS, seed=2, grid=_FEW, accepted=150, generated=300)
-    assert short.annealing is not None
+def test_longer_searches_make_more_moves_and_are_not_taken_for_shorter_ones() -> None:
+    known: dict[object, object] = {}
+    short, long, again = (
+        fit_published(_PROBS, _LABELS, seed=2, grid=_FEW, known=kept, **moves)
+        for kept, moves in (
+            (known, {}),
+            (known, {"accepted": 150, "generated": 300}),
+            (None, {}),
+        )
+    )
     assert long.annealing is not None
     assert 135 * 100 < long.annealing.evaluations <= 135 * 300
-    assert short.scheme == fit_published(_PROBS, _LABELS, seed=2, grid=_FEW).scheme
+    assert short.scheme == again.scheme
 
 
 def test_rows_that_are_too_few_or_lack_a_class() -> None:

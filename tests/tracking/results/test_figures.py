@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -16,114 +17,105 @@ from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord
-from tracking.results.figures import (
-    ablation_figure,
-    cell_figures,
-    class_accuracy_figure,
-    class_group_figure,
-    class_histograms,
-    confusion_figure,
-    cost_figure,
-    front_figure,
-    importance_figure,
-    learning_curve_figure,
-    overview_figures,
-    scheme_figure,
-    slice_figure,
-    time_figure,
-    trace_figure,
-    tradeoff_figure,
-)
+from tracking.results import figures
 from tracking.results.frames import learning_curve_frame
 from tracking.results.style import figure_bytes
 
 
+def _titles(figure: Figure) -> list[str]:
+    return [axes.get_title(loc="left") for axes in figure.axes]
+
+
+def _heights(axes: Axes) -> list[float]:
+    return [bar.get_height() for bar in axes.patches]
+
+
+def _said(labels: Iterable[Text]) -> list[str]:
+    return [label.get_text() for label in labels]
+
+
 def _texts(figure: Figure) -> set[str]:
-    return {text.get_text() for text in figure.findobj(Text) if text.get_text()}
+    return set(_said(figure.findobj(Text)))
 
 
 def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> None:
-    figure = class_accuracy_figure(paper_cells(tasks=("trec", "agnews"), shots=(1, 5)))
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    cells = paper_cells(tasks=("trec", "agnews"), shots=(1, 5))
+    titles = _titles(figures.class_accuracy_figure(cells))
     assert [text.split(" ")[0] for text in titles] == ["trec", "agnews"]
     assert all("5-shot" in text for text in titles), "not the largest number of shots"
     assert "accuracy 60 → 80" in titles[0]
-    (axes,) = class_accuracy_figure([make_cell(0)]).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["Sports"]
+    (axes,) = figures.class_accuracy_figure([make_cell(0)]).axes
+    assert _said(axes.get_yticklabels()) == ["Sports"]
 
 
 def test_a_front_of_costs_joins_the_trials_that_were_recorded_on_it() -> None:
     cell = make_cell(trials=4)
     trials = tuple(
-        replace(
-            trial,
-            metrics={"opt/evaluations": 10.0 * (trial.number + 1), "pareto": float(value != 0.2)},
-            value=value,
+        replace(trial, metrics={"opt/evaluations": cost, "pareto": on_front}, value=value)
+        for trial, cost, value, on_front in zip(
+            cell.trials, (10, 20, 30, 40), (0.1, 0.3, 0.2, 0.4), (1, 1, 0, 1), strict=True
         )
-        for trial, value in zip(cell.trials, (0.1, 0.3, 0.2, 0.4), strict=True)
     )
     who = cell.identity | {"tuner": {"cost": "moves"}}
-    (panel,) = cost_figure([replace(cell, identity=who, trials=trials), make_cell(1)]).axes
+    (panel,) = figures.cost_figure([replace(cell, identity=who, trials=trials), make_cell(1)]).axes
     (line,) = panel.lines
-    assert line.get_xdata() == pytest.approx([10, 20, 40])
-    assert line.get_ydata() == pytest.approx([10, 30, 40])
+    assert line.get_xydata().tolist() == pytest.approx(np.array([[10, 10], [20, 30], [40, 40]]))
     assert len(panel.collections[0].get_offsets()) == 4
 
 
 def test_groups_run_from_the_weakest_class_to_the_strongest() -> None:
-    figure = class_group_figure(paper_cells(tasks=("trec",)))
-    bars = [patch.get_height() for patch in figure.axes[0].patches]
-    assert bars == pytest.approx([70.0, 80.0] * 2), "weakest first, mean over seeds"
+    (axes,) = figures.class_group_figure(paper_cells(tasks=("trec",))).axes
+    assert _heights(axes) == pytest.approx([70.0, 80.0] * 2), "weakest first, mean over seeds"
 
 
 def test_ablation_bars_need_two_objectives() -> None:
     cells = paper_cells(tasks=("trec", "ddi"))
     cells += paper_cells(tasks=("trec", "ddi"), objective="err")
-    figure = ablation_figure(cells)
+    figure = figures.ablation_figure(cells)
     assert [len(axes.containers) for axes in figure.axes] == [4, 4], "bars and their spreads"
     assert {"full objective", "$Z_{err}$", "TREC", "DDI"} <= _texts(figure)
-    heights = [patch.get_height() for patch in figure.axes[0].patches]
-    assert heights == pytest.approx([80.0] * 4), "mean over the seeds of one objective"
+    assert _heights(figure.axes[0]) == pytest.approx([80.0] * 4), "mean over the seeds of one"
 
 
 def test_learning_curves_end_where_all_rows_have_labels() -> None:
-    def cells(kept: bool, size: int | None, **settings: object) -> list[CellRecord]:
-        tuner = {"memberships": None, "keep_unlabelled": kept, **settings}
+    def cells(kept: bool, size: int | None, memberships: int | None = None) -> list[CellRecord]:
+        tuner = {"memberships": memberships, "keep_unlabelled": kept}
         return paper_cells(tasks=("trec",), optimization_size=size, tuner=tuner)
 
-    records = [*cells(False, None), *cells(False, 100), *cells(True, 100), *cells(False, 30)]
-    records += cells(False, 300, memberships=5)
+    alone = [*cells(False, None), *cells(False, 100)]
+    records = [*alone, *cells(True, 100), *cells(False, 30), *cells(False, 300, 5)]
     frame = learning_curve_frame(records)
     assert frame.groupby("rows_used")["labelled"].apply(list).to_dict() == {
         "labelled rows alone": [30, 100, 10_000],
         "with unlabelled rows": [100, 10_000],
     }
     assert frame["accuracy"].tolist() == pytest.approx([0.8] * 5)
-    accuracy, _ = learning_curve_figure(records).axes
-    assert [line.get_linestyle() for line in accuracy.lines] == ["-", "--", ":"]
-    alone = [*cells(False, None), *cells(False, 100)]
+    # A table may have no more rows than are asked for.
+    for more in ([], cells(False, 10_000)):
+        accuracy, _ = figures.learning_curve_figure([*records, *more]).axes
+        assert [line.get_linestyle() for line in accuracy.lines] == ["-", "--", ":"]
     assert set(learning_curve_frame(alone)["rows_used"]) == {"labelled rows alone"}
 
 
 def test_another_setting_is_a_line_per_method() -> None:
+    sizes = {None: ("icl", "dnip", "dcs"), 100: ("dnip", "dcs")}
     cells = [
         cell
-        for size, methods in ((None, ("icl", "dnip", "dcs")), (100, ("dnip", "dcs")))
+        for size, methods in sizes.items()
         for cell in paper_cells(tasks=("trec",), methods=methods, optimization_size=size)
     ]
-    figure = ablation_figure(cells, "optimization_size")
+    figure = figures.ablation_figure(cells, "optimization_size")
     accuracy, cobias = figure.axes
-    assert [label.get_text() for label in accuracy.get_xticklabels()] == ["100", "all"]
+    assert _said(accuracy.get_xticklabels()) == ["100", "all"]
     assert {"DNIP", "DCS"} <= _texts(figure) and "uncorrected" not in _texts(figure)
     assert list(cobias.containers[0][0].get_ydata()) == pytest.approx([20.0, 20.0])
-    assert {"ablation_optimization_size", "learning_curve"} <= overview_figures(cells).keys()
+    drawn = figures.overview_figures(cells).keys()
+    assert {"ablation_optimization_size", "learning_curve"} <= drawn
 
 
 def test_a_trace_shows_current_and_best() -> None:
-    figure = trace_figure([make_cell(1)])
-    current, best = figure.axes[0].lines[:2]
-    assert list(current.get_ydata()) == [0.5] * 5
-    assert list(best.get_ydata()) == [0.4] * 5
+    current, best = figures.trace_figure([make_cell(1)]).axes[0].lines[:2]
+    assert (list(current.get_ydata()), list(best.get_ydata())) == ([0.5] * 5, [0.4] * 5)
 
 
 def test_time_and_outer_loops_of_what_was_searched_by_task() -> None:
@@ -131,43 +123,39 @@ def test_time_and_outer_loops_of_what_was_searched_by_task() -> None:
         replace(cell, metrics={**cell.metrics, "opt/seconds": 1.0 + cell.identity["seed"]})
         for cell in paper_cells(tasks=("trec", "ddi"))
     ]
-    figure = time_figure(cells)
+    figure = figures.time_figure(cells)
     seconds, loops, size = figure.axes
     assert "DCS" in _texts(figure) and "uncorrected" not in _texts(figure)
     assert list(seconds.containers[0][0].get_ydata()) == [2.0, 2.0], "mean over seeds"
     assert list(loops.containers[0][0].get_ydata()) == [5.0, 5.0], "temperatures of the trace"
-    assert [bar.get_height() for bar in size.patches] == [98, 98], "2 classes, 49 corrections"
+    assert _heights(size) == [98, 98], "2 classes, 49 corrections"
 
 
 def test_importances_are_means_over_cells() -> None:
-    first = replace(make_cell(0), importances={"beta": 0.5, "tau": 0.5})
-    second = replace(make_cell(1), importances={"beta": 0.9, "tau": 0.1})
-    bars = importance_figure([first, second, make_cell(2)]).axes[0]
-    assert [label.get_text() for label in bars.get_yticklabels()] == ["tau", "beta"]
+    shares = ({"beta": 0.5, "tau": 0.5}, {"beta": 0.9, "tau": 0.1}, {})
+    cells = [make_cell(number, importances=own) for number, own in enumerate(shares)]
+    (bars,) = figures.importance_figure(cells).axes
+    assert _said(bars.get_yticklabels()) == ["tau", "beta"]
     assert [bar.get_width() for bar in bars.patches] == pytest.approx([30.0, 70.0])
 
 
 def test_slices_are_of_what_varies() -> None:
-    cell = make_cell(0, trials=4)
+    trials = make_cell(trials=4).trials
     kinds = [
-        replace(trial, params={**trial.params, "kind": "ab"[trial.number % 2], "fixed": 1.0})
-        for trial in cell.trials
+        replace(trial, params={**trial.params, "kind": kind, "fixed": 1.0})
+        for trial, kind in zip(trials, "abab", strict=True)
     ]
-    slices = slice_figure([replace(cell, trials=tuple(kinds))]).axes
-    assert [axes.get_title(loc="left") for axes in slices] == ["weight scale", "kind"]
-    assert [label.get_text() for label in slices[1].get_xticklabels()] == ["a", "b"]
+    figure = figures.slice_figure([replace(make_cell(), trials=tuple(kinds))])
+    assert _titles(figure) == ["weight scale", "kind"]
+    assert _said(figure.axes[1].get_xticklabels()) == ["a", "b"]
 
 
 def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
     counts = {"all": [[0] * 40, [1] * 40], "own": [[0] * 40, [1] * 40]}
-    figure = scheme_figure(replace(make_cell(1), histograms=counts))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "Sports\nweight 0.80",
-        "World\nPeak 0-0.25-0.5",
-    ]
-    without = scheme_figure(make_cell(1)), SCHEME.plot()
-    for each in (figure, *without):
-        curve = each.axes[0].lines[1].get_ydata()
+    drawn = [figures.scheme_figure(make_cell(histograms=each)) for each in (counts, {})]
+    assert _titles(drawn[0]) == ["Sports\nweight 0.80", "World\nPeak 0-0.25-0.5"]
+    for figure in (*drawn, SCHEME.plot()):
+        curve = figure.axes[0].lines[1].get_ydata()
         assert curve == pytest.approx(0.8 * np.linspace(0, 1, 257))
 
 
@@ -177,7 +165,7 @@ def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
         np.array([0, 1, 1, 0]),
         classes=("World", "Sports"),
     )
-    counts = class_histograms(table, SCHEME)
+    counts = figures.class_histograms(table, SCHEME)
     assert [sum(of_class) for of_class in counts["all"]] == [4, 4]
     sports, world = (np.flatnonzero(of_class).tolist() for of_class in counts["own"])
     assert sports == [16, 32], "0.4 and 0.8 in 40 bins"
@@ -187,17 +175,18 @@ def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
 def test_what_there_is_nothing_for_is_left_out() -> None:
     always = {"class_accuracies", "accuracy_cobias", "annealing_time", "annealing"}
     always |= {"class_groups", "slices"}
-    assert set(overview_figures(paper_cells(tasks=("trec",)))) == always
-    assert overview_figures([failed_cell(1)]) == cell_figures(failed_cell(1)) == {}
-    assert cell_figures(make_cell(1, identity={"method": "icl"})) == {}
-    assert set(cell_figures(make_cell(1))) == {"figures/scheme.png"}
+    assert set(figures.overview_figures(paper_cells(tasks=("trec",)))) == always
+    assert figures.overview_figures([failed_cell(1)]) == figures.cell_figures(failed_cell(1)) == {}
+    assert figures.cell_figures(make_cell(1, identity={"method": "icl"})) == {}
+    assert set(figures.cell_figures(make_cell(1))) == {"figures/scheme.png"}
 
 
 def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> None:
     cells = paper_cells(tasks=("trec",), shots=(1, "N"))
-    png, svg = (figure_bytes(tradeoff_figure(cells), form) for form in ("png", "svg"))
-    assert png.startswith(b"\x89PNG") and figure_bytes(tradeoff_figure(cells), "png") == png
-    assert struct.unpack(">I", png[16:20])[0] > 400, "too small for print"
+    png, svg = (figure_bytes(figures.tradeoff_figure(cells), form) for form in ("png", "svg"))
+    assert figure_bytes(figures.tradeoff_figure(cells), "png") == png
+    assert png.startswith(b"\x89PNG")
+    assert int.from_bytes(png[16:20], "big") > 400, "too small for print"
     root = ET.fromstring(svg)
     texts = {text.strip() for text in root.itertext()}
     assert {"uncorrected", "DCS", "Pareto front", "N"} <= texts, "text is drawn as outlines"
@@ -205,11 +194,11 @@ def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> 
     assert "DCS, N-shot: accuracy 80.0 ± 10.0, COBias 20.0 ± 10.0" in said
 
 
-def _point(accuracy: float, cobias: float) -> FrontPoint:
-    return FrontPoint(
+def test_a_cell_shows_where_its_rows_went_and_the_front_that_it_is_from() -> None:
+    point = FrontPoint(
         setting=None,
-        accuracy=accuracy,
-        cobias=cobias,
+        accuracy=0.8,
+        cobias=0.3,
         confusion=((8, 2), (3, 7)),
         scheme=SCHEME,
         beta=1.0,
@@ -217,16 +206,17 @@ def _point(accuracy: float, cobias: float) -> FrontPoint:
         change=Change(0.2, 0.01, 0.01, 0.01, 0.01),
         doubt=0.0,
     )
-
-
-def test_a_cell_shows_where_its_rows_went_and_the_front_that_it_is_from() -> None:
-    points = [_point(0.8, 0.3), _point(0.7, 0.1), _point(0.6, 0.2), _point(0.5, 0.5)]
-    front = FittedScheme.picked(points, Preference(prefer="accuracy"))
+    others = [
+        replace(point, accuracy=accuracy, cobias=bias)
+        for accuracy, bias in ((0.7, 0.1), (0.6, 0.2), (0.5, 0.5))
+    ]
+    front = FittedScheme.picked([point, *others], Preference(prefer="accuracy"))
     counts = {"counts_before": [[9, 1], [7, 3]], "counts_after": [[8, 2], [4, 6]]}
-    columns = {**make_cell().class_accuracies, **counts}
+    columns = make_cell().class_accuracies | counts
     cell = make_cell(class_accuracies=columns, front=front.to_dict())
-    assert {f"figures/{name}.png" for name in ("confusion", "front")} <= cell_figures(cell).keys()
-    assert {"40", "60", "70", "Sports"} <= _texts(confusion_figure(cell))
-    drawn = {line.get_label(): line.get_xydata() for line in front_figure(cell).axes[0].lines}
+    assert {"figures/confusion.png", "figures/front.png"} <= figures.cell_figures(cell).keys()
+    assert {"40", "60", "70", "Sports"} <= _texts(figures.confusion_figure(cell))
+    (panel,) = figures.front_figure(cell).axes
+    drawn = {line.get_label(): line.get_xydata() for line in panel.lines}
     assert drawn["picked"].tolist() == pytest.approx(np.array([[30.0, 80.0]]))
     assert sorted(drawn["front"].tolist()) == pytest.approx(np.array([[10, 70], [30, 80]]))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+import pandas as pd
 import pytest
 
 from dcs.errors import InvalidInputError
+from dcs.schemes.corrections import Membership, Weight
+from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import make_cell
 from tracking.records import CellRecord
 from tracking.results.findings import finding_figure, finding_tables
+from tracking.results.formats import ResultTable
 from tracking.results.style import figure_bytes
 
-_SOURCES = ("a", "b", "c")
 #: What the accuracy of a method and search is above that of DNIP by heat bath, by source.
 _ABOVE = {
     ("dnip", "heat-bath"): (0.0, 0.0, 0.0),
@@ -24,18 +26,15 @@ _ABOVE = {
 
 
 def _cell(number: int, source: int, seed: int, method: str, search: str) -> CellRecord:
-    plain = make_cell(number)
-    tuner: dict[str, Any] = {"protocol": "study", "search": search}
-    weight, chosen = (plain.scheme or {})["corrections"]
-    if (method, search) != ("dcs", "published"):
-        chosen = {**chosen, "b": 1.0, "c": 1.0, "name": "Don't Change"}
+    changes = (method, search) == ("dcs", "published")
+    chosen = Membership(0.0, 0.25, 0.5) if changes else Membership(0.0, 1.0, 1.0)
     accuracy = 0.5 + source / 10 + seed / 100 + _ABOVE[method, search][source]
-    identity = {**plain.identity, "task": _SOURCES[source], "seed": seed, "method": method}
-    return replace(
-        plain,
-        identity={**identity, "tuner": tuner},
+    who = {"model": "m", "task": "abc"[source], "shots": 1, "seed": seed, "method": method}
+    return make_cell(
+        number,
+        identity={**who, "tuner": {"protocol": "study", "search": search}},
         metrics={"test/accuracy": accuracy, "test/cobias": 0.1, "opt/z": 0.3 - accuracy / 10},
-        scheme={**(plain.scheme or {}), "corrections": [weight, chosen]},
+        scheme=CorrectionScheme(("Sports", "World"), (Weight(0.8), chosen)).to_dict(),
         class_accuracies={"class": ["Sports", "World"], "before": [0.9, 0.2], "after": [0.5, 0.0]},
     )
 
@@ -46,10 +45,14 @@ def cells() -> list[CellRecord]:
     return [_cell(number, *each) for number, each in enumerate(who)]
 
 
+def _settings(table: ResultTable) -> pd.DataFrame:
+    return table.frame.set_index(["method", "search"])
+
+
 def test_changes_are_paired_by_source_and_split(cells: list[CellRecord]) -> None:
     untuned = {**cells[0].identity, "method": "batch", "tuner": None}
     methods, settings = finding_tables([*cells, replace(cells[0], key="b", identity=untuned)])
-    by_method = methods.frame.set_index(["method", "search"])
+    by_method = _settings(methods)
     change = by_method.loc[("dcs", "heat-bath")]
     assert change["change"] == pytest.approx(0.0, abs=1e-12)
     assert (change["ahead"], change["behind"]) == (2, 1)
@@ -57,7 +60,7 @@ def test_changes_are_paired_by_source_and_split(cells: list[CellRecord]) -> None
     assert by_method.loc[("dcs", "published"), "change"] == pytest.approx(-0.1 / 3)
     # Nothing is compared with itself.
     assert by_method.loc["dnip", "change"].isna().all()
-    by_setting = settings.frame.set_index(["method", "search"])
+    by_setting = _settings(settings)
     assert by_setting.loc[("dnip", "published"), "change"] == pytest.approx(-0.1)
     assert by_setting.loc[("dcs", "published"), "change"] == pytest.approx(-0.4 / 3)
     assert by_setting.loc[("dnip", "published"), "p"] == pytest.approx(0.25)
@@ -65,35 +68,30 @@ def test_changes_are_paired_by_source_and_split(cells: list[CellRecord]) -> None
 
 
 def test_memberships_count_where_they_change_something(cells: list[CellRecord]) -> None:
-    frame = finding_tables(cells)[1].frame.set_index(["method", "search"])
+    frame = _settings(finding_tables(cells)[1])
     assert frame.loc[("dcs", "heat-bath"), "membership_share"] == 0.0
     chosen = frame.loc[("dcs", "published")]
     assert (chosen["membership_share"], chosen["weak"], chosen["lost"]) == (0.5, 1.0, 0.5)
 
 
 def test_a_cell_that_lacks_its_partner_is_not_compared(cells: list[CellRecord]) -> None:
-    whole = finding_tables(cells)[0].frame.set_index(["method", "search"])["change"]
     alone = [c for c in cells if (c.who["task"], c.who["method"]) != ("c", "dnip")]
-    left = finding_tables(alone)[0].frame.set_index(["method", "search"])["change"]
-    assert whole["dcs", "heat-bath"] == pytest.approx(0.0, abs=1e-12)
-    assert left["dcs", "heat-bath"] == pytest.approx(0.015)
+    for found, change in ((cells, 0.0), (alone, 0.015)):
+        compared = _settings(finding_tables(found)[0])
+        assert compared.loc[("dcs", "heat-bath"), "change"] == pytest.approx(change, abs=1e-12)
 
 
 def test_the_legend_of_a_figure_knows_all_rows(cells: list[CellRecord]) -> None:
     """Beside numbers pandas makes not-a-number of what stands for all of them."""
     sized = [
-        replace(
-            cell,
-            key=f"{cell.key}{size}{weight}",
-            identity=cell.identity
-            | {"optimization_size": size, "tuner": {"protocol": "study", "weight_scale": weight}},
-        )
+        replace(cell, key=f"{cell.key}{size}{weight}", identity=cell.identity | tried)
         for cell in cells
-        if cell.identity["tuner"]["search"] == "published"
+        if (cell.who["method"], cell.identity["tuner"]["search"]) == ("dcs", "published")
         for size in (None, 300)
         for weight in (10, 30, 90)
+        for tried in [{"optimization_size": size, "tuner": {"weight_scale": weight}}]
     ]
-    (legend,) = finding_figure([cell for cell in sized if cell.who["method"] == "dcs"]).legends
+    (legend,) = finding_figure(sized).legends
     said = {text.get_text() for text in legend.get_texts()}
     assert said == {"DCS, all rows", "DCS, 300 rows"}
 

@@ -9,21 +9,8 @@ import pytest
 from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
 from tests.tracking.cells import failed_cell, make_cell
 from tracking.records import CellRecord
-from tracking.results.frames import (
-    Estimate,
-    cells_frame,
-    classes_frame,
-    corrections_frame,
-    estimates,
-    trials_frame,
-)
-from tracking.results.tables import (
-    class_accuracies_by_seed,
-    compare_records,
-    leaderboard,
-    leaderboard_markdown,
-    main_results,
-)
+from tracking.results import frames, tables
+from tracking.results.frames import Estimate
 
 _SURE = {
     "test/accuracy": 0.5,
@@ -45,26 +32,24 @@ def _cell(number: int = 0, method: str = "dcs", **metrics: float) -> CellRecord:
 
 
 def _estimate(cells: list[CellRecord], measure: str = "accuracy") -> Estimate:
-    (row,) = estimates(cells_frame(cells), ("model", "task")).to_dict("records")
+    (row,) = frames.estimates(frames.cells_frame(cells), ("model", "task")).to_dict("records")
     return Estimate.of(row, measure)
 
 
 def test_a_row_per_cell_class_correction_and_trial() -> None:
     records = [make_cell(1), make_cell(0), failed_cell(2)]
-    cells = cells_frame(records)
+    cells = frames.cells_frame(records)
     assert list(cells["key"]) == ["cell0000", "cell0001"]
     assert cells["test/accuracy"].tolist() == pytest.approx([0.5, 0.51])
     assert cells["search_space"].tolist() == [98, 98]
-    classes = classes_frame(records)
+    classes = frames.classes_frame(records)
     assert list(classes["class"]) == ["Sports", "World"] * 2
     assert classes["change"].iloc[0] == pytest.approx(-0.1)
     assert math.isnan(classes["before"].iloc[1]) and math.isnan(classes["change"].iloc[1])
-    corrections = corrections_frame(records)
+    corrections = frames.corrections_frame(records)
     assert list(corrections["kind"]) == ["weight", "membership"] * 2
     assert (corrections["value"].iloc[0], corrections["b"].iloc[1]) == (0.8, 0.25)
-    assert trials_frame(records)["weight_scale"].tolist() == [10, 20] * 2
-    for make in (cells_frame, classes_frame, corrections_frame, trials_frame):
-        assert list(make([]).columns)[:3] == ["key", "model", "task"]
+    assert frames.trials_frame(records)["weight_scale"].tolist() == [10, 20] * 2
 
 
 def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
@@ -82,43 +67,36 @@ def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
 
 def test_every_table_of_one_seed_says_how_sure_it_is() -> None:
     cells = [_cell(method="icl"), _cell()]
-    text = leaderboard_markdown(leaderboard(cells))
+    text = tables.leaderboard_markdown(tables.leaderboard(cells))
     assert "| 50.0 [45.0, 56.0]* | 9.0 [4.1, 12.0] |" in text
 
-    main = main_results(cells)
+    main = tables.main_results(cells)
     assert main.rows[0][-2:] == ("50.0 [45.0, 56.0]", "9.0 [4.1, 12.0]")
     assert main.rows[1][-2:] == ("50.0 [45.0, 56.0]*", "9.0 [4.1, 12.0]")
     assert "95 % interval" in main.note and "p < 0.05" in main.note
 
-    (classes,) = class_accuracies_by_seed(cells)
+    (classes,) = tables.class_accuracies_by_seed(cells)
     assert classes.rows[1][-1] == "80.0 [70, 90]"
 
 
 def test_two_cells_side_by_side() -> None:
-    figures = {"test/accuracy": 0.5, "test/cobias": 0.2, "opt/evaluations": 3000}
+    reached = {"test/accuracy": 0.5, "test/cobias": 0.2, "opt/evaluations": 3000}
     interval = {"test/accuracy_low": 0.45, "test/accuracy_high": 0.55}
     classes = {"class": ["Sports"], "before": [0.5], "after": [0.75]}
-    first = make_cell(1, metrics=figures | interval)
-    second = make_cell(2, metrics=figures | {"test/accuracy": 0.6}, class_accuracies=classes)
-    parts = compare_records(first, second)
-    schemes = parts.pop("Schemes")
-    assert [effect for _, effect, _ in schemes] == [
+    first = make_cell(1, metrics=reached | interval)
+    second = make_cell(2, metrics=reached | {"test/accuracy": 0.6}, class_accuracies=classes)
+    parts = tables.compare_records(first, second)
+    assert [effect for _, effect, _ in parts["Schemes"]] == [
         "every probability is multiplied by 0.8",
         "only probabilities from 0 to 0.5 count, most of all near 0.25",
     ]
-    assert parts == {
-        "Settings that differ": [("seed", "1", "2")],
-        "Results, %": [
-            ("test/accuracy", "50.0 [45.0, 55.0]", "60.0"),
-            ("test/cobias", "20.0", "20.0"),
-        ],
-        "Class accuracies, % of test rows": [
-            ("Sports", "80.0", "75.0"),
-            ("World", "50.0", ""),
-        ],
-    }
-    assert "Settings that differ" not in compare_records(first, first)
-    assert compare_records(first, failed_cell(3))["Results, %"]
+    assert parts["Settings that differ"] == [("seed", "1", "2")]
+    figures = [("test/accuracy", "50.0 [45.0, 55.0]", "60.0"), ("test/cobias", "20.0", "20.0")]
+    assert parts["Results, %"] == figures
+    shares = [("Sports", "80.0", "75.0"), ("World", "50.0", "")]
+    assert parts["Class accuracies, % of test rows"] == shares
+    assert "Settings that differ" not in tables.compare_records(first, first)
+    assert tables.compare_records(first, failed_cell(3))["Results, %"]
 
 
 def test_figures_for_people() -> None:

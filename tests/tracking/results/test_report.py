@@ -12,6 +12,7 @@ from dcs.errors import InvalidInputError
 from tests.tracking.cells import failed_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord, StoredCell
+from tracking.results.figures import overview_figures
 from tracking.results.report import render_report
 
 _VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -23,23 +24,16 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.sources: list[str] = []
-        self.links: list[str] = []
-        self.ids: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
         self.words: list[str] = []
         self.feed(text)
         assert self.open == []
+        self.text = " ".join(" ".join(self.words).split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
         if tag not in _VOID:
             self.open.append(tag)
-        if values.get("src"):
-            self.sources.append(str(values["src"]))
-        if values.get("href"):
-            (self.links if tag == "a" else self.sources).append(str(values["href"]))
-        if values.get("id"):
-            self.ids.append(str(values["id"]))
+        self.attributes += [(tag, name, value) for name, value in attrs if value]
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in _VOID:
@@ -50,14 +44,15 @@ class Page(HTMLParser):
             self.words.append(data)
 
     @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
+    def links(self) -> list[str]:
+        return [to for tag, name, to in self.attributes if (tag, name) == ("a", "href")]
 
 
 def _render(records: list[CellRecord], title: str = "demo") -> str:
     cells = [StoredCell(record, f"run{i:05d}", "7") for i, record in enumerate(records)]
     return render_report(
         cells,
+        overview_figures(records),
         title=title,
         link=lambda cell: f"http://127.0.0.1:5000/#/runs/{cell.run_id}",
         store="sqlite:////x.db",
@@ -79,14 +74,15 @@ def report(records: list[CellRecord]) -> str:
 
 def test_the_page_refers_to_nothing_outside_itself(report: str) -> None:
     page = Page(report)
-    assert all(source.startswith("data:") for source in page.sources)
+    others = [to for tag, name, to in page.attributes if name in ("src", "href") and tag != "a"]
+    assert all(to.startswith("data:") for to in others)
     assert "default-src 'none'" in report
     assert "@import" not in report
-    assert set(re.findall(r"url\(#([^)]*)\)", report)) <= set(page.ids)
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"url\(#([^)]*)\)", report)) <= set(ids)
     assert report.count("url(") == report.count("url(#")
-    assert len(page.ids) == len(set(page.ids))
-    inner = [link for link in page.links if link.startswith("#")]
-    assert {link[1:] for link in inner} <= set(page.ids)
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(ids)
 
 
 def test_the_page_tells_every_part_and_links_every_cell(
@@ -103,6 +99,7 @@ def test_the_page_tells_every_part_and_links_every_cell(
         "ValueError: <b>bad</b> & worse",
         "accuracy 60.0 → 80.0 +20.0 ± 10.0",
         "weakest class, World 30 → 70",
+        "15 schemes of other shots and seeds",
     ):
         assert text in page.text
     assert len({link for link in page.links if "/#/runs/" in link}) == len(records)

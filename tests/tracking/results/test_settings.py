@@ -10,76 +10,68 @@ import pytest
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord
-from tracking.results.settings import (
-    axes_of,
-    main_cells,
-    objective_label,
-    objective_terms,
-    own_setting,
-    setting,
-)
+from tracking.results import settings
 from tracking.store.runs import cell_name, setting_tags
 
+_TASKS = ("trec", "ddi")
 
-def tuned(*, methods: tuple[str, ...] = ("dcs",), **tuner: Any) -> list[CellRecord]:
+
+def tuned(
+    *, methods: tuple[str, ...] = ("dcs",), optimization_size: Any = None, **tuner: Any
+) -> list[CellRecord]:
     """Cells as sweeps record them: the tuner's settings are a part of the identity."""
-    settings = {"trials": 30, "objective": "full", "weight_scale": None, "memberships": None}
-    size = tuner.pop("optimization_size", None)
-    cells = paper_cells(tasks=("trec", "ddi"), methods=methods, optimization_size=size)
-    return [_with(cell, tuner=settings | tuner) for cell in cells]
-
-
-def _with(cell: CellRecord, **identity: Any) -> CellRecord:
-    return replace(cell, identity={**cell.identity, **identity})
+    usual = {"trials": 30, "objective": "full", "weight_scale": None, "memberships": None}
+    identity = {"optimization_size": optimization_size, "tuner": usual | tuner}
+    return paper_cells(tasks=_TASKS, methods=methods, **identity)
 
 
 def plain() -> list[CellRecord]:
     """Uncorrected cells: nothing was tuned, so that they are there once in any ablation."""
-    cells = paper_cells(tasks=("trec", "ddi"), methods=("icl",), optimization_size=None)
-    return [_with(replace(cell, trials=()), tuner=None) for cell in cells]
+    cells = paper_cells(tasks=_TASKS, methods=("icl",), optimization_size=None, tuner=None)
+    return [replace(cell, trials=()) for cell in cells]
 
 
 def test_cells_of_one_setting_have_no_axes() -> None:
     cells = [*plain(), *tuned(methods=("dnip", "dcs")), failed_cell(1)]
-    assert axes_of(cells) == []
-    assert main_cells(cells) == cells
-    assert {objective_label(cell) for cell in plain()} == {None}
+    assert settings.axes_of(cells) == []
+    assert settings.main_cells(cells) == cells
+    assert {settings.objective_label(cell) for cell in plain()} == {None}
     # Different tables with different settings are no ablation, nor is what a record does not say.
     apart = [c for c in tuned(trials=10) if c.identity["task"] == "ddi"]
     apart += [c for c in tuned(trials=90) if c.identity["task"] == "trec"]
-    short = [_with(cell, tuner={"trials": 30}) for cell in paper_cells(tasks=("trec",))]
-    assert axes_of(apart) == axes_of([*short, *tuned()]) == []
+    short = paper_cells(tasks=("trec",), tuner={"trials": 30})
+    told = tuned(keep_unlabelled=False, pmi="published")
+    for alike in (apart, [*short, *tuned()], [*told, *tuned()]):
+        assert settings.axes_of(alike) == []
 
 
 def test_each_setting_that_differs_is_an_axis_of_the_methods_it_differs_for() -> None:
     cells = [*plain(), *tuned(methods=("dnip", "dcs")), *tuned(objective="err")]
     cells += tuned(methods=("dnip", "dcs"), optimization_size=100)
-    axes = axes_of(cells)
+    axes = settings.axes_of(cells)
     assert [(axis.name, axis.values, axis.methods) for axis in axes] == [
         ("objective", ("full", "err"), ("dcs",)),
         ("optimization_size", (None, 100), ("dnip", "dcs")),
     ]
-    words: dict[str, set[str]] = {}
-    for cell in cells:
-        words.setdefault(cell.identity["method"], set()).add(setting(cell, axes))
-    small = {"", "100 rows"}
-    assert words == {"icl": {""}, "dnip": small, "dcs": small | {"Z_err"}}
+    words = {(cell.identity["method"], settings.setting(cell, axes)) for cell in cells}
+    small = {(method, words) for method in ("dnip", "dcs") for words in ("", "100 rows")}
+    assert words == small | {("icl", ""), ("dcs", "Z_err")}
 
 
 def test_main_cells_are_the_usual_ones_and_what_the_ablation_does_not_touch() -> None:
     main = [*plain(), *tuned(methods=("dnip", "dcs"))]
     small, other = tuned(optimization_size=100), tuned(objective="err+pmi", weight_scale=30)
     cells = [*other, *small, *main]
-    assert main_cells(cells) == main
-    assert main_cells(cells, but=("optimization_size",)) == [*small, *main]
+    assert settings.main_cells(cells) == main
+    assert settings.main_cells(cells, but=("optimization_size",)) == [*small, *main]
 
 
 def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
     main, narrow = tuned(), tuned(memberships=5)
     only_five = [c for c in narrow if c.identity["task"] == "ddi"]
     cells = [c for c in main if c.identity["task"] == "trec"] + narrow
-    assert len(axes_of(cells)) == 1
-    assert [c for c in main_cells(cells) if c.identity["task"] == "ddi"] == only_five
+    assert len(settings.axes_of(cells)) == 1
+    assert [c for c in settings.main_cells(cells) if c.identity["task"] == "ddi"] == only_five
 
 
 @pytest.mark.parametrize(
@@ -102,7 +94,7 @@ def test_the_values_of_an_axis(
     name: str, values: tuple[Any, ...], main: Any, in_order: list[Any], short: list[str]
 ) -> None:
     cells = [cell for value in values for cell in tuned(**{name: value})]
-    (axis,) = axes_of(cells)
+    (axis,) = settings.axes_of(cells)
     assert (axis.main, axis.in_order) == (main, in_order)
     assert [axis.short(value) for value in axis.in_order] == short
 
@@ -119,13 +111,13 @@ def test_the_values_of_an_axis(
     ],
 )
 def test_the_terms_of_an_objective(objective: Any, terms: str) -> None:
-    assert {objective_terms(cell) for cell in tuned(objective=objective)} == {terms}
-    assert {objective_terms(cell) for cell in plain()} == {"full"}
+    assert {settings.objective_terms(cell) for cell in tuned(objective=objective)} == {terms}
+    assert {settings.objective_terms(cell) for cell in plain()} == {"full"}
 
 
 def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
     (usual, *_), (odd, *_) = tuned(), tuned(objective="err", optimization_size=50, weight_scale=10)
-    assert own_setting(usual) == ""
+    assert settings.own_setting(usual) == ""
     assert cell_name(odd) == f"{cell_name(usual)}, Z_err, 50 rows, weight scale 10"
     assert setting_tags(usual) == {"dcs.objective": "full", "dcs.optimization_size": "full"}
     assert setting_tags(odd) == {"dcs.objective": "err", "dcs.optimization_size": "50"}

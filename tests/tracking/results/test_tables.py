@@ -13,19 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcs.schemes.corrections import Membership, Weight
+from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
-from tracking.records import CellRecord
 from tracking.results import tables
 from tracking.results.formats import ResultTable
-from tracking.results.tables import (
-    ablation_tables,
-    all_tables,
-    class_accuracies_by_seed,
-    main_results,
-    scheme_summary,
-    timing_table,
-)
 from tracking.schema import safe_names
 
 
@@ -36,105 +29,81 @@ def _line(table: ResultTable, **where: str) -> dict[str, str]:
 
 
 def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
-    judged = [("icl", "a", 0.4), ("icl", "b", 0.9), ("dcs", "a", 0.6), ("icl", "a", 0.5)]
-    records = [failed_cell(9)]
-    for number, (method, task, accuracy) in enumerate(judged):
-        who = {"model": "m", "task": task, "shots": "N", "seed": number, "method": method}
-        metrics = {"test/accuracy": accuracy, "test/cobias": accuracy / 2}
-        records.append(make_cell(number, identity=who, metrics=metrics))
-    frame = tables.leaderboard(records)
+    cells = paper_cells(tasks=("a",), seeds=(0, 1))
+    cells += paper_cells(tasks=("b",), methods=("icl",), seeds=(2,))
+    frame = tables.leaderboard([*cells, failed_cell(9)])
     assert list(frame.columns) == list(tables.LEADERBOARD_COLUMNS)
+    rows = list(zip(frame["task"], frame["method"], frame["seeds"], strict=True))
+    assert rows == [("a", "icl", 2), ("a", "dcs", 2), ("b", "icl", 1)]
+    assert frame["accuracy_mean"].tolist() == pytest.approx([0.75, 0.75, 0.9])
+    spreads = [math.sqrt(0.005)] * 2 + [math.nan]
+    assert frame["cobias_std"].tolist() == pytest.approx(spreads, nan_ok=True)
     metrics = tables.leaderboard_metrics(frame)
-    assert metrics["accuracy/a/DCS"] == 0.6 and len(metrics) == 2 * len(frame)
-    assert list(zip(frame["task"], frame["method"], frame["seeds"], strict=True)) == [
-        ("a", "icl", 2),
-        ("a", "dcs", 1),
-        ("b", "icl", 1),
-    ]
-    first = frame.iloc[0]
-    assert first["accuracy_mean"] == pytest.approx(0.45)
-    assert first["accuracy_std"] == pytest.approx(math.sqrt(0.005))
-    assert first["cobias_mean"] == pytest.approx(0.225)
-    assert math.isnan(frame.iloc[1]["accuracy_std"])
+    assert metrics["accuracy/a/DCS"] == pytest.approx(0.75) and len(metrics) == 2 * len(frame)
     text = tables.leaderboard_markdown(frame)
-    assert "45.0 ± 7.1" in text
-    assert _aligned(text)
+    assert "75.0 ± 7.1" in text and _aligned(text)
     empty = tables.leaderboard([failed_cell(1)])
     assert empty.empty and tables.leaderboard_markdown(empty)
 
 
 def test_measured_and_published_stand_side_by_side() -> None:
-    table = main_results([*paper_cells(), failed_cell(99)])
-    ours = _line(table, method="DCS")
-    theirs = _line(table, method="DCS, paper")
-    assert ours["Acc AGN"] == "80.0 ± 10.0"
-    assert theirs["Acc AGN"] == "88.2 ± 1.0"
-    assert theirs["Acc all"] == "72.2"
-    assert theirs["COBias DDI"] == "16.4 ± 13.5"
-    gaps = [row for row in table.rows if row[2] == "difference"]
-    assert [row[table.columns.index("Acc AGN")] for row in gaps] == ["+0.1", "−8.2"]
+    table = tables.main_results([*paper_cells(), failed_cell(99)])
+    ours, theirs = (_line(table, method=name) for name in ("DCS", "DCS, paper"))
+    assert (ours["Acc AGN"], theirs["Acc AGN"]) == ("80.0 ± 10.0", "88.2 ± 1.0")
+    assert (theirs["Acc all"], theirs["COBias DDI"]) == ("72.2", "16.4 ± 13.5")
+    gaps = [row for row in table.text.to_dict("records") if row["method"] == "difference"]
+    assert [row["Acc AGN"] for row in gaps] == ["+0.1", "−8.2"]
     tidy = table.frame[(table.frame.method == "dcs") & (table.frame.task == "agnews")].iloc[0]
     assert tidy["accuracy_difference"] == pytest.approx(0.8 - 0.882)
 
 
 def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
-    table = main_results(paper_cells(tasks=("agnews", "trec", "ddi", "pubmedqa")))
-    ours, theirs = (_line(table, method=name) for name in ("DCS", "DCS, paper"))
+    cells = paper_cells(tasks=("agnews", "trec", "ddi", "pubmedqa"))
+    cells += paper_cells(tasks=("agnews",), methods=("dnip",))
+    table = tables.main_results(cells)
+    ours, theirs, less = (_line(table, method=name) for name in ("DCS", "DCS, paper", "DNIP"))
     assert ours["Acc all"] == ours["Acc general"] == "80.0"
     assert theirs["Acc all"] == theirs["Acc general"] == "", "of fewer tasks than the paper's"
     assert theirs["Acc biomedical"] == "58.1"
-
-    cells = paper_cells(tasks=("agnews", "trec"))
-    cells += paper_cells(tasks=("agnews",), methods=("dnip",))
-    table = main_results(cells)
-    assert _line(table, method="DNIP")["Acc all"] == ""
-    assert _line(table, method="DCS")["Acc all"] == "80.0"
-
-
-def _sizes() -> list[CellRecord]:
-    cells = paper_cells(tasks=("trec",), methods=("dcs",), optimization_size=100)
-    return cells + paper_cells(tasks=("trec",), optimization_size=None)
+    assert less["Acc all"] == ""
 
 
 def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
-    table = main_results(_sizes())
+    cells = paper_cells(tasks=("trec",), methods=("dcs",), optimization_size=100)
+    cells += [*paper_cells(tasks=("trec",), optimization_size=None), failed_cell(9)]
+    table = tables.main_results(cells)
     assert table.frame[["method", "seeds"]].to_numpy().tolist() == [["icl", 3], ["dcs", 3]]
     assert "all rows" in table.note
 
-    assert ablation_tables(paper_cells(tasks=("trec",))) == []
-    (table,) = ablation_tables([*_sizes(), failed_cell(9)])
+    (table,) = tables.ablation_tables(cells)
     assert table.name == "optimization_size_ablation"
     assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "all")]
     assert table.frame["optimization_size"].tolist() == [100, None]
-    kept = [
-        paper_cells(tasks=("trec",), optimization_size=100, tuner={"keep_unlabelled": k})
-        for k in (0, 1)
-    ]
-    named = [table.name for table in ablation_tables([*_sizes(), *kept[0], *kept[1]])]
-    assert named == ["optimization_size_ablation"], "all rows have labels in main results"
+    for kept in (0, 1):
+        tuner = {"keep_unlabelled": kept}
+        cells += paper_cells(tasks=("trec",), optimization_size=100, tuner=tuner)
+    (same,) = tables.ablation_tables(cells)
+    assert same.name == table.name, "all rows have labels in main results"
+
+
+def test_rows_are_in_order_of_shots_where_some_have_none() -> None:
+    table = tables.main_results(paper_cells(tasks=("a",), shots=("N", None)))
+    assert table.text["shots"].tolist() == ["", "", "N", "N"]
+
+
+def _beside(*names: str) -> list[str]:
+    return [text for name in names for text in (name, f"{name}, paper", "difference")]
 
 
 def test_ablation_rows_are_the_terms_of_the_objective() -> None:
-    cells = paper_cells(tasks=("trec",), objective={"beta": 0.0, "tau": 0.0})
-    cells += paper_cells(tasks=("trec",), objective="err+pmi")
-    cells += paper_cells(tasks=("trec",), objective={"beta": 0.5, "tau": 0.1})
-    cells += paper_cells(tasks=("trec",))
-    table = next(table for table in ablation_tables(cells) if table.name == "objective_ablation")
-    ours = ["full objective", "Z_err", "Z_err + Z_pmi", "beta=0.5 tau=0.1"]
-    assert [row[2] for row in table.rows] == [
-        text for label in ours for text in (label, f"{label}, paper", "difference")
-    ]
+    objectives = ({"beta": 0.0, "tau": 0.0}, "err+pmi", {"beta": 0.5, "tau": 0.1}, "full")
+    cells = [c for o in objectives for c in paper_cells(tasks=("trec",), objective=o)]
+    table = next(t for t in tables.ablation_tables(cells) if t.name == "objective_ablation")
+    ours = ("full objective", "Z_err", "Z_err + Z_pmi", "beta=0.5 tau=0.1")
+    assert [row[2] for row in table.rows] == _beside(*ours)
     assert _line(table, objective="Z_err")["COBias TREC"] == "20.0 ± 10.0 ↓20.0", "against ICL"
     assert _line(table, objective="Z_err, paper")["Acc TREC"] == "80.6 ↑12.1"
-    assert [row[2] for row in main_results(cells).rows] == [
-        text
-        for method in ("uncorrected", "DCS")
-        for text in (method, f"{method}, paper", "difference")
-    ]
-
-
-def _tuned(protocol: str, prefer: str) -> dict[str, Any]:
-    return {"tuner": {"protocol": protocol, "prefer": prefer}}
+    assert [row[2] for row in tables.main_results(cells).rows] == _beside("uncorrected", "DCS")
 
 
 @pytest.mark.parametrize(
@@ -142,21 +111,21 @@ def _tuned(protocol: str, prefer: str) -> dict[str, Any]:
     [
         ({"objective": "err"}, None),
         ({"objective": {"beta": 1.0, "tau": 0.2}}, "DCS, paper"),
-        (_tuned("study", "accuracy"), "DCS, paper"),
-        (_tuned("study", "balance"), "DCS, paper†"),
-        (_tuned("cross-validation", "accuracy"), "DCS, paper†"),
+        ({"tuner": {"protocol": "study", "prefer": "accuracy"}}, "DCS, paper"),
+        ({"tuner": {"protocol": "study", "prefer": "balance"}}, "DCS, paper†"),
+        ({"tuner": {"protocol": "cross-validation", "prefer": "accuracy"}}, "DCS, paper†"),
     ],
 )
 def test_the_paper_stands_beside_its_own_objective_and_marked_where_chosen_otherwise(
     identity: dict[str, Any], paper: str | None
 ) -> None:
-    table = main_results(paper_cells(tasks=("trec",), methods=("dcs",), **identity))
+    table = tables.main_results(paper_cells(tasks=("trec",), methods=("dcs",), **identity))
     assert [row[2] for row in table.rows] == ["DCS", *([paper, "difference"] if paper else [])]
     assert ("†" in table.note) == ("†" in str(paper))
 
 
 def test_schemes_are_counted_and_the_weakest_class_is_followed() -> None:
-    table = scheme_summary(paper_cells(tasks=("trec",), shots=("N",)))
+    table = tables.scheme_summary(paper_cells(tasks=("trec",), shots=("N",)))
     ours, theirs, gaps = table.rows
     assert table.kinds == ("measured", "paper", "difference")
     assert ours[3:9] == ("2", "1.0", "1.0", "0.0", "1.00", "1/1/1")
@@ -167,17 +136,10 @@ def test_schemes_are_counted_and_the_weakest_class_is_followed() -> None:
 
 
 def test_what_changes_nothing_is_neither_weight_nor_membership() -> None:
-    same = [
-        {"class": "a", "kind": "weight", "value": 1.0},
-        {"class": "b", "kind": "membership", "a": 0.0, "b": 1.0, "c": 1.0, "name": "Don't Change"},
-    ]
-    others = [
-        {"class": "c", "kind": "weight", "value": 0.5},
-        {"class": "d", "kind": "membership", "a": 0.0, "b": 0.0, "c": 1.0, "name": "mirror"},
-    ]
-    scheme = {"format": "dcs-scheme", "version": 1, "corrections": same + others, "provenance": {}}
+    kinds = (Weight(1.0), Membership(0.0, 1.0, 1.0), Weight(0.5), Membership(0.0, 0.0, 1.0))
+    scheme = CorrectionScheme(tuple("abcd"), kinds).to_dict()
     cells = paper_cells(tasks=("rte",), shots=("N",), methods=("dcs",))
-    ours, theirs, _ = scheme_summary(replace(cell, scheme=scheme) for cell in cells).rows
+    ours, theirs, _ = tables.scheme_summary(replace(cell, scheme=scheme) for cell in cells).rows
     assert ours[3:8] == ("4", "1.0", "1.0", "2.0", "1.00")
     assert theirs[7] == "2.00", "of counts that are not rounded: 4 memberships, 2 weights"
 
@@ -189,9 +151,8 @@ def test_class_accuracies_by_seed_with_the_published_ones() -> None:
         "before": [0.1] * 5,
         "after": [None, 0.5, 0.5, 0.5, 0.5],
     }
-    (table,) = class_accuracies_by_seed(
-        make_cell(seed, identity={**who, "seed": seed}, class_accuracies=columns)
-        for seed in (0, 7)
+    (table,) = tables.class_accuracies_by_seed(
+        make_cell(seed, identity=who | {"seed": seed}, class_accuracies=columns) for seed in (0, 7)
     )
     assert table.kinds == ("measured", "paper", "difference", "measured")
     assert table.columns[4:7] == ("Acc", "COBias", "Δ Acc"), "without what is not known"
@@ -201,15 +162,14 @@ def test_class_accuracies_by_seed_with_the_published_ones() -> None:
 
 
 def test_time_is_that_of_the_search_itself_against_its_space() -> None:
-    row, theirs = timing_table(paper_cells(tasks=("trec",))).rows
+    row, theirs = tables.timing_table(paper_cells(tasks=("trec",))).rows
     assert row[4:] == ("2", "10,000", "98", "1,000", "5", "0.25 ± 0.00", "0.90 ± 0.00")
     assert theirs[6:10] == ("49·N", "", "≤ 150", "46 (5.4 to 96.6)")
-    assert len(timing_table(paper_cells(model="tiny_lm", tasks=("trec",))).rows) == 1
-    settings = {"weight_scale": 10, "memberships": 4}
-    cells = paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1), tuner=settings)
-    (row, _) = timing_table(
+    tuner = {"weight_scale": 10, "memberships": 4}
+    cells = paper_cells(model="tiny_lm", tasks=("trec",), methods=("dcs",), tuner=tuner)
+    (row,) = tables.timing_table(
         replace(cell, params={}, metrics={**cell.metrics, "opt/seconds": 1.5 + seed})
-        for seed, cell in enumerate(cells)
+        for seed, cell in enumerate(cells[:2])
     ).rows
     assert row[6] == "28", "2 classes, 10 weights and 4 memberships"
     assert row[9] == "2.00 ± 0.71"
@@ -222,11 +182,12 @@ def _aligned(text: str) -> bool:
 def test_every_table_comes_in_every_form() -> None:
     cells = paper_cells(tasks=("trec", "ddi"), shots=(1, "N"), seeds=(0, 1))
     cells += paper_cells(tasks=("trec", "ddi"), objective="err", seeds=(0, 1))
-    made = all_tables(cells)
+    made = tables.all_tables(cells)
     assert {table.name for table in made} >= {
         *("main_results", "schemes", "annealing_time", "class_accuracies_trec"),
         *("objective_ablation", "objective_by_method", "method_means", "findings_settings"),
     }
+    assert made[0].to_latex().count("midrule") == 2, "a part for each number of shots"
     for table in made:
         markdown, latex, csv, mlflow = table.contents().values()
         assert all(len(row) == len(table.columns) for row in table.rows)
@@ -240,16 +201,16 @@ def test_every_table_comes_in_every_form() -> None:
 
 
 def test_tables_without_cells_are_empty() -> None:
-    for make in (main_results, timing_table, scheme_summary):
+    for make in (tables.main_results, tables.timing_table, tables.scheme_summary):
         empty = make([failed_cell(1)])
         assert empty.rows == () and empty.frame.empty
         assert empty.to_markdown()
-    assert class_accuracies_by_seed([]) == ablation_tables([]) == []
+    assert tables.class_accuracies_by_seed([]) == tables.ablation_tables([]) == []
 
 
 def test_what_means_something_to_a_format_is_escaped() -> None:
     who = {"model": "a_b&c%", "task": "x#y", "shots": "N", "method": "a|b"}
-    table = main_results([make_cell(1, identity=who)])
+    table = tables.main_results([make_cell(1, identity=who)])
     latex = table.to_latex()
     assert r"a\_b\&c\%" in latex and r"x\#y" in latex
     assert "a\\|b" in table.to_markdown()

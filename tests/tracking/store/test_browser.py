@@ -20,8 +20,9 @@ from tests.servers import free_port, mlflow_server
 from tests.tracking.paper_cells import paper_cells
 from tracking import Archive, Recorder
 from tracking.records import StoredCell
-from tracking.results.figures import cell_figures
+from tracking.results.figures import cell_figures, overview_figures
 from tracking.results.report import render_report
+from tracking.store import queries
 from tracking.store.client import default_tracking_uri, run_link
 from tracking.store.queries import newest_link, stored_cells, sweep_run
 
@@ -70,6 +71,7 @@ def report(cells: list[StoredCell], server: str, tmp_path_factory: pytest.TempPa
     uri = "sqlite:////dcs-runs/mlflow.db"
     text = render_report(
         cells,
+        overview_figures(cell.record for cell in cells),
         title=EXPERIMENT,
         link=lambda cell: run_link(uri, cell, ui=server),
         store=uri,
@@ -201,76 +203,62 @@ def test_the_report_is_legible_by_day_and_by_night(
     photograph("report_dark" if scheme == "dark" else "report")
 
 
-def test_the_first_page_lists_the_cells_with_their_figures(
-    page: Page, server: str, runs: Path, cells: list[StoredCell], photograph: Callable[[str], None]
-) -> None:
-    page.goto(newest_link(default_tracking_uri(runs), server))
-    page.get_by_text(f"{len(cells)} matching runs").wait_for(timeout=_PATIENCE)
-    for head in ("test/accuracy", "test/cobias"):
-        assert page.get_by_text(head, exact=True).count() > 0
-    assert page.get_by_role("link", name="uncorrected trec 1-shot seed 0").count() > 0
-    photograph("mlflow_cells")
-
-
-def test_mlflow_compares_both_methods(
-    page: Page, server: str, cells: list[StoredCell], photograph: Callable[[str], None]
-) -> None:
-    last = cells[-1].record.identity
+def _pages(server: str, runs: Path, cells: list[StoredCell]) -> dict[str, tuple[str, list[str]]]:
+    """Return the addresses of MLflow's pages, by their photographs, and what each shows."""
+    store = default_tracking_uri(runs)
+    identity = cells[-1].record.identity
     pair = [
         cell
         for cell in cells
         if cell.record.identity["method"] in ("dnip", "dcs")
-        and all(cell.record.identity[name] == last[name] for name in ("task", "shots", "seed"))
+        and all(
+            cell.record.identity[name] == identity[name]
+            for name in ("model", "task", "shots", "seed")
+        )
     ]
     assert len(pair) == 2
     ids, experiments = [cell.run_id for cell in pair], [pair[0].experiment_id]
-    page.goto(
-        f"{server}/#/compare-runs?runs={quote(json.dumps(ids))}"
-        f"&experiments={quote(json.dumps(experiments))}"
-    )
-    page.get_by_text("Comparing 2 Runs").first.wait_for(timeout=_PATIENCE)
-    page.locator(".js-plotly-plot svg").first.wait_for(timeout=_PATIENCE)
-    for cell in pair:
-        assert page.get_by_text(cell.run_id).count() > 0
-    for metric in ("test/accuracy", "test/cobias"):
-        assert page.get_by_text(metric, exact=True).count() > 0
-    photograph("mlflow_compare")
-
-
-def _run_page(server: str, run: Any, part: str) -> str:
-    return f"{server}/#/experiments/{run.experiment_id}/runs/{run.run_id}/{part}"
-
-
-def test_mlflow_draws_the_annealing_run(
-    page: Page, server: str, cells: list[StoredCell], photograph: Callable[[str], None]
-) -> None:
-    cell = next(cell for cell in reversed(cells) if cell.record.trace)
-    page.goto(_run_page(server, cell, "model-metrics"))
-    page.get_by_text("temperature", exact=True).first.wait_for(timeout=_PATIENCE)
-    page.locator(".js-plotly-plot svg").first.wait_for(timeout=_PATIENCE)
-    assert page.get_by_text("best", exact=True).count() > 0
-    photograph("mlflow_annealing")
-
-
-def test_mlflow_shows_the_pictures_of_a_cell(
-    page: Page, server: str, cells: list[StoredCell], photograph: Callable[[str], None]
-) -> None:
+    compared = f"runs={quote(json.dumps(ids))}&experiments={quote(json.dumps(experiments))}"
+    annealed = next(cell for cell in reversed(cells) if cell.record.trace)
     drawn = (cell for cell in cells if cell.record.identity.get("objective") == "err")
-    page.goto(_run_page(server, next(drawn, cells[-1]), "artifacts/figures/scheme.png"))
-    page.wait_for_function(
-        "[...document.images].some((image) => image.naturalWidth > 400)", timeout=_PATIENCE
-    )
-    photograph("mlflow_scheme")
+    whole = sweep_run(store, EXPERIMENT)
+    assert whole is not None
+
+    def of_run(run: Any, part: str) -> str:
+        return f"{server}/#/experiments/{run.experiment_id}/runs/{run.run_id}/{part}"
+
+    metrics = ['text="test/accuracy"', 'text="test/cobias"']
+    plot = ".js-plotly-plot svg"
+    fairest = queries.cells(store, EXPERIMENT).sort_values("test/cobias")["name"].iloc[0]
+    listed = [f"text={len(cells)} matching runs", f"text={fairest}"]
+    compare = ["text=Comparing 2 Runs", plot, *(f"text={run_id}" for run_id in ids)]
+    files = ["leaderboard.md", "figures", "tables"]
+    return {
+        "cells": (newest_link(store, server), [*listed, *metrics]),
+        "compare": (f"{server}/#/compare-runs?{compared}", [*compare, *metrics]),
+        "annealing": (of_run(annealed, "model-metrics"), ["text=temperature", "text=best", plot]),
+        "scheme": (of_run(next(drawn, cells[-1]), "artifacts/figures/scheme.png"), ["img"]),
+        "sweep": (
+            of_run(whole.info, "artifacts/leaderboard.md"),
+            [*(f'text="{name}"' for name in files), "text=COBias %"],
+        ),
+    }
 
 
-def test_mlflow_shows_the_picture_of_the_sweep(
-    page: Page, server: str, runs: Path, photograph: Callable[[str], None]
+@pytest.mark.parametrize("name", ["cells", "compare", "annealing", "scheme", "sweep"])
+def test_mlflow_shows_what_was_recorded(
+    page: Page,
+    server: str,
+    runs: Path,
+    cells: list[StoredCell],
+    photograph: Callable[[str], None],
+    name: str,
 ) -> None:
-    run = sweep_run(default_tracking_uri(runs), EXPERIMENT)
-    assert run is not None
-    page.goto(_run_page(server, run.info, "artifacts/leaderboard.md"))
-    page.get_by_text("leaderboard.md").first.wait_for(timeout=_PATIENCE)
-    for name in ("figures", "tables"):
-        assert page.get_by_text(name, exact=True).count() == 1
-    page.get_by_text("COBias %").wait_for(timeout=_PATIENCE)
-    photograph("mlflow_sweep")
+    address, shown = _pages(server, runs, cells)[name]
+    page.goto(address)
+    for selector in shown:
+        page.locator(selector).first.wait_for(timeout=_PATIENCE)
+    if name == "scheme":
+        wide = "[...document.images].some((image) => image.naturalWidth > 400)"
+        page.wait_for_function(wide, timeout=_PATIENCE)
+    photograph(f"mlflow_{name}")

@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -21,26 +20,21 @@ from mlflow.entities import Metric, Param
 from tests.tracking.cells import content, make_cell, runs
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
-from tracking.records import CellRecord, Sweep
-from tracking.store.client import artifact_location, open_client
-from tracking.store.runs import (
-    RunContent,
-    SweepRuns,
-    chosen,
-    insert_runs,
-    request_run,
-    thin,
-    write_runs,
-)
+from tracking.records import Archive, CellRecord, Sweep
+from tracking.store.client import open_client
+from tracking.store.runs import RunContent, SweepRuns, chosen, thin, write_runs
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "set_terminated", "delete_run", "set_tag", "log_inputs"}
 
 
-def _sweep(client: Any, uri: str, info: Sweep = SWEEP, *, owner: str = "here") -> SweepRuns:
-    # As the sender does: without a location MLflow would use the working directory.
-    location = artifact_location(uri, Path(), info.experiment)
-    return SweepRuns(client, info, location=location, owner=owner)
+@pytest.fixture
+def client(uri: str) -> MlflowClient:
+    return open_client(uri)
+
+
+def _sweep(client: Any, info: Sweep = SWEEP, *, folder: str = "here") -> SweepRuns:
+    return SweepRuns(client, info, Archive(folder))
 
 
 class Crash(BaseException):
@@ -52,8 +46,7 @@ class Meddled:
 
     def __init__(self, client: MlflowClient) -> None:
         self._client = client
-        self.before: Callable[..., object] = lambda name, *args: None
-        self.after: Callable[[str], object] = lambda name: None
+        self.told: Callable[..., object] = lambda when, name, *args: None
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
@@ -61,42 +54,38 @@ class Meddled:
             return method
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.before(name, *args[:1])
+            self.told("before", name, *args)
             result = method(*args, **kwargs)
-            self.after(name)
+            self.told("after", name, *args)
             return result
 
         return call
 
 
-def _failing(client: MlflowClient, *, at: int, done: bool) -> Meddled:
-    """Return a client that dies before its n-th writing call, or once that is done."""
+def _failing(client: MlflowClient, when: str, at: int) -> Meddled:
+    """Return a client that dies before its n-th writing call, or after it."""
     failing, calls = Meddled(client), itertools.count(1)
 
-    def count(name: str, *args: object) -> None:
-        if name in WRITES and next(calls) == at:
+    def count(now: str, name: str, *args: object) -> None:
+        if now == when and name in WRITES and next(calls) == at:
             raise Crash
 
-    if done:
-        failing.after = count
-    else:
-        failing.before = count
+    failing.told = count
     return failing
 
 
-def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> None:
+def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(client: MlflowClient) -> None:
     older = make_cell(1, trials=1, scheme=None, metrics={"test/accuracy": 0.1})
-    client = open_client(uri)
-    _sweep(client, uri).write_cell(older, {})
+    _sweep(client).write_cell(older, {})
     crashes = 0
     for call in range(1, 40):
         changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
         try:
-            failing = _failing(client, at=call, done=call % 2 == 0)
-            _sweep(failing, uri).write_cell(changed, {})
+            failing = _failing(client, ("after", "before")[call % 2], call)
+            _sweep(failing).write_cell(changed, {})
         except Crash:
             crashes += 1
-        again = _sweep(client, uri)
+        again = _sweep(client)
         run_id = again.write_cell(changed, {})
         assert content() == (1, {changed.key: "FINISHED"}, {changed.key: 2})
         run = client.get_run(run_id)
@@ -109,9 +98,9 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(uri: str) -> 
     assert {run.info.status for run in deleted} <= {"FINISHED", "FAILED", "KILLED"}
 
 
-def test_a_run_of_the_sweep_that_comes_into_sight_late_is_joined(uri: str) -> None:
-    client, record = open_client(uri), make_cell(1)
-    late = _sweep(client, uri)
+def test_a_run_of_the_sweep_that_comes_into_sight_late_is_joined(client: MlflowClient) -> None:
+    record = make_cell(1)
+    late = _sweep(client)
     cell = late.write_cell(record, {})
     tags = {k: v for k, v in client.get_run(late.parent_id).data.tags.items() if "dcs." in k}
     earlier = client.create_run(late.experiment_id, start_time=1, tags=tags).info.run_id
@@ -122,103 +111,100 @@ def test_a_run_of_the_sweep_that_comes_into_sight_late_is_joined(uri: str) -> No
     assert client.get_run(earlier).info.status == "FINISHED"
 
 
-def _write_while_another_is_about_to_end(record: CellRecord, uri: str) -> None:
+def _write_while_another_is_about_to_end(record: CellRecord, client: MlflowClient) -> None:
     ending, looked = threading.Event(), threading.Event()
 
-    def wait(name: str, *args: object) -> None:
-        if name == "set_terminated":
+    def wait(when: str, name: str, *args: object) -> None:
+        if (when, name) == ("before", "set_terminated"):
             ending.set()
             assert looked.wait(60)
 
-    def look(name: str) -> None:
-        if name == "search_runs":
+    def look(when: str, name: str, *args: object) -> None:
+        if (when, name) == ("after", "search_runs"):
             looked.set()
 
-    slow, quick = Meddled(open_client(uri)), Meddled(open_client(uri))
-    first = _sweep(slow, uri, owner="first")
-    slow.before = wait
+    slow, quick = Meddled(client), Meddled(client)
+    first = _sweep(slow, folder="first")
+    slow.told = wait
     writer = threading.Thread(target=first.write_cell, args=(record, {}))
     writer.start()
     assert ending.wait(60)
-    second = _sweep(quick, uri, owner="second")
-    quick.after = look
-    second.write_cell(record, {})
+    second = _sweep(quick, folder="second")
+    quick.told = look
+    kept = second.write_cell(record, {})
     writer.join()
+    assert client.get_run(kept).info.lifecycle_stage == "active"
 
 
-def test_of_two_drivers_the_one_about_to_end_a_cell_is_waited_for(uri: str) -> None:
+def test_of_two_drivers_the_one_about_to_end_a_cell_is_waited_for(client: MlflowClient) -> None:
     records = [make_cell(number, trials=0) for number in range(6)]
     for record in records:
         # Which of two is to yield goes by their ids, which are random.
-        _write_while_another_is_about_to_end(record, uri)
+        _write_while_another_is_about_to_end(record, client)
     assert content()[1] == {record.key: "FINISHED" for record in records}
 
 
-def test_a_run_that_another_driver_replaced_does_not_count_as_deleted_on_purpose(uri: str) -> None:
-    client, record = open_client(uri), make_cell(1)
-    _sweep(client, uri).write_cell(record, {})
+def test_a_run_that_another_driver_replaced_does_not_count_as_deleted_on_purpose(
+    client: MlflowClient,
+) -> None:
+    record = make_cell(1)
+    _sweep(client).write_cell(record, {})
     later = make_cell(1, finished_ms=record.finished_ms + 1000)
 
-    def ended_meanwhile(name: str, *args: Any) -> None:
-        if name == "delete_run":
+    def ended_meanwhile(when: str, name: str, *args: Any) -> None:
+        if (when, name) == ("before", "delete_run"):
             client.set_terminated(args[0], "FINISHED")
 
     there = Meddled(client)
-    there.before = ended_meanwhile
-    _sweep(there, uri, owner="there").write_cell(later, {})
-    _sweep(client, uri).write_cell(record, {})
+    there.told = ended_meanwhile
+    _sweep(there, folder="there").write_cell(later, {})
+    _sweep(client).write_cell(record, {})
     assert content()[1] == {record.key: "FINISHED"}
 
 
-def test_what_another_driver_is_writing_is_left_to_it(uri: str) -> None:
-    client, record = open_client(uri), make_cell(1)
+def test_what_another_driver_is_writing_is_left_to_it(client: MlflowClient) -> None:
+    record = make_cell(1)
     with pytest.raises(Crash):
-        _sweep(_failing(client, at=3, done=True), uri, owner="there").write_cell(record, {})
+        _sweep(_failing(client, "after", 3), folder="there").write_cell(record, {})
     (theirs,) = runs(kind="cell")["run_id"]
     later = make_cell(1, finished_ms=record.finished_ms + 1000)
-    _sweep(client, uri).write_cell(later, {})
+    _sweep(client).write_cell(later, {})
     assert theirs in set(runs(kind="cell")["run_id"])
     # The dead driver's own folder is free to write it again.
-    _sweep(client, uri, owner="there").write_cell(record, {})
+    _sweep(client, folder="there").write_cell(record, {})
     assert content()[1] == {record.key: "FINISHED"}
 
 
-def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(uri: str) -> None:
-    client = open_client(uri)
+def test_a_cell_of_an_earlier_sweep_is_taken_over_not_doubled(client: MlflowClient) -> None:
     cell = make_cell(1)
-    first = _sweep(client, uri)
+    first = _sweep(client)
     run_id = first.write_cell(cell, {})
-    other = Sweep(experiment="demo", sweep_key="s2")
-    second = _sweep(client, uri, other)
+    second = _sweep(client, Sweep(experiment="demo", sweep_key="s2"))
     assert second.parent_id != first.parent_id
     assert second.write_cell(cell, {}) == run_id
     assert client.get_run(run_id).data.tags[schema.PARENT] == second.parent_id
     assert content() == (2, {cell.key: "FINISHED"}, {cell.key: 2})
 
 
-def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(uri: str) -> None:
-    client = open_client(uri)
+def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(client: MlflowClient) -> None:
     odd = make_cell(
         1,
         params={"a b&c": "x" * 9000, "a b c": 1, "none": None, "list": [1, "ä"]},
         metrics={"test/class_accuracy/../x": 0.5, "//": 1.0, "nan": float("nan")},
         identity={"task": "t" * 9000, "method": "dcs"},
     )
-    data = client.get_run(_sweep(client, uri).write_cell(odd, {})).data
+    data = client.get_run(_sweep(client).write_cell(odd, {})).data
     assert data.params["list"] == '[1, "\\u00e4"]'
     assert len(data.params["a b_c"]) == 6000
     assert 0.5 in data.metrics.values()
 
 
-def test_parameters_of_a_sweep_are_added_but_never_rewritten(uri: str) -> None:
-    client = open_client(uri)
+def test_parameters_of_a_sweep_are_added_but_never_rewritten(client: MlflowClient) -> None:
     for params in ({"seed": 1}, {"seed": 2, "grid": {"tasks": ["a", "b"]}}):
-        info = Sweep(experiment="demo", sweep_key="s1", sweep_params=params)
-        _sweep(client, uri, info)
+        _sweep(client, Sweep(experiment="demo", sweep_key="s1", sweep_params=params))
     sweeps = runs(kind="sweep")
-    assert len(sweeps) == 1
-    assert sweeps.iloc[0]["params.seed"] == "1"
-    assert sweeps.iloc[0]["params.grid.tasks"] == '["a", "b"]'
+    assert sweeps["params.seed"].tolist() == ["1"]
+    assert sweeps["params.grid.tasks"].tolist() == ['["a", "b"]']
 
 
 def test_which_trials_get_runs() -> None:
@@ -236,13 +222,11 @@ def test_a_long_trace_is_thinned_evenly_and_keeps_its_end(length: int, limit: in
     assert not length or steps[-1] == length - 1
 
 
-def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:
-    client = open_client(uri)
+def test_the_tables_of_a_cell_are_its_datasets(client: MlflowClient) -> None:
     identity = {"model": "m", "task": "trec", "optimization_digest": "a" * 64}
     about = {"optimization": {"rows": 100, "prompt_hash": "xyz"}, "test": {"rows": 10}}
     cell = make_cell(1, identity=identity, provenance={"tables": about})
-    run_id = _sweep(client, uri).write_cell(cell, {})
-    run = client.get_run(run_id)
+    run = client.get_run(_sweep(client).write_cell(cell, {}))
     (given,) = run.inputs.dataset_inputs
     assert {tag.key: tag.value for tag in given.tags} == {"mlflow.data.context": "optimization"}
     assert given.dataset.name == "trec m optimization"
@@ -253,26 +237,23 @@ def test_the_tables_of_a_cell_are_its_datasets(uri: str) -> None:
     assert run.data.tags["dcs.optimization_digest"] == "a" * 64
 
 
-def test_the_run_of_a_sweep_has_every_table_in_every_form(uri: str) -> None:
-    client = open_client(uri)
+def test_the_run_of_a_sweep_has_every_table_in_every_form(client: MlflowClient) -> None:
     cells = paper_cells(tasks=("trec",), objective="err") + paper_cells(tasks=("trec",))
-    sweep = _sweep(client, uri)
+    sweep = _sweep(client)
     sweep.write_summary(cells)
     found = {item.path for item in client.list_artifacts(sweep.parent_id, "tables")}
     assert {f"tables/objective_ablation.{form}" for form in ("md", "tex", "csv", "json")} <= found
     for path in found:
         if path.endswith(".json"):
             assert len(client.load_table(sweep.experiment_id, path)), path
-    main = client.load_table(sweep.experiment_id, "tables/main_results.json")
-    assert main["accuracy_mean"].tolist() == pytest.approx([0.8, 0.8])
 
 
 _METRICS = [
     *(Metric("loss", value, 10 + step, step) for step, value in enumerate((3.0, 1.0, 2.0))),
     Metric("twice", 0.5, 7, 0),
     Metric("twice", 0.5, 7, 0),
-    Metric("same step", 0.25, 7, 0),
     Metric("same step", 0.5, 7, 0),
+    Metric("same step", 0.25, 7, 0),
     Metric("none", math.nan, 7, 0),
     Metric("most", math.inf, 7, 0),
     Metric("least", -math.inf, 7, 0),
@@ -284,39 +265,35 @@ def _content(**values: Any) -> RunContent:
     return RunContent(metrics=_METRICS, params=_PARAMS, **values)
 
 
-def _seen(client: MlflowClient, run_id: str) -> dict[str, Any]:
-    run = client.get_run(run_id)
-    info = {k: v for k, v in dict(run.info).items() if k not in ("run_id", "run_uuid")}
+def _seen(client: MlflowClient, run_id: str) -> str:
+    run = client.get_run(run_id).to_dictionary()
     history = {
         name: sorted((m.step, m.timestamp, str(m.value)) for m in found)
-        for name in sorted(run.data.metrics)
+        for name in run["data"]["metrics"]
         if (found := client.get_metric_history(run_id, name))
     }
-    latest = sorted((name, str(value)) for name, value in run.data.metrics.items())
-    text = str(info | {"latest": latest, "history": history})
-    return {"text": text.replace(run_id, "ID"), "params": run.data.params, "tags": run.data.tags}
+    return json.dumps([run, history], sort_keys=True).replace(run_id, "ID")
 
 
-def test_a_transaction_writes_what_requests_write(uri: str) -> None:
-    client = MlflowClient(uri)
+def test_a_transaction_writes_what_requests_write(
+    client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = client.get_experiment(client.create_experiment("bulk"))
     new = _content(name="trial 1", tags={"dcs.kind": "trial"}, start=5, end=9, status="FAILED")
     seen = []
-    for write in (
-        insert_runs,
-        lambda client, place, runs: [request_run(client, place, r) for r in runs],
-    ):
-        going = client.create_run(place.experiment_id, start_time=1, run_name="cell")
-        write(client, place, [_content(run_id=going.info.run_id), new])
-        made = client.search_runs([place.experiment_id], "tags.`dcs.kind` = 'trial'")[0]
-        seen.append([_seen(client, run_id) for run_id in (going.info.run_id, made.info.run_id)])
-        for run in (going, made):
-            client.delete_run(run.info.run_id)
+    for server in (False, True):
+        monkeypatch.setattr("tracking.store.runs.has_server", lambda uri, server=server: server)
+        going = client.create_run(place.experiment_id, start_time=1, run_name="cell").info.run_id
+        write_runs(client, place, [_content(run_id=going), new])
+        (made,) = client.search_runs([place.experiment_id], "tags.`dcs.kind` = 'trial'")
+        ids = (going, made.info.run_id)
+        seen.append([_seen(client, run_id) for run_id in ids])
+        for run_id in ids:
+            client.delete_run(run_id)
     assert seen[0] == seen[1]
 
 
-def test_a_database_gets_all_or_nothing(uri: str) -> None:
-    client = MlflowClient(uri)
+def test_a_database_gets_all_or_nothing(client: MlflowClient) -> None:
     place = client.get_experiment(client.create_experiment("whole"))
     twice = RunContent(metrics=[], params=[Param("a", "1"), Param("a", "2")], name="bad")
     with pytest.raises(Exception, match="UNIQUE"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
@@ -25,8 +24,8 @@ from dcs.schemes.calibration import Calibration, mean_combination
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from tests.servers import free_port, running
-from tests.tracking.cells import make_cell
-from tracking import Recorder
+from tests.tracking.cells import make_cell, recorded
+from tracking.records import files_of, write_files
 from tracking.store.queries import stored_cells
 from tracking.store.scheme_model import SchemeModel
 from tracking.store.serving import model_uri, register_scheme, scheme_model
@@ -48,14 +47,8 @@ def _case(draw: st.DrawFn) -> tuple[CorrectionScheme, np.ndarray]:
         NAMES[:count], tuple(CORRECTIONS[k] for k in picks), calibration=calibration
     )
     # Eighths meet the corners of the membership functions, and tie.
-    parts = draw(
-        st.lists(
-            st.lists(st.integers(0, 8), min_size=count, max_size=count).filter(any),
-            min_size=1,
-            max_size=6,
-        )
-    )
-    rows = np.array(parts, dtype=np.float64)
+    row = st.lists(st.integers(0, 8), min_size=count, max_size=count).filter(any)
+    rows = np.array(draw(st.lists(row, min_size=1, max_size=6)), dtype=np.float64)
     return scheme, rows / rows.sum(axis=1, keepdims=True)
 
 
@@ -90,10 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _written(scheme: Mapping[str, Any], folder: Path) -> Path:
-    for name, content in scheme_model(scheme, run_id="r1").items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    write_files(folder, scheme_model(scheme, run_id="r1"))
     return folder / "model"
 
 
@@ -112,7 +102,7 @@ def test_a_saved_model_of_several_tables_names_its_inputs(tmp_path: Path) -> Non
 
 
 def test_a_saved_model_is_code_and_json(folder: Path) -> None:
-    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    names = set(files_of(folder))
     assert {"MLmodel", "scheme_model.py", "artifacts/scheme.json"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".joblib"))]
     requirements = (folder / "requirements.txt").read_text().split()
@@ -140,12 +130,9 @@ def test_what_is_no_probability_is_refused(folder: Path) -> None:
 
 
 def test_every_chosen_scheme_is_logged_and_can_be_registered(output: Path, uri: str) -> None:
-    with Recorder(output=output, experiment="demo", sweep_key="s1", figures="none") as recorder:
-        recorder.record(make_cell(1))
-        recorder.record(make_cell(2, identity={"method": "icl", "task": "t"}))
-    chosen, plain = sorted(
-        stored_cells(uri, "demo"), key=lambda cell: cell.record.identity["method"]
-    )
+    recorded(output, 1, make_cell(2, identity={"method": "icl", "task": "t"}))
+    found = {cell.record.identity["method"]: cell for cell in stored_cells(uri, "demo")}
+    chosen, plain = found["dcs"], found["icl"]
     model = mlflow.pyfunc.load_model(model_uri(chosen.run_id))
     assert model.metadata.run_id == chosen.run_id
     assert register_scheme(uri, chosen.run_id, "moods") == "1"
@@ -173,20 +160,15 @@ def test_the_scheme_alone_needs_only_numpy(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_server_answers_rows_of_json(folder: Path) -> None:
     port = free_port()
+    address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(folder)]
-    command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", "1"]
+    command += ["--env-manager", "local", "--port", str(port), "--workers", "1"]
     rows = [{"p:Sports": 0.9, "p:World": 0.1}, {"p:Sports": 1, "p:World": 0}]
-    body = json.dumps({"dataframe_records": rows}).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"}
-    )
-    with (
-        running(command, f"http://127.0.0.1:{port}/ping"),
-        urllib.request.urlopen(request, timeout=10) as response,
-    ):
-        answer = json.load(response)
-    first, second = answer["predictions"]
+    with running(command, f"{address}/ping"):
+        answer = requests.post(
+            f"{address}/invocations", json={"dataframe_records": rows}, timeout=10
+        )
+    first, second = answer.json()["predictions"]
     assert first["label"] == second["label"] == "Sports"
     assert first["p:Sports"] == pytest.approx(0.72 / 1.12)
     assert second["p:World"] == 0.0

@@ -9,19 +9,10 @@ import pytest
 
 from dcs.data.table import ProbabilityTable
 from dcs.scoring.models import load_tokenizer
-from tests.workflows.conftest import run_dcs
+from tests.packages import install_editable
+from tests.workflows.conftest import done
 from workflows.cli.scoring import table_name
 from workflows.tables import TableRequest
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -39,26 +30,11 @@ def data(tmp_path_factory) -> Path:
     return root
 
 
-def arguments(data: Path, output: Path, *more: object) -> list[str]:
-    given = ["generate", "--model", "tiny_lm", "--task", "sst5", "--data", data, "-o", output]
-    return [str(value) for value in (*given, "--set", "scoring.device=cpu", *more)]
-
-
-@pytest.fixture(scope="module")
-def generated(data, tmp_path_factory) -> Path:
-    output = tmp_path_factory.mktemp("generated") / "out"
-    outcome = run_dcs(*arguments(data, output, "--shots", 1, "--seeds", "0,1,2"))
-    assert outcome.code == 0, outcome.err
-    assert "6 tables written" in outcome.out
-    return output
-
-
-def tables(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*.parquet")}
-
-
-def test_six_tables(generated):
-    paths = sorted(generated.glob("tables/sst5_tiny_lm_shot1_seed?/*.parquet"))
+def test_six_tables_are_written_and_not_scored_again(data, tmp_path):
+    asked = "generate --model tiny_lm --task sst5 --shots 1 --seeds 0,1,2 --set scoring.device=cpu"
+    command = (*asked.split(), "--data", data, "-o", tmp_path)
+    assert "6 tables written" in done(*command).out
+    paths = sorted(tmp_path.glob("tables/sst5_tiny_lm_shot1_seed?/*.parquet"))
     assert len(paths) == 6
     for path in paths:
         table = ProbabilityTable.read(path)
@@ -66,21 +42,16 @@ def test_six_tables(generated):
         assert table.classes[0] == "Terrible"
         assert table.provenance.split == path.stem
         assert table.provenance.demonstration_seed == int(path.parent.name[-1])
-
-
-def test_what_was_scored_is_not_scored_again(data, generated):
-    before = tables(generated)
-    next(generated.glob("tables/*seed1/test.parquet")).unlink()
-    outcome = run_dcs(*arguments(data, generated, "--shots", 1, "--seeds", "0,1,2"))
-    assert outcome.code == 0, outcome.err
-    assert "0 prompts scored" in outcome.out
-    assert tables(generated) == before
+    before = {path: path.read_bytes() for path in paths}
+    paths[0].unlink()
+    again = done(*command).out
+    assert "0 prompts scored" in again and again.count("(scored earlier)") == 3
+    assert {path: path.read_bytes() for path in paths} == before
 
 
 def test_tasks_are_listed_and_a_prompt_is_shown_with_its_tokens(data):
-    assert {"helpdesk", "reviews", "trec"} <= {*run_dcs("tasks").out.split()}
-    outcome = run_dcs("tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data)
-    assert outcome.code == 0, outcome.err
+    assert {"helpdesk", "reviews", "trec"} <= {*done("tasks").out.split()}
+    outcome = done("tasks", "show", "trec", "--shots", 5, "--seed", 1, "--data", data)
     assert outcome.out.count("Answer Type:") == 6
     prompt = outcome.out.partition("\n──")[0]
     count = len(load_tokenizer("tiny_lm").encode(prompt))
@@ -108,12 +79,12 @@ def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
         "    def close(self):\n"
         "        pass\n"
     )
-    about = tmp_path / "asking-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: asking\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[dcs.engines]\nasking = asking:Asking\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\nname = 'asking'\nversion = '1.0'\n"
+        "[project.entry-points.'dcs.engines']\nasking = 'asking:Asking'\n"
+    )
+    install_editable(tmp_path, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     served = ("--engine", "asking", "--model", "some-model", "--task", "reviews", "--limit", 3)
-    outcome = run_dcs("generate", *served, "-o", tmp_path / "out")
-    assert outcome.code == 0, outcome.err
+    outcome = done("generate", *served, "-o", tmp_path / "out")
     assert "some-model at asking: at most 6 requests" in outcome.out

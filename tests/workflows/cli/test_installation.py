@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from dcs.errors import DCSError
 from dcs.plugins import plugin_names
 from tests.packages import install_editable
 from tests.servers import free_port
-from tests.workflows.conftest import Outcome, run_dcs
+from tests.workflows.conftest import done
 from workflows.cli import installation
 
 
@@ -52,20 +51,17 @@ def test_ray_starts() -> None:
 def test_the_command_ends_with_0_when_usable_and_1_when_not(output: Path) -> None:
     new = output / "new"
     for folder in (output, new):
-        usable = run_dcs("doctor", "--quick", "-o", folder)
-        assert usable.code == 0, usable
+        done("doctor", "--quick", "-o", folder)
     assert not new.exists()
-    broken = run_dcs("doctor", "--quick", "-o", output / "mlflow.db" / "x")
-    assert broken.code == 1, broken
+    done("doctor", "--quick", "-o", output / "mlflow.db" / "x", code=1)
 
 
 @pytest.mark.parametrize("kind", ["method", "importer", "engine"])
 def test_a_new_plugin_works_and_passes_its_test(
-    kind: str, dcs: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, folder = f"my-{kind}", tmp_path / "plugin"
-    made = dcs("new-plugin", name, "--kind", kind, "--output", folder)
-    assert made.code == 0, made.err
+    done("new-plugin", name, "--kind", kind, "--output", folder)
     install_editable(folder, tmp_path / "site")
     for place in (folder, tmp_path / "site"):
         monkeypatch.syspath_prepend(str(place))
@@ -75,17 +71,14 @@ def test_a_new_plugin_works_and_passes_its_test(
     assert found
     for test in found.values():
         test()
-    shown = dcs("doctor", "--quick", "--output", tmp_path)
-    assert f"{kind} {name}" in shown.out and shown.code == 0
+    assert f"{kind} {name}" in done("doctor", "--quick", "--output", tmp_path).out
     command = {"method": "tune", "importer": "import", "engine": "generate"}[kind]
-    assert name in dcs(command, "--help").out
-    assert dcs("new-plugin", name, "--kind", kind, "--output", tmp_path / "other").code == 2
+    assert name in done(command, "--help").out
+    done("new-plugin", name, "--kind", kind, "--output", tmp_path / "other", code=2)
 
 
 @pytest.mark.parametrize("name", ["dnip", "Upper", "../out", "a b", ""])
-def test_names_that_are_taken_or_none_are_refused(
-    name: str, dcs: Callable[..., Outcome], tmp_path: Path
-) -> None:
-    assert dcs("new-plugin", name, "--output", tmp_path / "new").code == 2
-    assert dcs("new-plugin", "good", "--output", tmp_path).code == 2
+def test_names_that_are_taken_or_none_are_refused(name: str, tmp_path: Path) -> None:
+    done("new-plugin", name, "--output", tmp_path / "new", code=2)
+    done("new-plugin", "good", "--output", tmp_path, code=2)
     assert list(tmp_path.iterdir()) == []

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.faults.processes import end, start_dcs, wait_for
 from tests.servers import free_port
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import refused
@@ -25,21 +23,18 @@ def runs(new_output: Callable[[], Path]) -> Path:
     folder = new_output()
     records = paper_cells(tasks=("trec", "ddi"), seeds=(0, 1))
     records += paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1), objective="err")
-    with Recorder(output=folder, experiment="paper", sweep_key="s1", figures="none") as recorder:
-        for record in records:
-            recorder.record(record)
-    with Recorder(output=folder, experiment="plain", sweep_key="s2", figures="none") as recorder:
-        (record,) = paper_cells(tasks=("rte",), methods=("icl",), seeds=(0,))
-        recorder.record(replace(record, key="plain"))
+    (other,) = paper_cells(tasks=("rte",), methods=("icl",), seeds=(0,))
+    for name, some in {"paper": records, "plain": [replace(other, key="plain")]}.items():
+        with Recorder(output=folder, experiment=name, sweep_key=name, figures="none") as recorder:
+            for record in some:
+                recorder.record(record)
     return folder
 
 
 def test_the_report_is_written_and_kept(dcs, runs, tmp_path):
     page = tmp_path / "out" / "report.html"
     where = ("-o", page, "--runs", runs, "--files", tmp_path / "f", "--ui", "http://u")
-    outcome = dcs("report", "paper", *where)
-    assert outcome.code == 0, outcome.err
-    assert "10 cells reported" in outcome.out
+    assert "10 cells reported" in dcs("report", "paper", *where).out
     text = page.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>") and "DCS, paper" in text
     assert text.count('href="http://u/#/experiments/1/runs/') >= 10
@@ -52,31 +47,24 @@ def test_the_report_is_written_and_kept(dcs, runs, tmp_path):
 
 def test_sweeps_are_put_together(dcs, runs, tmp_path):
     page = tmp_path / "both.html"
-    outcome = dcs("report", "paper", "plain", "-o", page, "--runs", runs, "--no-log")
-    assert outcome.code == 0, outcome.err
-    assert "11 cells reported" in outcome.out
+    both = ("report", "paper", "plain", "-o", page, "--runs", runs, "--no-log")
+    assert "11 cells reported" in dcs(*both).out
     text = page.read_text(encoding="utf-8")
     assert "<h1>paper and plain</h1>" in text and "<td>rte</td>" in text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("report", "papers"), "'paper'"),
-        (("report", "paper", "--ui", "javascript:alert(1)"), "javascript:alert(1)"),
-        (("table", "plain", "ablation"), "'ablation'"),
-        (("compare", "zzzz", "zzzz"), "zzzz"),
-    ],
+    "words",
+    ["report papers", "report paper --ui javascript:x", "table plain ablation", "compare zz zz"],
 )
-def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, arguments, named):
-    output = ("-o", tmp_path / "r.html") if arguments[0] == "report" else ()
-    refused(*arguments, "--runs", runs, *output, says=[named])
+def test_what_is_wrong_is_said_in_one_line(runs, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    refused(*words.split(), "--runs", runs, says=[words.split()[-1]])
     assert list(tmp_path.iterdir()) == [], "half a report was left behind"
 
 
 def test_the_papers_tables_are_printed_side_by_side(dcs, runs):
     main = dcs("table", "paper", "--runs", runs)
-    assert main.code == 0, main.err
     ours, theirs = (line for line in main.out.splitlines() if "| DCS" in line)
     assert "75.0 ± 7.1" in ours and "81.5 ± 2.5" in theirs
     plain = dcs("table", "paper", "main", "-f", "csv", "--runs", runs)
@@ -92,22 +80,11 @@ def test_the_pages_of_mlflow_open_in_a_browser(runs, tmp_path):
     browser, opened, port = tmp_path / "browser", tmp_path / "opened", free_port()
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
     browser.chmod(0o755)
-    code = "from workflows.cli import main; main()"
-    with (tmp_path / "said").open("w") as said:
-        started = subprocess.Popen(
-            [sys.executable, "-c", code, "ui", "--runs", str(runs), "--port", str(port)],
-            env={**os.environ, "BROWSER": str(browser)},
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
+    started = start_dcs("ui", "--runs", runs, "--port", port, BROWSER=str(browser))
     try:
-        until = time.monotonic() + 240
-        while not opened.exists() and time.monotonic() < until:
-            assert started.poll() is None, (tmp_path / "said").read_text()
-            time.sleep(0.2)
-        assert opened.read_text().strip() in (tmp_path / "said").read_text()
+        wait_for(lambda: opened.exists() or started.poll() is not None, "the browser")
         refused("ui", "--runs", runs, "--port", port, says=[str(port)])
     finally:
         os.killpg(started.pid, signal.SIGTERM)
-        started.wait(30)
+        _, out, err = end(started)
+    assert opened.read_text().strip() in out, err

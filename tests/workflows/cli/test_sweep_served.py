@@ -3,54 +3,45 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-import yaml
 
 from dcs.data.table import ProbabilityTable
 from tests.dcs.scoring.server import ModelServer
-from tests.workflows.conftest import KEY_VARIABLE, SECRET, run_dcs
+from tests.workflows.conftest import KEY_VARIABLE, SECRET, done
 
-SWEEP = {
-    "name": "served",
-    "models": ["served-model"],
-    "tasks": ["reviews"],
-    "shots": [1],
-    "methods": ["icl"],
-    "limit": 20,
-    "tracking": {"figures": "none"},
-}
-
-
-def sweep(folder: Path, url: str, *more: object, **scoring: object):
-    path = folder / "sweep.yaml"
-    path.write_text(yaml.safe_dump(SWEEP | {"scoring": {"engine": "openai"} | scoring}))
-    return run_dcs("sweep", path, "-o", folder / "runs", "--set", f"scoring.base_url={url}", *more)
-
-
-@pytest.fixture
-def served():
-    server = ModelServer()
-    server.key = SECRET
-    with server.serving() as url:
-        yield server, url
+SWEEP = f"""
+name: served
+models: [served-model]
+tasks: [reviews]
+shots: [1]
+methods: [icl]
+limit: 20
+tracking: {{figures: none}}
+scoring:
+  engine: openai
+  # Four tokens are too few to show five labels.
+  top_logprobs: 4
+  missing: bound
+  concurrency: 4
+  key_variable: {KEY_VARIABLE}
+"""
 
 
 @pytest.mark.slow
-def test_a_served_model(cluster, served, tmp_path):
-    server, url = served
-    # Four tokens are too few to show five labels.
-    options = {"top_logprobs": 4, "missing": "bound", "concurrency": 4}
-    options["key_variable"] = KEY_VARIABLE
-    plan = sweep(tmp_path, url, "--dry-run", **options)
-    assert plan.code == 0, plan.err
-    assert "at most 40 requests" in plan.out
-    assert server.requests == []
+def test_a_served_model(cluster, tmp_path):
+    server = ModelServer()
+    server.key = SECRET
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    command = ("sweep", tmp_path / "sweep.yaml", "-o", tmp_path / "runs")
+    with server.serving() as url:
+        served = (*command, "--set", f"scoring.base_url={url}")
+        plan = done(*served, "--dry-run")
+        assert server.requests == []
+        outcome, again = done(*served), done(*served)
 
-    outcome = sweep(tmp_path, url, **options)
-    assert outcome.code == 0, outcome.err + outcome.out
-    assert "at most 40 requests" in outcome.out
+    assert "at most 40 requests" in plan.out and "at most 40 requests" in outcome.out
+    assert "requests" not in again.out
     scored = [body for path, _, body, _ in server.requests if path == "/v1/completions"]
     assert len(scored) == 40
     assert {body["model"] for body in scored} == {"served-model"}
@@ -64,10 +55,6 @@ def test_a_served_model(cluster, served, tmp_path):
     table = ProbabilityTable.read(folder / "test.parquet")
     assert table.provenance.model == "served-model"
 
-    again = sweep(tmp_path, url, **options)
-    assert again.code == 0
-    assert "requests" not in again.out
-    assert len([1 for path, *_ in server.requests if path == "/v1/completions"]) == 40
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert SECRET.encode() not in written
     assert SECRET not in outcome.out + outcome.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -18,13 +17,7 @@ from dcs.selection.settings import Hyperparameters
 from tests.tracking.paper_cells import paper_cells
 from tests.workflows.conftest import biased_table
 from workflows.cli.console import parse_duration
-from workflows.cli.views import (
-    judged_tables,
-    progress_line,
-    rates,
-    results_tables,
-    show_front,
-)
+from workflows.cli.views import judged_tables, progress_line, rates, results_tables, show_front
 from workflows.plan import Progress
 
 
@@ -52,9 +45,8 @@ def test_schemes_are_judged_side_by_side_whatever_the_width(width):
         metrics = ClassificationMetrics.from_predictions(table.labels, predicted, 3)
         figures = [getattr(metrics, name) for name in FIGURES] + [*metrics.class_accuracies]
         assert {f"{100 * each:.1f}" for each in figures} <= words
-    changed = np.mean(schemes["dcs"].predict(table.probs) == table.labels) - np.mean(
-        table.probs.argmax(axis=1) == table.labels
-    )
+    right = schemes["dcs"].predict(table.probs) == table.labels
+    changed = right.mean() - (table.probs.argmax(axis=1) == table.labels).mean()
     assert f"{100 * changed:+.1f}," in words
 
 
@@ -127,8 +119,6 @@ def test_every_class_accuracy_is_shown_whatever_the_width(width):
     cells = paper_cells(tasks=("trec",), seeds=(0,))
     tables = results_tables(cells, width=width)
     assert (len(tables) == 1) == (width == 200)
-    words = _printed(width, *tables).split()
+    words = {*_printed(width, *tables).split()}
     accuracies = cells[-1].class_accuracies
-    assert {*accuracies["class"], *(f"{100 * each:.0f}" for each in accuracies["after"])} <= {
-        *words
-    }
+    assert {*accuracies["class"], *(f"{100 * each:.0f}" for each in accuracies["after"])} <= words

@@ -31,25 +31,21 @@ def _block(title: str, language: str) -> str:
     return found[1]
 
 
-def _check_sweep(arguments: list[str]) -> None:
-    """Have our own command line read the options of a ``dcs sweep``."""
-    command = typer.main.get_command(app).commands["sweep"]
-    command.make_context("sweep", list(arguments))
+def _sweep_options(line: str) -> list[str]:
+    """Return the options of a ``dcs sweep``, which our own command line can read."""
+    program, name, *arguments = line.split()
+    assert (program, name) == ("dcs", "sweep")
+    typer.main.get_command(app).commands["sweep"].make_context("sweep", [*arguments])
+    return arguments
 
 
-@pytest.fixture(scope="module")
-def aws() -> dict[str, Any]:
-    return dict(yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8")))
+AWS = yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
+JOB = yaml.safe_load(_block("Kubernetes", "yaml"))
 
 
-@pytest.fixture(scope="module")
-def job() -> dict[str, Any]:
-    return dict(yaml.safe_load(_block("Kubernetes", "yaml")))
-
-
-def _kuberay_types(job: dict[str, Any]) -> dict[str, Any]:
+def _kuberay_types() -> dict[str, Any]:
     """Return the groups of a cluster on Kubernetes as ``cluster.yaml`` has them."""
-    cluster = job["spec"]["rayClusterSpec"]
+    cluster = JOB["spec"]["rayClusterSpec"]
     head = {"groupName": "head", "maxReplicas": 1, **cluster["headGroupSpec"]}
     types = {}
     for group in (head, *cluster["workerGroupSpecs"]):
@@ -64,8 +60,8 @@ def _kuberay_types(job: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", ["AWS", "Kubernetes"])
-def test_work_is_placed_by_resource(where, aws, job):
-    node_types = aws["available_node_types"] if where == "AWS" else _kuberay_types(job)
+def test_work_is_placed_by_resource(where):
+    node_types = AWS["available_node_types"] if where == "AWS" else _kuberay_types()
     (head,) = (each["resources"] for name, each in node_types.items() if "head" in name)
     cells = node_types["cells"]
     scoring = [each for name, each in node_types.items() if "scoring" in name]
@@ -85,16 +81,14 @@ def test_work_is_placed_by_resource(where, aws, job):
     assert (start.cell_cpus, start.cell_cpus_now, slots) == (largest, 0, head[MAX_GPUS])
     if where == "AWS":
         start.check(load_config(packaged_config("llama2_70b")).scoring)
+        assert cells["node_config"]["InstanceMarketOptions"]["MarketType"] == "spot"
 
 
-def test_the_cluster_on_aws_is_closed(aws):
-    types = aws["available_node_types"]
-    for node in types.values():
+def test_the_cluster_on_aws_is_closed():
+    for node in AWS["available_node_types"].values():
         # Without groups of its own Ray would make one that is open to the world.
         assert node["node_config"]["SecurityGroupIds"]
-    market = types["cells"]["node_config"]["InstanceMarketOptions"]
-    assert market["MarketType"] == "spot"
-    starts = [*aws["head_start_ray_commands"], *aws["worker_start_ray_commands"]]
+    starts = [*AWS["head_start_ray_commands"], *AWS["worker_start_ray_commands"]]
     for command in [line for line in starts if "ray start" in line]:
         assert "RAY_AUTH_MODE=token" in command
         assert "--dashboard-host=127.0.0.1" in command or "--address" in command
@@ -103,12 +97,10 @@ def test_the_cluster_on_aws_is_closed(aws):
     assert "s3://" in server
 
 
-def test_kuberay_runs_the_sweep(job):
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
-    spec = job["spec"]
-    program, command, *arguments = spec["entrypoint"].split()
-    assert (program, command) == ("dcs", "sweep")
-    _check_sweep(arguments)
+def test_kuberay_runs_the_sweep():
+    assert (JOB["apiVersion"], JOB["kind"]) == ("ray.io/v1", "RayJob")
+    spec = JOB["spec"]
+    arguments = _sweep_options(spec["entrypoint"])
     cluster = spec["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
     # The version that is tested is the one that is asked for.
@@ -122,11 +114,9 @@ def test_kuberay_runs_the_sweep(job):
         assert any(arguments[0].startswith(f"{path}/") for path in mounts.values())
 
 
-@pytest.fixture
-def slurm(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """The script, and programs in place of Slurm, Ray and ours that note how they are called."""
-    script = tmp_path / "job.sh"
-    script.write_text(_block("Slurm", "sh"), encoding="utf-8")
+def test_the_slurm_script_runs_the_sweep_on_ray_and_passes_the_end_on(tmp_path):
+    """Programs in place of Slurm, Ray and ours note how they are called."""
+    script = _block("Slurm", "sh")
     programs = tmp_path / "bin"
     programs.mkdir()
     note = f'echo "$(basename $0) $*" >> {tmp_path}/calls\n'
@@ -156,12 +146,7 @@ def slurm(tmp_path: Path) -> tuple[Path, dict[str, str]]:
         "SLURM_JOB_NODELIST": "node[1-3]",
         "SLURM_NNODES": "3",
     }
-    return script, environment
-
-
-def test_the_slurm_script_runs_the_sweep_on_ray_and_passes_the_end_on(slurm, tmp_path):
-    script, environment = slurm
-    with subprocess.Popen(["bash", "-u", script], env=environment) as process:
+    with subprocess.Popen(["bash", "-uc", script], env=environment) as process:
         wait_for(lambda: (tmp_path / "started").exists() or process.poll(), "the sweep")
         process.send_signal(signal.SIGTERM)
         # The code of a sweep that was stopped.
@@ -171,11 +156,8 @@ def test_the_slurm_script_runs_the_sweep_on_ray_and_passes_the_end_on(slurm, tmp
     (head,) = (call for call in calls if call.startswith("ray start --head"))
     assert "--dashboard-host=127.0.0.1" in head
     assert "ray start --address=node1:6379 --block" in calls
-    (sweep,) = (call.split() for call in calls if call.startswith("dcs "))
-    assert sweep[:2] == ["dcs", "sweep"]
-    _check_sweep(sweep[2:])
+    (sweep,) = (_sweep_options(call) for call in calls if call.startswith("dcs "))
     assert sweep[sweep.index("--address") + 1] == "node1:6379"
     # All nodes have the one token.
     assert set((tmp_path / "tokens").read_text().splitlines()) == {"token 0123456789abcdef"}
-    options = [line for line in script.read_text().splitlines() if line.startswith("#SBATCH")]
-    assert any("--signal=B:TERM@" in line for line in options)
+    assert re.search(r"^#SBATCH .*--signal=B:TERM@", script, re.MULTILINE)

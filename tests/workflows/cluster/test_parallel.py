@@ -35,10 +35,6 @@ TUNER = TunerSettings(protocol="study", trials=2, budget=1000)
 CELL = toy_cell(TABLE, method="dcs", tuner=TUNER)
 
 
-def _square(number: int) -> int:
-    return number * number
-
-
 def _slow_first(number: int) -> int:
     time.sleep(0.3 if number == 0 else 0.0)
     return number
@@ -50,31 +46,18 @@ def _refuse(number: int) -> int:
     return number
 
 
-class _Note:
-    """Leaves a file for each item that it is at, and takes it away in the end."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, number: int) -> int:
-        (self.folder / f"{number}").touch()
-        time.sleep(0.05)
-        at_work = len(list(self.folder.iterdir()))
-        (self.folder / f"{number}").unlink()
-        return at_work
-
-
-@pytest.mark.parametrize("width", [1, 2, 3])
-def test_results_come_in_order(cluster, width):
-    mapper = RayMapper(width=width)
-    assert list(mapper(_square, range(9))) == [n * n for n in range(9)]
-    assert list(mapper(_slow_first, range(9), ahead=4)) == list(range(9))
-    assert list(mapper(_square, [])) == []
+def _at_work(folder: Path, number: int) -> int:
+    """Leave a file while at an item; return how many there are."""
+    (folder / f"{number}").touch()
+    time.sleep(0.05)
+    at_work = len(list(folder.iterdir()))
+    (folder / f"{number}").unlink()
+    return at_work
 
 
 @pytest.mark.parametrize("width", [1, 2, 8])
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_items_are_taken_no_further_ahead_than_allowed(cluster, width, ahead):
+def test_results_come_in_order_and_items_no_further_ahead_than_allowed(cluster, width, ahead):
     results: list[int] = []
     left: list[int] = []
 
@@ -83,25 +66,27 @@ def test_items_are_taken_no_further_ahead_than_allowed(cluster, width, ahead):
             left.append(number - len(results))
             yield number
 
-    for result in RayMapper(width=width)(_square, items(), ahead=ahead):
+    mapper = RayMapper(width=width)
+    for result in mapper(_slow_first, items(), ahead=ahead):
         results.append(result)
-    assert results == [n * n for n in range(8)]
+    assert results == list(mapper(_slow_first, range(8))) == list(range(8))
+    assert list(mapper(_slow_first, [])) == []
     assert max(left) < ahead
     if width >= ahead > 1:
         assert max(left) == ahead - 1
 
 
 def test_no_more_tasks_than_the_width_are_at_work(cluster, tmp_path):
-    assert max(RayMapper(width=2, options={"num_cpus": 0})(_Note(tmp_path), range(8))) <= 2
+    mapper = RayMapper(width=2, options={"num_cpus": 0})
+    assert max(mapper(functools.partial(_at_work, tmp_path), range(8))) <= 2
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_an_error_is_the_one_that_was_raised(cluster, width):
-    seen = []
+    results = RayMapper(width=width)(_refuse, range(9))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(KeyError, match="three"):
-        for result in RayMapper(width=width)(_refuse, range(9)):
-            seen.append(result)
-    assert seen == [0, 1, 2]
+        next(results)
 
 
 def _fan_out(numbers: list[int], options: dict[str, Any]) -> tuple[list[int], list[int]]:
@@ -143,8 +128,8 @@ def test_the_others_are_cancelled_when_one_fails(cluster, tmp_path):
     with pytest.raises(KeyError, match="zero"):
         list(RayMapper(width=2)(functools.partial(_never_ends, tmp_path), range(9)))
     # Both CPUs are free again: this would wait for ever.
-    task = ray.remote(num_cpus=2)(_square)
-    assert ray.get(task.remote(5), timeout=60) == 25
+    task = ray.remote(num_cpus=2)(_slow_first)
+    assert ray.get(task.remote(5), timeout=60) == 5
 
 
 def test_a_process_that_is_no_longer_heard_of_is_told_once(monkeypatch):

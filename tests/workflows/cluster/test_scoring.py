@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.faults.processes import wait_for
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.scoring import ScoringSettings
 from workflows.tables import ProbabilityStore, TableRequest, request_key
@@ -33,12 +32,11 @@ class TestActor:
         assert list((tmp_path / "shards").iterdir())
 
     def test_keeps_prompts_where_it_is_told(self, tmp_path):
-        store = str(tmp_path / "elsewhere")
-        scoring = ScoringSettings(device="cpu", store=store)
-        ScoringActor("tiny_lm", tmp_path / "probabilities", 0, scoring).generate(
-            REQUEST, request_key(REQUEST)
-        )
-        assert list(Path(store).iterdir())
+        store = tmp_path / "elsewhere"
+        scoring = ScoringSettings(device="cpu", store=str(store))
+        actor = ScoringActor("tiny_lm", tmp_path / "probabilities", 0, scoring)
+        actor.generate(REQUEST, request_key(REQUEST))
+        assert list(store.iterdir())
         assert not (tmp_path / "shards").exists()
 
     @pytest.mark.slow
@@ -55,11 +53,7 @@ class TestActor:
         actor = ray.remote(Observed).remote("tiny_lm", tmp_path / "probabilities", 0)
         ray.get(actor.generate.options(num_returns=2).remote(REQUEST, "k" * 32))
         del actor
-        for _ in range(200):
-            if closed.exists():
-                break
-            time.sleep(0.05)
-        assert closed.exists()
+        wait_for(closed.exists, "the actor to close its model")
 
 
 def test_actors_load_no_numba_before_their_engine():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.faults.processes import wait_for
 from workflows.cluster.placement import place
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.scoring import ScoringSettings
@@ -58,10 +58,7 @@ def test_an_actor_scores_and_gives_its_gpu_back(cluster, tmp_path: Path):
         np.testing.assert_allclose(table.probs, expected[split].probs, atol=1e-3)
 
     del actor
-    deadline = time.monotonic() + 60
-    while not is_given_back(cluster) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert is_given_back(cluster)
+    wait_for(lambda: is_given_back(cluster), "the GPU to be given back", 60)
 
 
 def is_given_back(cluster) -> bool:

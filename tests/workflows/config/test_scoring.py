@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
-from dcs.errors import ConfigError
-from dcs.io import validated
-from workflows.config.scoring import (
-    INDECISIVE,
-    ScoringSettings,
-)
+from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig
 from workflows.plan import sweep_key
 from workflows.tables import TableRequest, request_key
@@ -26,6 +19,8 @@ def key(scoring: ScoringSettings = REQUEST.scoring, **changes) -> str:
 
 class TestKey:
     def test_depends_on_all_that_decides_the_numbers(self):
+        served = SERVED.model_dump(exclude_none=True)
+        server = [{"revision": "3"}, {"api": "chat"}, {"missing": "zero"}, {"label_rule": "joint"}]
         choices = [
             {},
             {"engine": "vllm"},
@@ -34,11 +29,7 @@ class TestKey:
             {"dtype": "bfloat16"},
             {"dtype": "float32"},
             {"engine": "openai"},
-            {"engine": "openai", "base_url": "http://a/v1"},
-            {"engine": "openai", "base_url": "http://a/v1", "revision": "3"},
-            {"engine": "openai", "base_url": "http://a/v1", "api": "chat"},
-            {"engine": "openai", "base_url": "http://a/v1", "missing": "zero"},
-            {"engine": "openai", "base_url": "http://a/v1", "label_rule": "joint"},
+            *(served | changed for changed in ({}, *server)),
         ]
         assert len({key(ScoringSettings(**choice)) for choice in choices}) == len(choices)
 
@@ -48,11 +39,8 @@ class TestKey:
         engines = [ScoringSettings(), ScoringSettings(engine="vllm"), SERVED]
         before = [key(engine) for engine in engines]
         installed["vllm"] = "0.2"
-        assert [key(engine) == old for engine, old in zip(engines, before, strict=True)] == [
-            True,
-            False,
-            True,
-        ]
+        after = [key(engine) for engine in engines]
+        assert (after[0], after[2]) == (before[0], before[2]) and after[1] != before[1]
         installed["torch"] = "2.2"
         assert key() != before[0]
 
@@ -86,26 +74,10 @@ class TestKey:
 
         assert of(store="/elsewhere", device="cpu") == of()
         assert of(engine="vllm", memory=0.5) == of(engine="vllm") != of()
-        assert set(ScoringSettings.model_fields) > INDECISIVE
 
 
-class TestSettings:
-    @pytest.mark.parametrize(
-        ("values", "named"),
-        [
-            ({"engine": "vlm"}, "'vllm'"),
-            ({"base_url": "http://x"}, "'base_url'"),
-            ({"engine": "openai", "dtype": "float16"}, "'dtype'"),
-            ({"engine": "vllm", "memory": 1.5}, "'memory'"),
-        ],
-    )
-    def test_errors_are_one_line(self, values, named):
-        with pytest.raises(ConfigError, match=named) as caught:
-            validated(ScoringSettings, values, source="x", error=ConfigError)
-        assert "\n" not in str(caught.value)
-
-    def test_options_go_to_the_engine(self):
-        scorer = ScoringSettings(device="cpu", label_rule="joint").load("tiny_lm")
-        assert scorer.settings == {"dtype": "float32", "label_rule": "joint"}
-        served = ScoringSettings(**SERVED.model_dump() | {"missing": "zero"}).load("anything")
-        assert (served.model, served.settings["missing"]) == ("anything", "zero")
+def test_options_go_to_the_engine():
+    scorer = ScoringSettings(device="cpu", label_rule="joint").load("tiny_lm")
+    assert scorer.settings == {"dtype": "float32", "label_rule": "joint"}
+    served = ScoringSettings(**SERVED.model_dump() | {"missing": "zero"}).load("anything")
+    assert (served.model, served.settings["missing"]) == ("anything", "zero")

@@ -15,13 +15,10 @@ SECRET = "s3cret/word"
 URL = "postgresql://dcs:s3cret%2Fword@127.0.0.1:1/postgres"
 
 
-@pytest.mark.parametrize("place", ["sqlite:///a.db", "sqlite+pysqlite:///a.db"])
-def test_sqlite_is_refused(place):
-    with pytest.raises(ConfigError, match="optuna_storage: sqlite"):
-        StudyStorage(place)
-
-
-@pytest.mark.parametrize("place", [f"redis://user:{SECRET}@host/0", "postgresql://a:b@c:d/e"])
+@pytest.mark.parametrize(
+    "place",
+    ["sqlite+pysqlite:///a.db", f"redis://user:{SECRET}@host/0", "postgresql://a:b@c:d/e"],
+)
 def test_other_places_are_refused(place):
     with pytest.raises(ConfigError, match="optuna_storage") as caught:
         StudyStorage(place)

@@ -14,6 +14,8 @@ from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, narrowed
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
+PRUNED = {"protocol": "study", "pruner": "hyperband"}
+ONE_AT_A_TIME = {"combine": "one_at_a_time"}
 
 
 def _write(folder: Path, **content: object) -> Path:
@@ -73,53 +75,68 @@ def test_shots_are_numbers_or_n(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"name": None}, "'name'"),
         ({"name": "../x"}, "'name'"),
         ({"tasks": []}, "tasks"),
-        ({"tables": [3]}, "'tables.0'"),
         ({"tables": [["a", "b", "c"]]}, "'tables.0'"),
         ({"held_out": 1.0}, "'held_out'"),
         ({"tasks": ["revews"]}, "'reviews'"),
         ({"sheds": [1]}, "'seeds'"),
-        ({"tuner": {"trails": 3}}, "'trials'"),
-        ({"tuner": {"protocol": "study", "trials": 0}}, "'tuner'"),
         ({"methods": ["dsc"]}, "'dcs'"),
         ({"shots": ["many"]}, "'shots'"),
         ({"seeds": [0, 0]}, "'seeds'"),
         ({"limit": 5}, "'limit'"),
         ({"tracking": {"trials": "best"}}, "tracking.trials"),
+        ({"objectives": ["eror"]}, "'objectives.0'"),
+        ({"objectives": [{"beta": 1}]}, "'objectives.0.tau'"),
+        ({"optimization_sizes": [5]}, "'optimization_sizes.0'"),
+        ({"axes": {"weigth_scale": [30]}}, "'weight_scale'"),
+        ({"axes": {"weight_scale": [30, 1]}}, "'axes.weight_scale.1'"),
+        ({"axes": {"objective": ["err"]}}, "'objective'"),
+        ({"axes": {"search": ["heat-bath", "published"]}}, "needs protocol: study"),
+        ({"axes": {"trials": [0, 3]}, "tuner": {"protocol": "study"}}, "trials 0"),
+        ({"axes": {"trials": [5]}, "objectives": ["err"], **ONE_AT_A_TIME}, "one_at_a_time"),
+        ({"tuner": {"objective": {"beta": -1, "tau": 0}}}, "'tuner.objective.beta'"),
+        ({"tuner": {"bounds": {"beta": [2, 1]}}}, "'tuner.bounds.beta'"),
+        ({"tuner": {"cost": "moves"}}, "needs protocol: study"),
+        ({"tuner": PRUNED | {"cost": "moves"}}, "pruner"),
+        ({"tuner": PRUNED | {"search": "metropolis"}}, "pruner"),
+        ({"tuner": PRUNED | {"restarts": 1}}, "pruner"),
         ({"scoring": {"enigne": "vllm"}}, "'engine'"),
+        ({"scoring": {"engine": "vlm"}}, "'vllm'"),
+        ({"scoring": {"base_url": "http://x"}}, "'base_url'"),
+        ({"scoring": {"engine": "openai", "base_url": "http://me:secret@x"}}, "base_url"),
+        ({"scoring": {"engine": "openai", "dtype": "float16"}}, "'dtype'"),
+        ({"scoring": {"engine": "vllm", "memory": 1.5}}, "'scoring.memory'"),
     ],
 )
 def test_a_mistake_is_named_on_one_line(tmp_path, changes, named):
     path = _write(tmp_path, **changes)
     with pytest.raises(ConfigError, match=named) as caught:
         load_config(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
 def test_a_sweep_is_narrowed_to_what_is_named():
     whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"), shots=(1, 5, "N"))
-    part = narrowed(whole, ["shots=N,1", "tasks=reviews"])
+    part = narrowed(whole, ["shots=N,1", "tasks=reviews", "shots=5,N,1"])
     assert (part.shots, part.tasks) == ((1, "N"), ("reviews",))
     assert narrowed(whole, []) == whole
 
 
 @pytest.mark.parametrize(
-    ("restriction", "named"),
-    [("task=reviews", "'tasks'"), ("tasks=revews", "'reviews'"), ("shots=2", "'2'"), ("a", "'a'")],
+    ("asked", "named"),
+    [
+        (["task=reviews"], "'tasks'"),
+        (["tasks=revews"], "'reviews'"),
+        (["shots=2"], "'2'"),
+        (["tasks=reviews", "tasks=helpdesk"], "no tasks are left"),
+    ],
 )
-def test_what_a_sweep_does_not_have_cannot_be_asked_for(restriction, named):
+def test_what_a_sweep_does_not_have_cannot_be_asked_for(asked, named):
     whole = SweepConfig(name="x", tasks=("helpdesk", "reviews"))
     with pytest.raises(ConfigError, match=named):
-        narrowed(whole, [restriction])
-
-
-@pytest.mark.parametrize(
-    ("text", "trials"), [("all", "all"), ("none", "none"), ("best:5", 5), ("5", 5)]
-)
-def test_which_trials_are_tracked(tmp_path, text, trials):
-    assert load_config(_write(tmp_path, tracking={"trials": text})).tracking.trials == trials
+        narrowed(whole, asked)
 
 
 def test_a_file_is_known_by_what_it_calls_its_task(tmp_path):

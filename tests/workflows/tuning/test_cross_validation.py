@@ -54,9 +54,8 @@ def test_the_pareto_front_of_the_study_competes(table, monkeypatch):
 def test_preferences_choose_from_one_search_what_each_would_alone(table, monkeypatch):
     def tuning(prefer: str, known: dict) -> Tuning:
         settings = TunerSettings(prefer=prefer, bounds={"weight_scale": [10, 20]})
-        return Tuning(
-            table=table, method=get_method("dnip"), settings=settings, seed=2, known=known
-        )
+        what = {"table": table, "method": get_method("dnip"), "settings": settings}
+        return Tuning(**what, seed=2, known=known)
 
     known: dict = {}
     cross_validated_scheme(tuning("accuracy", known))

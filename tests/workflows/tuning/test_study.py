@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -39,15 +41,15 @@ class Killed(BaseException):
 class Judge:
     """Judges a number of trials, then is killed."""
 
-    def __init__(self, lives: int = 1000) -> None:
-        self.lives = lives
+    def __init__(self, lives: int = 1000, judge: Callable[..., Any] | None = None) -> None:
+        self.lives, self.judge = lives, judge or _judge
         self.judged: list[int] = []
 
-    def __call__(self, trial: StudyTrial) -> tuple[dict[str, float], str]:
+    def __call__(self, trial: StudyTrial, *report: Callable[..., bool]) -> Any:
         if len(self.judged) == self.lives:
             raise Killed
         self.judged.append(trial.number)
-        return _judge(trial)
+        return self.judge(trial, *report)
 
 
 def _judge(trial: StudyTrial) -> tuple[dict[str, float], str]:
@@ -104,10 +106,23 @@ def test_window_and_seed_belong_to_the_study():
     assert params(window=4, seed=0)[:10] == first[:10]
 
 
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_trial_knows_all_that_went_before_its_window(window):
+    known: list[int] = []
+
+    def suggest(trial: optuna.Trial) -> tuple[float, int]:
+        known.append(sum(each.state.is_finished() for each in trial.study.trials))
+        return _suggest(trial)
+
+    _trials(suggest=suggest, window=window)
+    assert known == [max(0, number - window + 1) for number in range(TRIALS)]
+
+
 def test_importances_are_of_what_decides_and_what_varies():
     def suggest(trial: optuna.trial.BaseTrial) -> tuple[float, int]:
         trial.suggest_float("idle", 0.0, 1.0)
-        trial.suggest_float("fixed", 1.0, 1.0)
+        if trial.number > 1:  # The first need not have all.
+            trial.suggest_float("fixed", 1.0, 1.0)
         return trial.suggest_float("x", -30.0, 30.0), 2
 
     trials = _trials(suggest=suggest, trials=40)
@@ -153,26 +168,16 @@ def test_a_pruner_ends_the_same_trials_wherever_they_are_judged(stored, cluster,
 
     spread = _trials(_judge_in_steps, mapper=RayMapper(width=3), **settings)
     assert result(spread) == result(alone)
-    left = [4]
-
-    def dying(trial: StudyTrial, report) -> tuple[dict[str, float], str]:
-        left[0] -= 1
-        if left[0] == 0:
-            raise Killed
-        return _judge_in_steps(trial, report)
-
-    for lives in (4, 1, 3, 100):
-        left[0] = lives
+    for lives in (3, 0, 2, 100):
         with suppress(Killed):
-            kept = _trials(dying, stored=stored, **settings)
+            kept = _trials(Judge(lives, _judge_in_steps), stored=stored, **settings)
     assert result(kept) == result(alone)
     assert _states(stored).count("PRUNED") == len(pruned)
 
 
 def test_first_parameters_come_first():
     first, *_ = _trials(trials=3, first={"x": 0.25, "k": 4})
-    assert first.params == {"x": 0.25, "k": 4}
-    assert first.found == "found 0.25"
+    assert (first.params, first.found) == ({"x": 0.25, "k": 4}, "found 0.25")
 
 
 def test_a_stored_study_is_all_there_is_to_see(stored):
@@ -248,13 +253,8 @@ def test_other_code_judges_again(stored, monkeypatch):
 @pytest.mark.parametrize("protocol", ["study", "cross-validation"])
 def test_a_cell_is_tuned_alike_in_process_fanned_out_and_found_again(cluster, stored, protocol):
     tune = study_scheme if protocol == "study" else cross_validated_scheme
-    settings = TunerSettings(
-        protocol=protocol,
-        trials=5,
-        window=2,
-        budget=3000,
-        objective={"beta": 0.5, "tau": 0.0},
-    )
+    small = {"trials": 5, "window": 2, "budget": 3000, "objective": {"beta": 0.5, "tau": 0.0}}
+    settings = TunerSettings(protocol=protocol, **small)
     shares: list[float] = []
     tuning = Tuning(table=biased_table(200), method=get_method("dcs"), settings=settings, seed=1)
     alone = tune(dataclasses.replace(tuning, progress=shares.append))

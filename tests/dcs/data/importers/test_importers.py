@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from dcs.data.importers import (
-    IMPORTERS,
-    import_file,
-    read_tables,
-    table_sources,
-)
+from dcs.data.importers import IMPORTERS, import_file, read_tables, table_sources
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, TableError
+from tests.dcs.data.importers.test_lm_eval import log, sample
+from tests.dcs.data.importers.test_numbers import GOOD, save, saved, vectors
 from tests.dcs.refusals import refuses
 
-PROBS = [[0.75, 0.25], [0.5, 0.5], [0.125, 0.875]]
-LABELS = [0, 1, 1]
-IDS = ["a", "b", "c"]
-
-
-NO, YES = np.array(PROBS).T
-FRAME = pd.DataFrame({"id": IDS, "label": LABELS, "p:no": NO, "p:yes": YES})
-
-
-def write_lm_eval(path: Path) -> None:
-    scores = [[[str(np.log(value)), "False"] for value in row] for row in PROBS]
-    keys = ("doc_id", "target", "filtered_resps")
-    samples = zip(IDS, map(str, LABELS), scores, strict=True)
-    path.write_text("\n".join(json.dumps(dict(zip(keys, s, strict=True))) for s in samples))
-
-
-WRITERS: dict[str, Callable[[Path], object]] = {
-    "npz": lambda path: np.savez(path, probs=PROBS, labels=LABELS, ids=IDS),
-    "csv": lambda path: FRAME.to_csv(path, index=False),
-    "parquet": lambda path: FRAME.to_parquet(path, index=False),
-    "vectors": lambda path: FRAME.assign(n=0)[["id", "label", "n", "p:no", "p:yes"]].to_csv(
-        path, sep=" ", header=False, index=False
-    ),
-    "lm-eval": write_lm_eval,
-}
-SUFFIX = {"npz": ".npz", "csv": ".csv", "parquet": ".parquet", "vectors": ".txt"}
+IDS, LABELS, *COLUMNS = GOOD.values()
+PROBS = np.transpose(COLUMNS).tolist()
 
 formats = pytest.mark.parametrize("name", [importer.name for importer in IMPORTERS])
 
 
 def written(name: str, folder: Path) -> Path:
-    path = folder / f"data{SUFFIX.get(name, '.jsonl')}"
-    WRITERS[name](path)
-    return path
+    """Write the same good rows in a format."""
+    rows = list(zip(IDS, LABELS, PROBS, strict=True))
+    if name == "npz":
+        return saved(folder, probs=PROBS, labels=LABELS, ids=IDS)
+    if name == "vectors":
+        lines = [f"{row} {label} 0 {no} {yes}\n" for row, label, (no, yes) in rows]
+        (folder / "all.txt").write_text("".join(lines))
+        return folder / "all.txt"
+    if name == "lm-eval":
+        return log(folder, *(sample(i, str(k), [np.log(p) for p in row]) for i, k, row in rows))
+    return save(name, folder)
 
 
 @formats
@@ -73,11 +51,12 @@ class TestEveryFormat:
 
     def test_what_is_refused(self, name: str, tmp_path: Path) -> None:
         (tmp_path / "empty").touch()
+        (tmp_path / "folder").mkdir()
         for path, classes in [
             (written(name, tmp_path), ["x", "y", "z"]),
             (tmp_path / "none", None),
             (tmp_path / "empty", None),
-            (tmp_path, None),
+            (tmp_path / "folder", None),
         ]:
             refuses(TableError, import_file, name, path, classes=classes, names=[f"{path}: "])
 
@@ -100,15 +79,14 @@ def test_logits(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["csv", "parquet"])
 @pytest.mark.parametrize("classes", [("p:odd", "odd"), ("a, b", "c; d"), ("p:a", "p:b")])
 def test_odd_class_names(name: str, classes: tuple[str, ...], tmp_path: Path) -> None:
-    frame = FRAME.rename(columns={"p:no": f"p:{classes[0]}", "p:yes": f"p:{classes[1]}"})
-    getattr(frame, f"to_{name}")(tmp_path / "t", index=False)
-    table = import_file(name, tmp_path / "t")
+    none = dict.fromkeys(GOOD)
+    prefixed = {f"p:{key}": column for key, column in zip(classes, COLUMNS, strict=True)}
+    table = import_file(name, save(name, tmp_path, **none, **prefixed))
     table.write(tmp_path / "again.parquet")
     assert ProbabilityTable.read(tmp_path / "again.parquet").classes == table.classes == classes
-    plain = FRAME.rename(columns={"p:no": classes[0], "p:yes": classes[1]})
-    getattr(plain, f"to_{name}")(tmp_path / "t", index=False)
+    path = save(name, tmp_path, **none, **dict(zip(classes, COLUMNS, strict=True)))
     if not all(one.startswith("p:") for one in classes):
-        assert import_file(name, tmp_path / "t", class_columns=classes).classes == classes
+        assert import_file(name, path, class_columns=classes).classes == classes
 
 
 @pytest.mark.parametrize(
@@ -127,35 +105,24 @@ def test_names_that_are_refused(format: str, options: dict[str, Any], tmp_path: 
 
 class TestSources:
     def test_a_pair_of_either_form(self, tmp_path: Path) -> None:
-        table = import_file("npz", written("npz", tmp_path), classes=["no", "yes"])
+        path = written("npz", tmp_path)
+        table = import_file("npz", path, classes=["no", "yes"])
         ours = tmp_path / "ours"
-        published = tmp_path / "sst5_llama-2-13b_shotN_seed4"
-        published.mkdir()
-        for part, stem in (("optimization", "opt"), ("test", "test")):
-            table.write(ours / f"{part}.parquet")
-            WRITERS["vectors"](published / f"{stem}.txt")
+        table.write(ours / "optimization.parquet")
+        table.write(ours / "test.parquet")
+        lines = written("vectors", ours).read_text()
+        published = vectors(tmp_path, opt=lines, test=lines)
         for folder in (ours, published):
             tables = read_tables(folder)
             assert list(tables) == ["optimization", "test"]
             assert tables["test"].probs.tolist() == PROBS
-        told = tables["optimization"].provenance
-        assert (told.task, told.model, told.shots, told.demonstration_seed) == (
-            "sst5",
-            "llama-2-13b",
-            "N",
-            4,
-        )
         (tmp_path / "notes.txt").write_text("none")
-        sources = (tmp_path / "data.npz", ours, published)
+        sources = (ours, path, published)
         assert table_sources(tmp_path) == sources
         assert [table_sources(source) for source in sources] == [(source,) for source in sources]
-        assert read_tables(tmp_path / "data.npz")["optimization"].ids == tuple(IDS)
-        ProbabilityTable.read(ours / "test.parquet").write(tmp_path / "one.parquet")
-        assert list(read_tables(tmp_path / "one.parquet")) == ["optimization"]
-
-        import_file("npz", tmp_path / "data.npz", classes=["yes", "no"]).write(
-            ours / "test.parquet"
-        )
+        assert read_tables(path)["optimization"].ids == tuple(IDS)
+        assert list(read_tables(ours / "test.parquet")) == ["optimization"]
+        table.with_classes(["yes", "no"]).write(ours / "test.parquet")
         with pytest.raises(TableError, match="ours: .*'no', 'yes'.*'yes', 'no'"):
             read_tables(ours)
 

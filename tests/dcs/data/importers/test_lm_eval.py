@@ -31,19 +31,15 @@ def sample(doc_id: Any, target: Any, scores: list[Any], **extra: Any) -> dict[st
     }
 
 
-def asked(*texts: str, form: str = "dict", context: str = "Q: ?") -> dict[str, Any]:
-    pairs = [(context, f" {text}") for text in texts]
-    if form == "list":
-        return {"arguments": pairs}
-    return {
-        "arguments": {
-            f"gen_args_{k}": {"arg_0": pair[0], "arg_1": pair[1]} for k, pair in enumerate(pairs)
-        }
-    }
+def asked(*texts: str, form: str = "dict") -> dict[str, Any]:
+    pairs: Any = [("Q: ?", f" {text}") for text in texts]
+    if form == "dict":
+        pairs = {f"gen_args_{k}": {"arg_0": a, "arg_1": b} for k, (a, b) in enumerate(pairs)}
+    return {"arguments": pairs}
 
 
-def log(folder: Path, *samples: Any) -> Path:
-    path = folder / NAME
+def log(folder: Path, *samples: Any, name: str = NAME) -> Path:
+    path = folder / name
     path.write_text("".join(json.dumps(item) + "\n" for item in samples), encoding="utf-8")
     return path
 
@@ -53,17 +49,6 @@ QUARTERS = [math.log(0.75), math.log(0.25)]
 
 
 class TestProbabilities:
-    def test_softmax_over_the_choices(self, tmp_path: Path) -> None:
-        scores = [-25.625, -23.5, -65.0]
-        table = import_file(
-            "lm-eval", log(tmp_path, sample(0, "1", scores), sample(1, "0", scores))
-        )
-        weights = np.exp(np.array(scores) + 23.5)
-        np.testing.assert_allclose(table.probs, [weights / weights.sum()] * 2, rtol=1e-12)
-        assert table.labels.tolist() == [1, 0]
-        assert table.ids == ("0", "1")
-        assert table.classes == ("choice_0", "choice_1", "choice_2")
-
     def test_an_impossible_choice_is_zero(self, tmp_path: Path) -> None:
         table = import_file("lm-eval", log(tmp_path, sample(0, 0, [-3.0, "-inf"])))
         assert table.probs.tolist() == [[1, 0]]
@@ -97,9 +82,8 @@ class TestFolder:
             (tmp_path / model).mkdir()
             for task, date in (("news", self.DATE), ("mood", self.DATE), ("news", "2024-05-01T1")):
                 target = str(wins if date == self.DATE else 1 - wins)
-                lines = [sample(0, target, QUARTERS, **asked("yes, sure", "no"))]
-                name = f"samples_{task}_{date}.jsonl"
-                (tmp_path / model / name).write_text("\n".join(map(json.dumps, lines)))
+                line = sample(0, target, QUARTERS, **asked("yes, sure", "no"))
+                log(tmp_path / model, line, name=f"samples_{task}_{date}.jsonl")
             told = {"model_name": model.replace("__", "/"), "n-shot": {"news": 5}}
             (tmp_path / model / f"results_{self.DATE}.json").write_text(json.dumps(told))
         return tmp_path
@@ -115,9 +99,8 @@ class TestFolder:
         assert import_file("lm-eval", folder, part="mood_me__b").provenance.model == "me/b"
 
     def test_what_is_not_multiple_choice_is_left_out(self, folder: Path) -> None:
-        (folder / f"samples_open_{self.DATE}.jsonl").write_text(
-            json.dumps(sample(0, "a", []) | {"filtered_resps": ["an answer"]})
-        )
+        answer = sample(0, "a", [], filtered_resps=["an answer"])
+        log(folder, answer, name=f"samples_open_{self.DATE}.jsonl")
         with pytest.warns(UserWarning, match="samples_open_"):
             assert len(import_tables("lm-eval", folder)) == 4
         for model in folder.glob("me__*"):
@@ -206,7 +189,7 @@ def test_targets_of_two_readings_are_refused(tmp_path: Path) -> None:
         [sample(7, "0", [-1, -2, -3], acc_mutual_info=1.0)],
         [sample(0, "0", ["low", -1])],
         [sample(0, "0", ["-inf", "-inf"])],
-        [{**sample(0, "0", []), "filtered_resps": ["some answer"]}],
+        [sample(0, "0", [], filtered_resps=["some answer"])],
         [{"doc_id": 0, "target": "0"}],
     ],
 )
