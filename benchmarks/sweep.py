@@ -226,9 +226,11 @@ def recording(folder: Path, *, cells: int, database: str | None) -> None:
     _record(folder / "sqlite", None, cells, writers=1)
     if database is not None:
         _record(folder / "database", database, cells, writers=4)
-    with _server(folder / "server", database) as address:
-        for writers in (1, 2, 4, 8):
-            _record(folder / f"http{writers}", address, cells, writers=writers)
+    for app in ([], ["--app-name", "dcs"]):
+        with _server(folder / " ".join(["server", *app]), database, app) as address:
+            print("mlflow server", *app)
+            for writers in (1, 2, 4, 8):
+                _record(folder / f"{len(app)} {writers}", address, cells, writers=writers)
 
 
 def _finished_cell(number: int, *, cell: Cell | None = None, started_ms: int = 1) -> CellRecord:
@@ -373,11 +375,13 @@ def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> in
 
 
 @contextmanager
-def _server(folder: Path, database: str | None, port: int = 5987) -> Iterator[str]:
+def _server(
+    folder: Path, database: str | None, options: list[str], port: int = 5987
+) -> Iterator[str]:
     folder.mkdir()
     database = database or f"sqlite:///{folder}/mlflow.db"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "4"]
-    command += ["--port", str(port), "--backend-store-uri", database]
+    command += [*options, "--port", str(port), "--backend-store-uri", database]
     command += ["--artifacts-destination", str(folder / "artifacts")]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}

@@ -96,11 +96,17 @@ def ray_head(port: int, *, cpus: int = 2) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def mlflow_server(
-    folder: Path, port: int, *, backend: str | None = None, artifacts: bool = True
+    folder: Path,
+    port: int,
+    *,
+    backend: str | None = None,
+    artifacts: bool = True,
+    app: str | None = None,
 ) -> Iterator[str]:
     """Run a server on a database, by default the SQLite file of a folder.
 
-    With `artifacts` it keeps them itself, otherwise its clients do. Both outlive it.
+    With `artifacts` it keeps them itself, otherwise its clients do. Both outlive it. `app` names
+    an app of its own.
     """
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
@@ -110,6 +116,8 @@ def mlflow_server(
         command += ["--artifacts-destination", str(folder / "artifacts")]
     else:
         command += ["--default-artifact-root", str(folder / "mlartifacts")]
+    if app is not None:
+        command += ["--app-name", app]
     with running(command, f"{address}/health"):
         yield address
 

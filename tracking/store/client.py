@@ -26,7 +26,7 @@ from tracking.records import write_files
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run, RunInfo
+    from mlflow.entities import Experiment, Run
 
 _DATABASES = ("postgresql", "mysql", "mssql")
 
@@ -381,12 +381,12 @@ def search_runs(
             return
 
 
-def log_files(client: MlflowClient, info: RunInfo, files: Mapping[str, str | bytes]) -> None:
-    """Keep files with a run, by their paths there."""
+def log_files(tracking_uri: str, place: str, files: Mapping[str, str | bytes]) -> None:
+    """Keep files of a run, by their paths in its folder of artifacts."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     # MLflow's client would ask the store where they go.
-    place = get_artifact_repository(info.artifact_uri, tracking_uri=client.tracking_uri)
+    repository = get_artifact_repository(place, tracking_uri=tracking_uri)
     with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
         write_files(Path(folder), files)
-        place.log_artifacts(folder)  # type: ignore[no-untyped-call]
+        repository.log_artifacts(folder)  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 A database gets all that a cell holds in one transaction, of which MLflow's client would take some
 ten for a run, each waiting for the disk; the rows are those that the client would write. A server
-gets requests.
+with the app of `tracking.store.app` gets it in one request, another one in some thirty.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import json
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from pydantic import Base64Bytes, ConfigDict, TypeAdapter
 
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
@@ -39,7 +41,7 @@ from tracking.store.serving import scheme_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput, Experiment, Metric, Param, Run, RunInfo
+    from mlflow.entities import DatasetInput, Experiment, Run, RunInfo
 
 #: At most so many points of an annealing trace become step metrics, of which each costs as much as
 #: any metric; the record has them all.
@@ -50,16 +52,22 @@ _MOST_METRICS = 900
 
 _COMPLETE = ("FINISHED", "FAILED")
 
+#: Seconds after which a driver that has not finished writing a cell is taken for dead.
+_LEASE = 600.0
+#: Seconds between two looks at a run that another driver is about to end.
+_GLANCE = 0.1
+
+#: Where a server with the app takes runs.
+PATH: Final = "/api/2.0/dcs/runs"
+
+#: Name, value, milliseconds since the epoch, step.
+Measured = tuple[str, float, int, int]
+
 #: What MLflow's client writes of a run that nothing is known of.
 _UNKNOWN_SOURCE = dict.fromkeys(("source_name", "entry_point_name", "source_version"), "") | {
     "source_type": "UNKNOWN",
     "user_id": "unknown",
 }
-
-#: Seconds after which a driver that has not finished writing a cell is taken for dead.
-_LEASE = 600.0
-#: Seconds between two looks at a run that another driver is about to end.
-_GLANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +108,33 @@ class RunContent:
 
     Attributes
     ----------
-    metrics, params : sequence of Metric, of Param
+    metrics : sequence of Measured
+        Named as MLflow allows.
+    params : mapping of str to str
         Named as MLflow allows.
     run_id : str or None
         A run that is there, which goes on; None makes one that has ended.
     tags : mapping of str to str
         That the run does not have yet.
+    files : mapping of str to bytes
+        The artifacts of a run that is there, by their paths.
     name, start, end, status
         Of a new run; times in milliseconds since the epoch.
     """
 
-    metrics: Sequence[Metric]
-    params: Sequence[Param]
+    metrics: Sequence[Measured]
+    params: Mapping[str, str]
     run_id: str | None = None
     name: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Base64Bytes] = field(default_factory=dict)
     start: int = 0
     end: int = 0
     status: str = "FINISHED"
+
+
+#: Runs as JSON.
+BATCH: Final = TypeAdapter(list[RunContent], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 class SweepRuns:
@@ -147,6 +164,7 @@ class SweepRuns:
             client, sweep.experiment, archive.output, schema.EXPERIMENT_TAGS
         )
         self.experiment_id = str(self._place.experiment_id)
+        self._write = writer(client, self._place)
         # Before the listing: what another driver wrote until it could know of this one is there.
         client.set_experiment_tag(self.experiment_id, schema.DRIVER + self._owner, "")
         self._alone = True
@@ -203,21 +221,20 @@ class SweepRuns:
         self._found[record.key] = [run]
         if inputs := _datasets(record):
             self._client.log_inputs(run.id, inputs)
-        files: dict[str, str | bytes] = {schema.CELL_FILE: sealed(text), **figures}
+        files = {schema.CELL_FILE: sealed(text).encode(), **figures}
         if record.scheme is not None:
-            files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2)
+            files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2).encode()
             if has_chosen(record):
                 files |= scheme_model(record.scheme, run_id=run.id)
-        log_files(self._client, made.info, files)
         own = RunContent(
             run_id=run.id,
             metrics=_cell_metrics(record),
             params=_params({**record.identity, **record.params}),
             tags={schema.RECORD_DIGEST: digest},
+            files=files,
         )
         trials = chosen(record, self._sweep.trials)
-        contents = [own, *(self._trial(trial, record, run.id) for trial in trials)]
-        write_runs(self._client, self._place, contents)
+        self._write([own, *(self._trial(trial, record, run.id) for trial in trials)])
         other = self._written_elsewhere(record.status, name, run)
         if other is None:
             self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
@@ -273,7 +290,7 @@ class SweepRuns:
         missing = [
             scoring for scoring in scorings if self.keep(scoring.key, scoring.digest) is None
         ]
-        write_runs(self._client, self._place, map(self._scoring, missing))
+        self._write(map(self._scoring, missing))
 
     def _scoring(self, scoring: ScoringRecord) -> RunContent:
         who = scoring.identity
@@ -295,12 +312,12 @@ class SweepRuns:
 
     def write_summary(self, cells: Sequence[CellRecord]) -> None:
         """Write the tables of the parent run, replacing earlier ones."""
-        from mlflow.entities import RunTag
+        from mlflow.entities import Metric, RunTag
 
         self._join()
         board = leaderboard(cells)
         files = table_files(cells, board)
-        log_files(self._client, self.info, files)
+        log_files(self._client.tracking_uri, self.info.artifact_uri, files)
         now = time.time_ns() // 1_000_000
         figures = {
             "cells/finished": sum(cell.finished for cell in cells),
@@ -314,13 +331,13 @@ class SweepRuns:
         )
         self._client.log_batch(
             self.parent_id,
-            _metrics(figures, now)[:_MOST_METRICS],
+            [Metric(*metric) for metric in _metrics(figures, now)[:_MOST_METRICS]],
             tags=[RunTag(schema.NOTE, note), RunTag(schema.LOGGED_ARTIFACTS, listed)],
         )
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Keep figures with the sweep, replacing earlier ones."""
-        log_files(self._client, self.info, figures)
+        log_files(self._client.tracking_uri, self.info.artifact_uri, figures)
 
     def end(self, status: str) -> None:
         """End the parent run."""
@@ -329,6 +346,8 @@ class SweepRuns:
 
     def _parent(self) -> RunInfo:
         """Find or make the run of the sweep."""
+        from mlflow.entities import Param
+
         sweep = self._sweep
         parent = self._earliest()
         if parent is None:
@@ -339,7 +358,8 @@ class SweepRuns:
             if parent.info.run_id != made.info.run_id:
                 self._discard(made.info.run_id)
         had = parent.data.params
-        params = [param for param in _params(sweep.sweep_params) if param.key not in had]
+        new = {key: value for key, value in _params(sweep.sweep_params).items() if key not in had}
+        params = [Param(key, value) for key, value in new.items()]
         self._client.log_batch(parent.info.run_id, params=params)
         return parent.info
 
@@ -523,84 +543,135 @@ def _datasets(record: CellRecord) -> list[DatasetInput]:
     return inputs
 
 
-def _cell_metrics(record: CellRecord) -> list[Metric]:
-    from mlflow.entities import Metric
-
+def _cell_metrics(record: CellRecord) -> list[Measured]:
     at = record.finished_ms
     metrics = _metrics(record.metrics, at)
     span = (at - record.started_ms) / max(1, len(record.trace))
     for step in thin(len(record.trace), _TRACE_POINTS):
         when = int(record.started_ms + span * (step + 1))
         for column, value in zip(TRACE_COLUMNS, record.trace[step], strict=True):
-            metrics.append(Metric(schema.TRACE_PREFIX + column, value, when, step))
+            metrics.append((schema.TRACE_PREFIX + column, value, when, step))
     return metrics
 
 
-def _params(values: Mapping[str, Any]) -> list[Param]:
-    from mlflow.entities import Param
-
+def _params(values: Mapping[str, Any]) -> dict[str, str]:
     flat = schema.flatten(values)
     names = schema.safe_names(flat)
-    return [
-        Param(
-            names[name],
-            schema.shorten(
-                value if isinstance(value, str | int | float) else json.dumps(value),
-                schema.PARAM_LIMIT,
-            ),
+    return {
+        names[name]: schema.shorten(
+            value if isinstance(value, str | int | float) else json.dumps(value),
+            schema.PARAM_LIMIT,
         )
         for name, value in flat.items()
-    ]
+    }
 
 
-def _metrics(values: Mapping[str, float], when: int) -> list[Metric]:
-    from mlflow.entities import Metric
-
+def _metrics(values: Mapping[str, float], when: int) -> list[Measured]:
     names = schema.safe_names(values)
-    return [Metric(names[name], value, when, 0) for name, value in values.items()]
+    return [(names[name], value, when, 0) for name, value in values.items()]
 
 
-def write_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs into an experiment, a database's all or none of them."""
-    if has_server(client.tracking_uri):
-        for run in runs:
-            request_run(client, experiment, run)
-    else:
-        insert_runs(client, experiment, runs)
+def artifact_folder(experiment: Experiment, run_id: str) -> str:
+    """Return where MLflow keeps the artifacts of a run."""
+    from mlflow.utils.uri import append_to_uri_path
 
-
-def request_run(client: MlflowClient, experiment: Experiment, run: RunContent) -> None:
-    """Write a run by requests, with MLflow's client."""
-    from mlflow.entities import RunTag
-
-    if run.run_id is not None:
-        tags = [RunTag(key, value) for key, value in run.tags.items()]
-        client.log_batch(run.run_id, run.metrics, run.params, tags, synchronous=True)
-        return
-    made = client.create_run(
-        experiment.experiment_id, start_time=run.start, tags=dict(run.tags), run_name=run.name
+    place = append_to_uri_path(  # type: ignore[no-untyped-call]
+        experiment.artifact_location, run_id, "artifacts"
     )
-    client.log_batch(made.info.run_id, run.metrics, run.params, synchronous=True)
-    client.set_terminated(made.info.run_id, run.status, end_time=run.end)
+    return str(place)
 
 
-def insert_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs into the tables of a database in one transaction."""
+def writer(client: MlflowClient, experiment: Experiment) -> Callable[[Iterable[RunContent]], None]:
+    """Return what writes runs into an experiment of a store, by the fastest way there is.
+
+    A database gets all or none of them.
+    """
+    if not has_server(client.tracking_uri):
+        return partial(_insert, client, experiment)
+    return partial(_post if _takes_batches(client) else _request, client, experiment)
+
+
+def _insert(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    """Write runs into a database, and their files beside it."""
+    runs = list(runs)
+    insert_runs(client._tracking_client.store, experiment, runs)
+    _log_files(client, experiment, runs)
+
+
+def _log_files(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    for run in runs:
+        if run.run_id is not None:
+            log_files(client.tracking_uri, artifact_folder(experiment, run.run_id), run.files)
+
+
+def _takes_batches(client: MlflowClient) -> bool:
+    """Whether a server has the app."""
+    return bool(_http(client, "GET").status_code == 200)
+
+
+def _http(client: MlflowClient, method: str, **options: Any) -> Any:
+    """Ask a server as MLflow's client does, who we are included."""
+    from mlflow.utils.rest_utils import http_request
+
+    credentials = client._tracking_client.store.get_host_creds()
+    return http_request(credentials, PATH, method, **options)  # type: ignore[no-untyped-call]
+
+
+def _post(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    """Write runs by one request."""
+    from mlflow.utils.rest_utils import verify_rest_response
+
+    runs = list(runs)
+    if not experiment.artifact_location.startswith("mlflow-artifacts:"):
+        # Not the server keeps them.
+        _log_files(client, experiment, runs)
+        runs = [replace(run, files={}) for run in runs]
+    where = {"experiment_id": experiment.experiment_id}
+    answer = _http(client, "POST", params=where, data=BATCH.dump_json(runs))
+    verify_rest_response(answer, PATH)
+
+
+def _request(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    """Write runs by the requests of MLflow's client."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    for run in runs:
+        metrics = [Metric(*metric) for metric in run.metrics]
+        params = [Param(key, value) for key, value in run.params.items()]
+        if run.run_id is not None:
+            tags = [RunTag(key, value) for key, value in run.tags.items()]
+            _log_files(client, experiment, [run])
+            client.log_batch(run.run_id, metrics, params, tags, synchronous=True)
+            continue
+        made = client.create_run(
+            experiment.experiment_id, start_time=run.start, tags=dict(run.tags), run_name=run.name
+        )
+        client.log_batch(made.info.run_id, metrics, params, synchronous=True)
+        client.set_terminated(made.info.run_id, run.status, end_time=run.end)
+
+
+def insert_runs(store: Any, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    """Write runs, but for their files, into the tables of a database in one transaction.
+
+    Parameters
+    ----------
+    store : mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore
+        MLflow's access to the database.
+    experiment : Experiment
+        Where the runs belong.
+    runs : iterable of RunContent
+        What to write.
+    """
     from mlflow.store.tracking.dbmodels import models
     from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
-    from mlflow.utils.uri import append_to_uri_path
     from sqlalchemy import insert
 
-    store = client._tracking_client.store
     # Runs come first: all other rows refer to them.
     rows: dict[Any, list[dict[str, Any]]] = defaultdict(list, {models.SqlRun: []})
     for run in runs:
         run_id, tags = run.run_id or uuid.uuid4().hex, dict(run.tags)
         if run.run_id is None:
             tags[MLFLOW_RUN_NAME] = run.name
-            place = append_to_uri_path(  # type: ignore[no-untyped-call]
-                experiment.artifact_location, run_id, "artifacts"
-            )
             rows[models.SqlRun].append(
                 _UNKNOWN_SOURCE
                 | {
@@ -610,25 +681,23 @@ def insert_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[Run
                     "start_time": run.start,
                     "end_time": run.end,
                     "lifecycle_stage": experiment.lifecycle_stage,
-                    "artifact_uri": place,
+                    "artifact_uri": artifact_folder(experiment, run_id),
                     "experiment_id": int(experiment.experiment_id),
                 }
             )
-        for key, value in tags.items():
-            rows[models.SqlTag].append({"run_uuid": run_id, "key": key, "value": value})
-        for param in run.params:
-            row = {"run_uuid": run_id, "key": param.key, "value": param.value}
-            rows[models.SqlParam].append(row)
+        for kind, texts in ((models.SqlTag, tags), (models.SqlParam, run.params)):
+            for key, text in texts.items():
+                rows[kind].append({"run_uuid": run_id, "key": key, "value": text})
         measured = []
-        for metric in dict.fromkeys(run.metrics):
-            is_nan, value = store.sanitize_metric_value(metric.value)
+        for name, number, timestamp, step in dict.fromkeys(run.metrics):
+            is_nan, value = store.sanitize_metric_value(number)
             measured.append(
                 {
                     "run_uuid": run_id,
-                    "key": metric.key,
+                    "key": name,
                     "value": value,
-                    "timestamp": metric.timestamp,
-                    "step": metric.step,
+                    "timestamp": timestamp,
+                    "step": step,
                     "is_nan": is_nan,
                 }
             )

@@ -135,7 +135,8 @@ def log_scheme(
     experiment = make_experiment(client, _EXPERIMENT, Path(output))
     run = client.create_run(experiment.experiment_id, run_name=name).info
     files = scheme_model(scheme.to_dict(), run_id=run.run_id)
-    log_files(client, run, {**files, schema.SCHEME_FILE: scheme.to_json()})
+    files[schema.SCHEME_FILE] = scheme.to_json().encode()
+    log_files(client.tracking_uri, run.artifact_uri, files)
     client.set_terminated(run.run_id)
     return str(run.run_id)
 

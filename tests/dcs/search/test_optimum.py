@@ -7,8 +7,7 @@ import pytest
 
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.search.kernels.pairs import count_lost, tighten
-from dcs.search.optimum import exact_search, lower_bound
+from dcs.search.optimum import count_lost, exact_search, lower_bound, tighten
 from dcs.search.problem import Problem
 from tests.dcs.solutions import SETS, coarse_problem, judge
 

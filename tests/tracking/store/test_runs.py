@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -15,14 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
 
 from tests.tracking.cells import content, make_cell, runs
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
 from tracking.records import Archive, CellRecord, Sweep
-from tracking.store.client import open_client
-from tracking.store.runs import RunContent, SweepRuns, chosen, thin, write_runs
+from tracking.store.client import make_experiment, open_client
+from tracking.store.runs import RunContent, SweepRuns, chosen, thin, writer
 
 SWEEP = Sweep(experiment="demo", sweep_key="s1")
 WRITES = {"create_run", "log_batch", "set_terminated", "delete_run", "set_tag", "log_inputs"}
@@ -249,20 +249,37 @@ def test_the_run_of_a_sweep_has_every_table_in_every_form(client: MlflowClient) 
 
 
 _METRICS = [
-    *(Metric("loss", value, 10 + step, step) for step, value in enumerate((3.0, 1.0, 2.0))),
-    Metric("twice", 0.5, 7, 0),
-    Metric("twice", 0.5, 7, 0),
-    Metric("same step", 0.5, 7, 0),
-    Metric("same step", 0.25, 7, 0),
-    Metric("none", math.nan, 7, 0),
-    Metric("most", math.inf, 7, 0),
-    Metric("least", -math.inf, 7, 0),
+    *(("loss", value, 10 + step, step) for step, value in enumerate((3.0, 1.0, 2.0))),
+    ("twice", 0.5, 7, 0),
+    ("twice", 0.5, 7, 0),
+    ("same step", 0.5, 7, 0),
+    ("same step", 0.25, 7, 0),
+    ("none", math.nan, 7, 0),
+    ("most", math.inf, 7, 0),
+    ("least", -math.inf, 7, 0),
 ]
-_PARAMS = [Param("rate", "0.5"), Param("name", "Zürich"), Param("empty", "")]
+_PARAMS = {"rate": "0.5", "name": "Zürich", "empty": ""}
 
 
-def _content(**values: Any) -> RunContent:
-    return RunContent(metrics=_METRICS, params=_PARAMS, **values)
+def contents(going: str, **values: Any) -> list[RunContent]:
+    """Return what goes to a run that is there, and a new run."""
+    own = RunContent(metrics=_METRICS, params=_PARAMS, run_id=going, **values)
+    tags = {"dcs.kind": "trial"}
+    new = replace(own, run_id=None, files={}, name="trial 1", tags=tags, start=5, end=9)
+    return [own, replace(new, status="FAILED")]
+
+
+def written(client: MlflowClient, **values: Any) -> list[str]:
+    """Write two runs into an experiment, and return all that the store then has of them."""
+    place = make_experiment(client, "demo", Path("unused"))
+    going = client.create_run(place.experiment_id, start_time=1, run_name="cell").info.run_id
+    writer(client, place)(contents(going, **values))
+    (made,) = client.search_runs([place.experiment_id], "tags.`dcs.kind` = 'trial'")
+    ids = (going, made.info.run_id)
+    seen = [_seen(client, run_id) for run_id in ids]
+    for run_id in ids:
+        client.delete_run(run_id)
+    return seen
 
 
 def _seen(client: MlflowClient, run_id: str) -> str:
@@ -272,30 +289,28 @@ def _seen(client: MlflowClient, run_id: str) -> str:
         for name in run["data"]["metrics"]
         if (found := client.get_metric_history(run_id, name))
     }
-    return json.dumps([run, history], sort_keys=True).replace(run_id, "ID")
+    files = {
+        file.path: Path(client.download_artifacts(run_id, file.path)).read_bytes().hex()
+        for folder in ("", "model")
+        for file in client.list_artifacts(run_id, folder)
+        if not file.is_dir
+    }
+    return json.dumps([run, history, files], sort_keys=True).replace(run_id, "ID")
 
 
 def test_a_transaction_writes_what_requests_write(
     client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = client.get_experiment(client.create_experiment("bulk"))
-    new = _content(name="trial 1", tags={"dcs.kind": "trial"}, start=5, end=9, status="FAILED")
-    seen = []
-    for server in (False, True):
-        monkeypatch.setattr("tracking.store.runs.has_server", lambda uri, server=server: server)
-        going = client.create_run(place.experiment_id, start_time=1, run_name="cell").info.run_id
-        write_runs(client, place, [_content(run_id=going), new])
-        (made,) = client.search_runs([place.experiment_id], "tags.`dcs.kind` = 'trial'")
-        ids = (going, made.info.run_id)
-        seen.append([_seen(client, run_id) for run_id in ids])
-        for run_id in ids:
-            client.delete_run(run_id)
-    assert seen[0] == seen[1]
+    at_once = written(client)
+    monkeypatch.setattr("tracking.store.runs.has_server", lambda uri: True)
+    monkeypatch.setattr("tracking.store.runs._takes_batches", lambda client: False)
+    assert written(client) == at_once
 
 
 def test_a_database_gets_all_or_nothing(client: MlflowClient) -> None:
     place = client.get_experiment(client.create_experiment("whole"))
-    twice = RunContent(metrics=[], params=[Param("a", "1"), Param("a", "2")], name="bad")
+    going = client.create_run(place.experiment_id, tags={"a": "there"}).info.run_id
     with pytest.raises(Exception, match="UNIQUE"):
-        write_runs(client, place, [_content(name="good"), twice])
-    assert list(client.search_runs([place.experiment_id])) == []
+        writer(client, place)(contents(going, tags={"a": "twice"}))
+    (alone,) = client.search_runs([place.experiment_id])
+    assert alone.data.params == {}
