@@ -103,6 +103,8 @@ def test_shots_are_numbers_or_n(tmp_path):
         ({"tuner": PRUNED | {"restarts": 1}}, "pruner"),
         ({"scoring": {"enigne": "vllm"}}, "'engine'"),
         ({"scoring": {"engine": "vlm"}}, "'vllm'"),
+        ({"scoring": {"store": __file__}}, "'scoring.store'"),
+        ({"scoring": {"store": "s3://bucket/folder"}}, "'scoring.store'"),
         ({"scoring": {"base_url": "http://x"}}, "'base_url'"),
         ({"scoring": {"engine": "openai", "base_url": "http://me:secret@x"}}, "base_url"),
         ({"scoring": {"engine": "openai", "dtype": "float16"}}, "'dtype'"),
