@@ -95,6 +95,8 @@ def test_shots_are_numbers_or_n(tmp_path):
         ({"axes": {"search": ["heat-bath", "published"]}}, "needs protocol: study"),
         ({"axes": {"trials": [0, 3]}, "tuner": {"protocol": "study"}}, "trials 0"),
         ({"axes": {"trials": [5]}, "objectives": ["err"], **ONE_AT_A_TIME}, "one_at_a_time"),
+        ({"axes": {"weight_scale": [30]}, "objectives": ["err", "full"], **ONE_AT_A_TIME}, "null"),
+        ({"axes": {"trials": [None, 5]}, "optimization_sizes": [50], **ONE_AT_A_TIME}, "full"),
         ({"tuner": {"objective": {"beta": -1, "tau": 0}}}, "'tuner.objective.beta'"),
         ({"tuner": {"bounds": {"beta": [2, 1]}}}, "'tuner.bounds.beta'"),
         ({"tuner": {"cost": "moves"}}, "needs protocol: study"),
