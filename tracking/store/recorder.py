@@ -447,14 +447,22 @@ def sync(
     Raises
     ------
     dcs.errors.TrackingError
-        `output` holds no results, a sweep is being recorded at the moment, or its password is
-        missing.
+        `output` holds no results or lacks part of a sweep's list of cells, a sweep is being
+        recorded at the moment, or its password is missing.
     """
     archive = Archive(output)
+    there = {path.stem for path in archive.cells.glob("[!.]*.json")}
     sweeps = archive.sweeps()
     if not sweeps:
         raise TrackingError(f"{archive.output}: no sweep was recorded from here; check --output")
-    total = sum(len(archive.keys(sweep.sweep_key)) for sweep in sweeps)
+    lists = [archive.keys(sweep.sweep_key) for sweep in sweeps]
+    if unlisted := archive.load(sorted(there.difference(*lists))):
+        lost = next(iter(unlisted.values()))
+        raise TrackingError(
+            f"{archive.output / 'sweeps'}: no list of cells (*.cells) there has {lost.key} of "
+            f"sweep {lost.sweep!r}, so one is damaged; run that sweep again, which lists them anew"
+        )
+    total = sum(map(len, lists))
     done = itertools.count(1)
     reports = []
     for sweep in sweeps:

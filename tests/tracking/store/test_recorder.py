@@ -212,6 +212,17 @@ def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:
     assert [report.pending for report in sync(output)] == [1], "not before it is computed again"
 
 
+def test_a_damaged_list_of_cells_leaves_none_out(output: Path, uri: str) -> None:
+    recorded(output, 1, 2, tracking_uri="http://127.0.0.1:9")
+    (path,) = output.glob("sweeps/*.cells")
+    path.write_bytes(b"\xff\x00\n\ncell0002")
+    with pytest.raises(TrackingError, match=str(path.parent)):
+        sync(output, tracking_uri=uri)
+    recorded(output, 1, 2)
+    assert content()[1] == _finished(1, 2)
+    assert sync(output) == ()
+
+
 @pytest.mark.parametrize(
     ("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")]
 )
