@@ -181,6 +181,13 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     assert sync(output) == (), "nothing is left to do"
 
 
+def test_an_address_that_does_not_answer_is_not_remembered(output: Path, away: str) -> None:
+    recorded(output, 1)
+    with pytest.raises(TrackingError, match="blocked"):
+        sync(output, tracking_uri=away)
+    assert sync(output) == ()
+
+
 def test_one_record_that_is_refused_does_not_stop_the_others(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
