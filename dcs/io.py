@@ -128,14 +128,18 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
 
 
 def read_text(
-    path: str | os.PathLike[str], *, error: type[DCSError], limit: int = JSON_BYTES
+    path: str | os.PathLike[str],
+    *,
+    error: type[DCSError],
+    limit: int = JSON_BYTES,
+    advice: str = "save it as UTF-8",
 ) -> str:
     """Return the content of a UTF-8 file of at most `limit` bytes, without a byte order mark.
 
     Raises
     ------
     DCSError
-        The class given; if it is not such a file.
+        The class given; if it is not such a file. Where it is not UTF-8, with the advice given.
     """
     target = existing_file(path, error=error)
     name = escaped(target)
@@ -146,7 +150,7 @@ def read_text(
     except OSError as problem:
         raise error(f"{name}: cannot be read: {reason(problem)}") from None
     except UnicodeDecodeError as problem:
-        raise error(f"{name}: not UTF-8 text ({reason(problem)}); save it as UTF-8") from None
+        raise error(f"{name}: not UTF-8 text ({reason(problem)}); {advice}") from None
 
 
 def read_json(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:

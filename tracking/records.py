@@ -514,12 +514,12 @@ class Archive:
         dcs.errors.TrackingError
             There is none or it is damaged; names the file.
         """
-        path = self.path(key)
-        text = read_text(path, error=TrackingError, limit=_LARGEST)
+        path, advice = self.path(key), "delete it to compute the cell again"
+        text = read_text(path, error=TrackingError, limit=_LARGEST, advice=advice)
         try:
             record = CellRecord.from_json(text, source=str(path))
         except TrackingError as error:
-            raise TrackingError(f"{error}; delete it to compute the cell again") from error
+            raise TrackingError(f"{error}; {advice}") from error
         if record.key != key:
             raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
         return record
@@ -572,15 +572,14 @@ class Archive:
         dcs.errors.TrackingError
             A description is damaged; names the file.
         """
-        found = []
+        found, advice = [], "delete it and run the sweep again to record it"
         for path in sorted(self._sweeps.glob("[!.]*.json")):
-            text = read_text(path, error=TrackingError)
+            text = read_text(path, error=TrackingError, advice=advice)
             try:
                 found.append(Sweep.model_validate_json(text))
             except ValidationError as error:
                 raise TrackingError(
-                    f"{path}: not a whole description of a sweep ({first_fault(error)}); delete "
-                    "it and run the sweep again to record it"
+                    f"{path}: not a whole description of a sweep ({first_fault(error)}); {advice}"
                 ) from error
         return found
 

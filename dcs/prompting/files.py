@@ -454,19 +454,19 @@ def _path(file: TaskFile, split: Split, data: str) -> Path:
                         "read from within that folder: copy the file there"
                     )
                 return path
-    raise ConfigError(_how_to_get(file, data))
+    raise ConfigError(_how_to_get(file, data, [split]))
 
 
-def _how_to_get(file: TaskFile, data: str | None) -> str:
+def _how_to_get(file: TaskFile, data: str | None, splits: Iterable[Split] = SPLITS) -> str:
     ways = []
     if file.files is not None:
-        folder = Path(data or "DIR") / file.name
-        names = f"{folder / file.files.optimization} and {folder / file.files.test}"
-        told = f"{names} are needed (--data DIR)"
+        folder = Path(data or "DIR")
+        names = " and ".join(getattr(file.files, split) for split in splits)
+        told = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
         ways.append(f"{told}: {file.obtain}" if file.obtain else told)
     if file.hub is not None:
         ways.append(f"pip install datasets, to fetch {file.hub.dataset} without --data")
-    return f"task {file.name!r} comes without its texts: {'; or '.join(ways)}"
+    return f"task {file.name!r} lacks texts: {'; or '.join(ways)}"
 
 
 def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:

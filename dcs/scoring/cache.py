@@ -153,6 +153,14 @@ def _read(path: Path) -> tuple[list[bytes], NDArray[np.float64]]:
         return [row.tobytes() for row in archive["queries"]], archive["probs"]
 
 
+def local_folder(store: str | os.PathLike[str]) -> str:
+    """Return the path of a store, which may be neither a URL nor a file."""
+    path = os.fspath(store)
+    if "://" in path or Path(path).expanduser().is_file():
+        raise ConfigError(f"store {path!r}: give a local folder")
+    return path
+
+
 class StoredScorer:
     """Gives the probabilities of another scorer, each scored once.
 
@@ -179,15 +187,13 @@ class StoredScorer:
     def __init__(
         self, scorer: Scorer, store: str | os.PathLike[str], *, shard_size: int = SHARD_SIZE
     ) -> None:
-        folder = Path(store).expanduser()
-        if "://" in os.fspath(store) or folder.is_file():
-            raise ConfigError(f"store {os.fspath(store)!r}: give a local folder")
+        self._folder = Path(local_folder(store)).expanduser()
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
         self.scored = 0
         """Queries that the model has been asked so far."""
-        self._scorer, self._folder, self._shard_size = scorer, folder, shard_size
+        self._scorer, self._shard_size = scorer, shard_size
 
     @property
     def tokens_read(self) -> int:

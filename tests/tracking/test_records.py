@@ -154,6 +154,7 @@ def test_damaged_files_are_named_and_not_finished(
     assert archive.load() == {}
     named = [Path(line.split(":")[0]).stem for line in caplog.messages]
     assert named == ["cell0000", "cell0001", "cell0003", "cell0004"]
+    assert caplog.text.count("delete it to compute the cell again") == 3
     for number in (0, 3):
         archive.write(make_cell(number))
     assert archive.finished() == {f"cell000{number}": make_cell(number) for number in (0, 3)}

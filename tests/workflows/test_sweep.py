@@ -13,7 +13,7 @@ from mlflow.entities import Run
 from dcs.errors import ScoringError
 from dcs.evaluation.metrics import FIGURES
 from tests.faults.sweeps import results, sweep
-from tests.workflows.conftest import biased_table, cell_times
+from tests.workflows.conftest import biased_table, cell_times, refused
 from tracking import Archive, CellRecord, Recorder
 from tracking.store import queries
 from tracking.store.client import open_experiment, search_runs
@@ -127,6 +127,15 @@ def test_other_texts_are_not_scored(cluster, output):
     ):
         run_sweep(plan, recorder, Progress())
     assert [*plan_sweep(CONFIG, output).cells] == [last]
+
+
+def test_a_model_that_cannot_be_loaded_is_said_on_one_line(cluster, output):
+    (output / "model").mkdir(parents=True)
+    (output / "model" / "config.json").write_text("{}")
+    file = output / "sweep.yaml"
+    file.write_text(json.dumps(CONFIG.model_dump(mode="json")), encoding="utf-8")
+    command = ("sweep", file, "--model", output / "model", "--output", output)
+    refused(*command, says=["cannot be loaded", "(and 3 more tables)"])
 
 
 def _runs(output: Path, kind: str) -> list[Run]:

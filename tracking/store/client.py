@@ -309,11 +309,11 @@ def _check_reachable(uri: str) -> None:
     socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
 
 
-def open_store(tracking_uri: str) -> MlflowClient:
-    """Open a store to read from it, or say which one cannot be opened."""
+def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
+    """Open a store as `open_client` does, or say which one cannot be opened."""
     uri = resolve_tracking_uri(tracking_uri, ".")
     try:
-        return open_client(uri, create=False)
+        return open_client(uri, create=create)
     except StoreUnavailable as error:
         raise StoreUnavailable(f"tracking store {redact(uri)} cannot be used: {error}") from error
 

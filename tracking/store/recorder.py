@@ -25,6 +25,7 @@ from tracking.store.client import (
     default_tracking_uri,
     load_client_class,
     open_client,
+    open_store,
     redact,
     resolve_tracking_uri,
     run_link,
@@ -447,14 +448,24 @@ def sync(
     Raises
     ------
     dcs.errors.TrackingError
-        `output` holds no results, a sweep is being recorded at the moment, or its password is
-        missing.
+        `output` holds no results or lacks part of a sweep's list of cells, `tracking_uri` cannot
+        be used, a sweep is being recorded at the moment, or its password is missing.
     """
     archive = Archive(output)
+    there = {path.stem for path in archive.cells.glob("[!.]*.json")}
     sweeps = archive.sweeps()
     if not sweeps:
         raise TrackingError(f"{archive.output}: no sweep was recorded from here; check --output")
-    total = sum(len(archive.keys(sweep.sweep_key)) for sweep in sweeps)
+    lists = [archive.keys(sweep.sweep_key) for sweep in sweeps]
+    if unlisted := archive.load(sorted(there.difference(*lists))):
+        lost = next(iter(unlisted.values()))
+        raise TrackingError(
+            f"{archive.output / 'sweeps'}: no list of cells (*.cells) there has {lost.key} of "
+            f"sweep {lost.sweep!r}, so one is damaged; run that sweep again, which lists them anew"
+        )
+    if tracking_uri is not None:
+        open_store(tracking_uri, create=True)  # Before it is remembered: it may be mistyped.
+    total = sum(map(len, lists))
     done = itertools.count(1)
     reports = []
     for sweep in sweeps:

@@ -103,12 +103,13 @@ def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore)
     total = sum(count_queries(**request.prompted) for request in requests)
     with console.status("loading the model"):
         actor = ScoringActor(model, store.root, 0, requests[0].scoring)
+        scorer = actor.scorer
     with closing(actor), progress_bar("scoring prompts", total) as progress:
         for key, request in missing.items():
             _, scoring = actor.generate(request, key, progress=lambda n: progress(advance=n))
     for line in scoring.remarks:
         console.print(line)
-    return actor.scored
+    return scorer.scored
 
 
 def announce(requests: Iterable[TableRequest]) -> None:

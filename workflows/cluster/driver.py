@@ -319,7 +319,7 @@ class Driver:
             if not isinstance(error, RayTaskError):
                 check_alive()
             if isinstance(error, RayTaskError):
-                # The table is at fault and not the actor, which holds its model still.
+                # The actor holds its model still, or says of every table why it has none.
                 self._idle.setdefault(request.model, []).append(ended.actor)
                 self._give_up(request, error.cause, error)
             elif isinstance(error, RayActorError) and "creation task" in str(error):

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ScoringError
+from dcs.errors import DCSError, ScoringError
 from dcs.prompting import get_task, select_demonstrations
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import generate_tables
@@ -44,14 +44,21 @@ class ScoringActor:
         if heartbeat is not None:
             heartbeat.keep()
         # By default beside the tables: what an actor that died has scored, the next one finds.
-        self._scorer = StoredScorer(scoring.load(model), scoring.store or store.parent / "shards")
+        kept = scoring.store or store.parent / "shards"
+        try:
+            self._loaded: StoredScorer | DCSError = StoredScorer(scoring.load(model), kept)
+        except DCSError as error:
+            # Not raised here: Ray would show the traceback on the terminal.
+            self._loaded = error
         self._gpus = gpus
         self._store = ProbabilityStore(store)
 
     @property
-    def scored(self) -> int:
-        """Prompts that the model has read; the others were kept from earlier."""
-        return self._scorer.scored
+    def scorer(self) -> StoredScorer:
+        """What scores; raises the DCSError for which the model could not be loaded."""
+        if isinstance(self._loaded, DCSError):
+            raise self._loaded
+        return self._loaded
 
     @one_thread()
     def generate(
@@ -84,8 +91,8 @@ class ScoringActor:
 
         Raises
         ------
-        ScoringError
-            The texts on this machine are not those of the driver.
+        DCSError
+            The model cannot be loaded, or the texts on this machine are not those of the driver.
         """
         if texts is not None and texts != texts_key(request):
             # Kept under the key, the table would be taken for that of the driver's texts.
@@ -94,7 +101,7 @@ class ScoringActor:
                 f"began with{'' if request.data is None else f' ({request.data})'}; give every "
                 "node the same files and run the same command again"
             )
-        clock, scorer = time.perf_counter(), self._scorer
+        clock, scorer = time.perf_counter(), self.scorer
         scored, tokens = scorer.scored, scorer.tokens_read
         tables = generate_tables(scorer, **request.prompted, progress=progress)
         task = get_task(request.task, request.data)
@@ -120,7 +127,8 @@ class ScoringActor:
 
     def close(self) -> None:
         """Free the model's memory, GPUs included, before the process ends."""
-        self._scorer.close()
+        if isinstance(self._loaded, StoredScorer):
+            self._loaded.close()
 
     def __ray_shutdown__(self) -> None:
         """Close, when the driver lets go of the actor and Ray calls this."""

@@ -20,6 +20,7 @@ from dcs.scoring import (
     resolve_model,
 )
 from dcs.scoring.base import SCORING_VERSION
+from dcs.scoring.cache import local_folder
 
 #: What does not decide the numbers: where they are kept, how fast they come.
 INDECISIVE = frozenset(
@@ -74,7 +75,7 @@ class ScoringSettings(Strict):
     concurrency: int | None = Field(default=None, ge=1)
     revision: str | None = None
     key_variable: str | None = None
-    store: str | None = None
+    store: Annotated[str, AfterValidator(local_folder)] | None = None
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> ScoringSettings:

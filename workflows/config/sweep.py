@@ -273,13 +273,17 @@ class SweepConfig(PromptsConfig, TuneConfig):
     def _values_go_together(self) -> SweepConfig:
         if not self.tasks and not self.tables:
             raise ValueError("needs tasks whose prompts are scored, or tables")
-        variants = self.variants
-        if not variants:
-            raise ValueError(
-                "combine: one_at_a_time leaves no cell; objectives, axes and optimization_sizes "
-                "must hold the value of the tuner (all rows), but for one of them"
-            )
-        for settings, _ in variants:
+        own = dict(self.tuner) | {"objectives": self.tuner.objective, "optimization_sizes": "full"}
+        varied = {a: v for a, v in self.axis_values.items() if a in own and v != (own[a],)}
+        for axis, values in varied.items() if self.combine == "one_at_a_time" else ():
+            if own[axis] not in values and len(varied) > 1:
+                lacking = "null" if own[axis] is None else value_label(axis, own[axis])
+                others = ", ".join(other for other in varied if other != axis)
+                raise ValueError(
+                    f"axis {axis} lacks the tuner's own value {lacking}, with which combine: "
+                    f"one_at_a_time varies {others}; add it"
+                )
+        for settings, _ in self.variants:
             TunerSettings.model_validate(settings.model_dump())
             if "furud" in self.methods and settings.memberships in (0, 1):
                 raise ValueError(

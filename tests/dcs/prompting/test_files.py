@@ -223,6 +223,8 @@ class TestOwnTask:
         # Texts that have changed are read again.
         lines(tmp_path / "b.jsonl", [{"text": "only one left", "mood": 1}])
         assert [e.text for e in task.examples("test")] == ["only one left"]
+        (tmp_path / "b.jsonl").unlink()
+        refuses(ConfigError, task.examples, "test", names=[f"b.jsonl into {tmp_path} or"])
 
     def test_links_lead_nowhere_else(self, tmp_path: Path) -> None:
         folder = tmp_path / "task"

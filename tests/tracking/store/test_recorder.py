@@ -181,6 +181,13 @@ def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
     assert sync(output) == (), "nothing is left to do"
 
 
+def test_an_address_that_does_not_answer_is_not_remembered(output: Path, away: str) -> None:
+    recorded(output, 1)
+    with pytest.raises(TrackingError, match="blocked"):
+        sync(output, tracking_uri=away)
+    assert sync(output) == ()
+
+
 def test_one_record_that_is_refused_does_not_stop_the_others(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +217,17 @@ def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:
     assert (report.recorded, report.pending) == (1, 1)
     assert str(path) in report.message
     assert [report.pending for report in sync(output)] == [1], "not before it is computed again"
+
+
+def test_a_damaged_list_of_cells_leaves_none_out(output: Path, uri: str) -> None:
+    recorded(output, 1, 2, tracking_uri="http://127.0.0.1:9")
+    (path,) = output.glob("sweeps/*.cells")
+    path.write_bytes(b"\xff\x00\n\ncell0002")
+    with pytest.raises(TrackingError, match=str(path.parent)):
+        sync(output, tracking_uri=uri)
+    recorded(output, 1, 2)
+    assert content()[1] == _finished(1, 2)
+    assert sync(output) == ()
 
 
 @pytest.mark.parametrize(
