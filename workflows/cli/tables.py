@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import dcs
-from dcs.errors import ConfigError, SchemeError, TableError, listing, reason
+from dcs.errors import ConfigError, SchemeError, TableError, listing, reason, show
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 from workflows.cli.options import Results
@@ -450,11 +450,12 @@ def apply(
         frame = _read_rows(rows)
         columns = _class_columns(frame, correction.classes, rows)
         # Whatever is no number is refused as NaN is.
+        ids = [*map(str, frame["id"])] if "id" in frame else []
         probs = dcs.ProbabilityTable.from_arrays(
             frame[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float),
             None,
             classes=correction.classes,
-            ids=[*map(str, frame["id"])] if "id" in frame and frame["id"].is_unique else None,
+            ids=ids if 0 < len({*ids}) == len(ids) else None,
             normalise=normalise,
             source=str(rows),
         ).probs
@@ -502,19 +503,41 @@ def _is_table(path: Path) -> bool:
 def _read_rows(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    from dcs.io import read_text
+    from dcs.data.importers import text_of
+    from dcs.data.table import open_parquet
 
+    # Whatever is no probability stays what it is: of itself, pandas makes floats of integers in a
+    # column that lacks some, and takes columns away as its index.
+    if path.suffix == ".parquet":
+        with open_parquet(path) as file:
+            table: pd.DataFrame = file.read().to_pandas(
+                types_mapper=pd.ArrowDtype, ignore_metadata=True
+            )
+        return table
+    text = sys.stdin.read() if str(path) == "-" else text_of(path)
+    if path.suffix == ".jsonl":
+        lines = enumerate(text.split("\n"), 1)
+        rows = [
+            _json_row(line, f"{path}: line {number}") for number, line in lines if line.strip()
+        ]
+        return pd.DataFrame(rows, dtype=object)
+    separator = max(",;\t", key=text.partition("\n")[0].count)
     try:
-        if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        if path.suffix == ".jsonl":
-            return pd.read_json(path, lines=True, dtype=False)
-        text = sys.stdin.read() if str(path) == "-" else read_text(path, error=TableError)
-        separator = max(",;\t", key=text.partition("\n")[0].count)
-        # Whatever is no probability stays the text that it is.
-        return pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False)
+        cells = pd.read_csv(
+            io.StringIO(text), header=None, sep=separator, dtype=str, keep_default_na=False
+        )
     except ValueError as error:
         raise TableError(f"{path}: cannot be read as rows: {reason(error)}") from None
+    return cells[1:].set_axis(cells.iloc[0].tolist(), axis=1)
+
+
+def _json_row(line: str, source: str) -> dict[str, Any]:
+    from dcs.io import parse_json
+
+    row = parse_json(line, source=source, error=TableError, finite=False)
+    if not isinstance(row, dict):
+        raise TableError(f"{source}: is {show(row)}; an object with a key per column is needed")
+    return row
 
 
 def _class_columns(frame: pd.DataFrame, classes: tuple[str, ...], path: Path) -> list[str]:
@@ -527,16 +550,33 @@ def _class_columns(frame: pd.DataFrame, classes: tuple[str, ...], path: Path) ->
             "named as the class or all p:<class>; its columns are "
             f"{listing(list(map(str, frame.columns)))}"
         )
+    if "predicted" in best:
+        raise TableError(
+            f"{path}: the predictions would replace the class 'predicted'; name all columns of "
+            "classes p:<class>"
+        )
+    if not frame.columns.is_unique:
+        raise TableError(f"{path}: two columns have one name; rename one")
     return best
 
 
 def _write_rows(frame: pd.DataFrame, path: Path) -> None:
+    import pyarrow as pa
+
     from dcs.io import atomic_write_bytes, atomic_write_text
 
     if path.suffix == ".parquet":
-        atomic_write_bytes(path, frame.to_parquet())
+        try:
+            data = frame.to_parquet()
+        except (pa.ArrowException, OverflowError, ValueError) as error:
+            raise TableError(
+                f"--output {path}: Parquet cannot hold a column: {reason(error)}; give .jsonl"
+            ) from None
+        atomic_write_bytes(path, data)
     elif path.suffix == ".jsonl":
-        atomic_write_text(path, frame.to_json(orient="records", lines=True, double_precision=15))
+        # pandas would round to 15 digits. What is missing does not equal itself.
+        rows = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
+        atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in rows))
     elif str(path) == "-":
         typer.echo(frame.to_csv(index=False), nl=False)
     elif path.suffix == ".csv":

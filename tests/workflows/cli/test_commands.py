@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import io
 import json
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from hypothesis import HealthCheck, given, settings
@@ -261,7 +264,7 @@ def test_apply_takes_rows_without_labels(dcs, form, tmp_path, monkeypatch):
         found = read[".csv"](io.StringIO(outcome.out))
     else:
         if form == ".parquet":
-            rows.to_parquet(source)
+            rows.set_index("text").to_parquet(source)
         elif form == ".jsonl":
             rows.to_json(source, orient="records", lines=True, double_precision=15)
         else:
@@ -274,14 +277,52 @@ def test_apply_takes_rows_without_labels(dcs, form, tmp_path, monkeypatch):
     np.testing.assert_allclose(found[["p:a, b", "p:p:odd"]].to_numpy(), scheme.apply(probs))
 
 
+@pytest.mark.parametrize("target", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("form", [".csv", ".jsonl", ".parquet"])
+def test_columns_besides_those_of_classes_come_out_as_they_went_in(dcs, form, target, tmp_path):
+    scheme, source, written = (tmp_path / n for n in ("s.json", f"x{form}", f"y{target}"))
+    CorrectionScheme.identity(("a", "b")).save(scheme)
+    besides = [
+        {"id": 2**60 + 1, "n": None, "x": 0.1 + 0.2},
+        {"id": 7, "n": 2**60 + 3, "x": 5e-324},
+    ]
+    table = pa.Table.from_pylist([{**row, "a": 0.75, "b": 0.25} for row in besides])
+    if form == ".parquet":
+        pq.write_table(table, source)
+    elif form == ".jsonl":
+        source.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+    else:
+        table.to_pandas(types_mapper=pd.ArrowDtype).to_csv(source, index=False)
+    dcs("apply", scheme, source, "-o", written)
+    if target == ".parquet":
+        found = pq.read_table(written).to_pylist()
+    elif target == ".jsonl":
+        found = [json.loads(line) for line in written.read_text().splitlines()]
+    else:
+        found = [*csv.DictReader(written.read_text().splitlines())]
+    if ".csv" in (form, target):
+        besides = [{k: "" if v is None else str(v) for k, v in row.items()} for row in besides]
+    assert [{name: row[name] for name in besides[0]} for row in found] == besides
+
+
 def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
     scheme, rows, output = (tmp_path / name for name in ("s.json", "rows.csv", "out.csv"))
     CorrectionScheme.identity(("a", "b")).save(scheme)
     bad = {"a,c\n0.5,0.5": "'b'", "id,a,b\n3,0.5,0.5\n1,0.5,x": "row 1 (id '1')"}
     bad["a,b\n0.5,0.7"] = "--normalise"
+    bad |= {"a,b\nx,0.5,0.5": "line 2", "x,x,a,b\n1,2,0.5,0.5": "two columns"}
     for text, word in {**bad, "": ""}.items():
         rows.write_text(text)
         refused("apply", scheme, rows, "-o", output, says=[str(rows), word])
+    lines = tmp_path / "rows.jsonl"
+    for line in ("3", "{"):
+        lines.write_text(f'{{"a": 0.5, "b": 0.5}}\n{line}')
+        refused("apply", scheme, lines, "-o", output, says=[str(lines), "line 2"])
+    lines.write_text(f'{{"a": 0.5, "b": 0.5, "n": {10**30}}}')
+    refused("apply", scheme, lines, "-o", tmp_path / "out.parquet", says=["out.parquet", ".jsonl"])
+    CorrectionScheme.identity(("a", "predicted")).save(other := tmp_path / "other.json")
+    rows.write_text("a,predicted\n0.5,0.5")
+    refused("apply", other, rows, "-o", output, says=["p:<class>"])
     assert not output.exists()
     rows.write_text("a,b\n1,3\n")
     refused("apply", scheme, rows, "-o", tmp_path / "out.xlsx", "--normalise", says=[".csv"])
