@@ -385,6 +385,8 @@ class SelectionSettings:
     keep_uncorrected : bool
         Whether the uncorrected probabilities stay unless correcting them is an improvement
         beyond the noise of cross-validation; see :meth:`FittedScheme.picked`.
+    method : str
+        What the provenance of the schemes calls the method.
 
     Raises
     ------
@@ -398,6 +400,7 @@ class SelectionSettings:
     folds: int = 5
     preference: Preference = field(default_factory=Preference)
     keep_uncorrected: bool = True
+    method: str = "dcs"
 
     def __post_init__(self) -> None:
         for name in ("candidates", "betas"):
@@ -426,7 +429,7 @@ class SelectionSettings:
             prior_rows=0.0,
             averages=0,
         )
-        return cls(candidates=(setting,), betas=_PAPER_BETAS)
+        return cls(candidates=(setting,), betas=_PAPER_BETAS, method=name)
 
 
 def fit_scheme(
@@ -504,7 +507,7 @@ def fit_scheme(
     middle, _ = min(best, key=lambda each: abs(each[1] - _MIDDLE_BETA))
     plain = _Fit.judged(None, [CorrectionScheme.identity(names)] * (folds.n_folds + 1), folds)
     before = plain.predictions if reference is None else reference[known >= 0]
-    front = _Front(folds, plain, before, fits[middle], {"method": "dcs", "seed": seed})
+    front = _Front(folds, plain, before, fits[middle], {"method": settings.method, "seed": seed})
     # What no other beats in both figures has its place too, where it is nearest to being the best.
     chosen = {setting for setting, _ in best}
     unbeaten = {id(metrics) for metrics in pareto_front([f.metrics for f in fits.values()])}

@@ -232,8 +232,8 @@ class Method:
         if self.fitter is not None:
             return Fitted(self.fitter(values, indices, classes=classes, seed=seed))
         if name in _PUBLISHED:
-            options = _PUBLISHED[name]
-            return fit_published(values, indices, classes=names, seed=seed, known=known, **options)
+            options = {"method": name, "known": known, **_PUBLISHED[name]}
+            return fit_published(values, indices, classes=names, seed=seed, **options)
         if name not in _CALIBRATIONS:
             raise InvalidInputError(f"method {name!r} has no fitter; give it one")
         calibration = _CALIBRATIONS[name](values, indices, content_free)
@@ -412,6 +412,7 @@ def fit_published(
     generated: int = 6,
     grid: Sequence[_Combination] = PUBLISHED_GRID,
     known: dict[Any, Any] | None = None,
+    method: str = "published",
 ) -> Fitted:
     """Anneal once for every combination of a grid, and choose by 5 % development rows.
 
@@ -434,6 +435,8 @@ def fit_published(
         Error weight, beta, tau and D_W of every search, by default the 304 of the public code.
     known : dict, optional
         As of `Method.fitted`.
+    method : str, optional
+        What the provenance of the scheme calls the method.
 
     Returns
     -------
@@ -464,7 +467,7 @@ def fit_published(
     best = max(trials, key=lambda t: (t.accuracy - balanced * t.cobias, t.accuracy, -t.cobias))
     found = searches[best.number]
     provenance = {
-        "method": "published",
+        "method": method,
         "seed": seed,
         "prefer": prefer,
         "moves": [accepted, generated],

@@ -103,7 +103,7 @@ def compute_cell(
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
         judged = test.combined(first)
-    scheme = _with_rows(scheme, optimization)
+    scheme = _with_origin(scheme, cell.method, optimization)
     metrics, class_accuracies = _judged(test, scheme)
     params: dict[str, Any] = {}
     if fitted.best is not None:
@@ -281,9 +281,9 @@ def _about(tables: Sequence[Rows]) -> dict[str, Any]:
     }
 
 
-def _with_rows(scheme: CorrectionScheme, table: Rows) -> CorrectionScheme:
-    """Note in a scheme which rows it was fitted on, and what they are like."""
-    about: dict[str, Any] = {**scheme.provenance, "fitted_on": _about([table])}
+def _with_origin(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:
+    """Note in a scheme its method, which rows it was fitted on, and what they are like."""
+    about: dict[str, Any] = {"method": method, **scheme.provenance, "fitted_on": _about([table])}
     if isinstance(table, TableEnsemble):
         tables = dict(zip(table.names, table.tables, strict=True))
         about["tables"] = {name: each.provenance.to_dict() for name, each in tables.items()}

@@ -49,7 +49,7 @@ _CHEAP = [name for name in _NAMES if name not in ("dnip", "furud", "dcs")]
 def test_one_protocol(name: str) -> None:
     names = ("a", "b", "c")
     scheme = get_method(name).fit(_PROBS, _LABELS, classes=names, content_free=[0.2, 0.3, 0.5])
-    assert scheme.classes == names
+    assert (scheme.classes, scheme.provenance["method"]) == (names, name)
     assert CorrectionScheme.from_json(scheme.to_json()) == scheme
     if name == "icl":
         assert np.array_equal(scheme.predict(_PROBS), _PROBS.argmax(axis=1))
@@ -134,6 +134,7 @@ def test_every_combination_is_a_trial_and_the_most_accurate_is_taken(pair: list[
 
 def test_selection_by_balance_tries_the_same(pair: list[Fitted]) -> None:
     fitted, balanced = pair
+    assert balanced.scheme.provenance["method"] == "published-balanced"
     assert balanced.trials is fitted.trials
     assert balanced.best is not None
     score = balanced.best.accuracy - balanced.best.cobias

@@ -103,7 +103,8 @@ def scheme_of(output: Path, method: str = "dcs") -> Path:
 
 def test_tune_raises_accuracy_and_writes_a_scheme(tuned):
     outcome, output = tuned
-    assert CorrectionScheme.load(scheme_of(output)).classes == ("Anger", "Fear", "Joy")
+    scheme = CorrectionScheme.load(scheme_of(output))
+    assert (scheme.classes, scheme.provenance["method"]) == (("Anger", "Fear", "Joy"), "dcs")
     assert str(scheme_of(output)) in outcome.out
     assert "uncorrected" in outcome.out and "against uncorrected" in outcome.out
     cell = _tuned_cell(output)
