@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, show
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
 from dcs.schemes.calibration import FEWEST_FITTED, batch_calibration
@@ -439,7 +439,7 @@ def fit_scheme(
     settings: SelectionSettings | None = None,
     seed: int = 0,
     classes: Sequence[str] | None = None,
-    reference: NDArray[np.int64] | None = None,
+    reference: ArrayLike | None = None,
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
 ) -> FittedScheme:
@@ -488,7 +488,11 @@ def fit_scheme(
         When a class has no rows.
     """
     settings = SelectionSettings() if settings is None else settings
+    if not isinstance(settings, SelectionSettings):
+        raise InvalidInputError(f"settings {show(settings)}: SelectionSettings are needed")
     everything, known, names = checked_rows(probs, labels, classes, missing=True)
+    if reference is not None and np.shape(reference) != known.shape:
+        raise InvalidInputError(f"reference {show(reference)}: one prediction per row is needed")
     folds = Folds(everything, known, settings.folds, seed)
     warn_of_absent_classes(folds.labels, names)
     candidates = _usable(settings.candidates, folds)
@@ -506,7 +510,7 @@ def fit_scheme(
         best.append((min(among, key=lambda setting: fits[setting].z(beta)), beta))
     middle, _ = min(best, key=lambda each: abs(each[1] - _MIDDLE_BETA))
     plain = _Fit.judged(None, [CorrectionScheme.identity(names)] * (folds.n_folds + 1), folds)
-    before = plain.predictions if reference is None else reference[known >= 0]
+    before = plain.predictions if reference is None else np.asarray(reference)[known >= 0]
     front = _Front(folds, plain, before, fits[middle], {"method": settings.method, "seed": seed})
     # What no other beats in both figures has its place too, where it is nearest to being the best.
     chosen = {setting for setting, _ in best}

@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 )
 from threadpoolctl import threadpool_limits
 
-from dcs.errors import InvalidInputError, check_choice
+from dcs.errors import InvalidInputError, check_choice, show
 from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import (
     FEWEST_LABELS,
@@ -272,6 +272,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             keep_uncorrected=self.keep_uncorrected,
         )
         check_choice("effort", self.effort, ("full", "fast"))
+        if self.labels is not None and np.ndim(self.labels) != 1:
+            raise InvalidInputError(f"labels {show(self.labels)}: a list of classes is needed")
         if self.effort == "fast":
             few = tuple(replace(each, averages=_FAST_AVERAGES) for each in settings.candidates)
             settings = replace(settings, candidates=few, betas=_FAST_BETAS)

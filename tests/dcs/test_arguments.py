@@ -21,7 +21,7 @@ from dcs.search.annealing import anneal
 from dcs.search.optimum import exact_search, lower_bound
 from dcs.search.problem import SchemeEvaluator
 from dcs.search.schedule import Schedule
-from dcs.selection.cross_validation import SelectionSettings, cross_validate
+from dcs.selection.cross_validation import SelectionSettings, cross_validate, fit_scheme
 from dcs.selection.estimator import DCSClassifier
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
@@ -97,6 +97,7 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
         },
     ),
     (SelectionSettings, {"folds": [1], "betas": [()]}),
+    (partial(fit_scheme, _PROBS, _LABELS), {"settings": [3], "reference": [3, [0, 1]]}),
     (partial(cross_validate, _PROBS, _LABELS, Hyperparameters()), {"folds": [1]}),
     (
         Preference,
@@ -114,7 +115,7 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "calibration": ["magic"],
             "beta": [-1.0],
             "effort": ["little"],
-            "labels": [[0, 1]],
+            "labels": [[0, 1], 3],
         },
     ),
     (
