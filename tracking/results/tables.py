@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from dcs.errors import listing
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
@@ -629,7 +630,11 @@ def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
     words: dict[str, str] = {}
     if cell.scheme is not None:
         scheme = CorrectionScheme.from_dict(cell.scheme, source=f"cell {cell.key}")
-        words = {"calibration": scheme.calibration.name} if scheme.calibration else {}
+        if scheme.inputs:
+            combined = f"{scheme.combination.name} of " if scheme.combination else ""
+            words["tables"] = f"{combined}{listing(scheme.inputs)}"
+        if scheme.calibration:
+            words["calibration"] = scheme.calibration.name
         effects = [correction.effect for correction in scheme.corrections]
         words |= dict(zip(scheme.classes, effects, strict=True))
     return {

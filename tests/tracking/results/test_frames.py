@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
-from tests.tracking.cells import failed_cell, make_cell
+from dcs.schemes.calibration import mean_combination
+from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tracking.records import CellRecord
 from tracking.results import frames, tables
 from tracking.results.frames import Estimate
@@ -96,6 +98,11 @@ def test_two_cells_side_by_side() -> None:
     shares = [("Sports", "80.0", "75.0"), ("World", "50.0", "")]
     assert parts["Class accuracies, % of test rows"] == shares
     assert "Settings that differ" not in tables.compare_records(first, first)
+    both, mean = ("base", "chat"), mean_combination(2, 2)
+    joint = [replace(SCHEME, inputs=both, combination=mean), replace(SCHEME, inputs=both[:1])]
+    (row, *_) = tables.compare_records(*(make_cell(scheme=s.to_dict()) for s in joint))["Schemes"]
+    assert [name for name in both if name in row[1]] == [*both] and "mean" in row[1]
+    assert [name for name in both if name in row[2]] == ["base"]
     assert tables.compare_records(first, failed_cell(3))["Results, %"]
 
 
