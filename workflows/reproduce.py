@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
 
-from dcs.errors import last_line
+from dcs.errors import ConfigError, last_line
 from dcs.prompting import SPLITS
 from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
-from workflows.config.sweep import SweepConfig
-from workflows.plan import Cell, plan_sweep
+from workflows.config.sweep import SweepConfig, TuneConfig
+from workflows.plan import Cell, called, plan_sweep, plan_tuning
 from workflows.tables import ProbabilityStore, Rows
 from workflows.tuning.cell import compute_cell, failed_record
 from workflows.tuning.trials import unheard
@@ -131,6 +132,35 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
             if any(cell.key == record.key for cell in cells):
                 return plan.read(key)
     return None
+
+
+def tuned_tables(
+    record: CellRecord, tables: Sequence[Path], test: Sequence[Path], unlabelled: Sequence[Path]
+) -> Tables:
+    """Return the tables of a cell, made of what `dcs tune` was given.
+
+    Raises
+    ------
+    DCSError
+        They cannot be read, or are not those of the cell.
+    """
+    with TemporaryDirectory() as folder:
+        _, found = plan_tuning(
+            called(tables),
+            Path(folder),
+            config=TuneConfig(),
+            methods=(),
+            seed=record.identity["seed"],
+            test=test,
+            unlabelled=unlabelled,
+        )
+    for split, table in found.items():
+        if table.digest != record.identity[f"{split}_digest"]:
+            raise ConfigError(
+                f"--table {', '.join(map(str, tables))}: gives other {split} rows than those of "
+                f"cell {record.key}; give what dcs tune was given, also as --test and --unlabelled"
+            )
+    return found
 
 
 def recompute(

@@ -372,6 +372,10 @@ def reproduce(
     test: Annotated[
         list[Path] | None, typer.Option(metavar="TABLE", help="And that as --test; repeatable.")
     ] = None,
+    unlabelled: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="TABLE", help="And that as --unlabelled; repeatable."),
+    ] = None,
     requirements: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Only write the packages of the run, for pip."),
@@ -388,9 +392,6 @@ def reproduce(
     from tracking import collect_provenance
     from tracking.store.runs import cell_name
     from workflows import reproduce as again
-    from workflows.config.sweep import HELD_OUT
-    from workflows.plan import called
-    from workflows.tables import split_rows
 
     results = Results(runs, tracking_uri)
     record = results.record(run)
@@ -401,15 +402,10 @@ def reproduce(
         return
     software = again.compare_software(record.provenance, collect_provenance())
     _show_compared("software", [row for row in software if not row.same])
-    given, held_out = called(table or ()), test or []
-    if len(held_out) not in (0, len(given)):
-        raise ConfigError("--test is given once for each --table, or not; see --help")
-    tables = None if given else again.stored_tables(record, runs)
-    if given:
-        members = {
-            name: [path, *held_out[i : i + 1]] for i, (name, path) in enumerate(given.items())
-        }
-        tables = split_rows(members, seed=record.identity["seed"], held_out=HELD_OUT)
+    given = [each or () for each in (table, test, unlabelled)]
+    tables = (
+        again.tuned_tables(record, *given) if any(given) else again.stored_tables(record, runs)
+    )
     if tables is None:
         raise TrackingError(
             f"cell {record.key}: its tables are not in {runs}; give the table that dcs tune was "
@@ -417,11 +413,7 @@ def reproduce(
         )
     with progress_bar("computing the cell again") as progress:
         now = again.recompute(record, tables, progress=lambda share: progress(completed=share))
-    rows = [
-        again.Compared(f"{split} rows", record.identity[f"{split}_digest"], part.digest)
-        for split, part in tables.items()
-    ]
-    rows += again.compare_results(record, now)
+    rows = again.compare_results(record, now)
     _show_compared("results", [r for r in rows if not r.same or r.name.startswith("test/")])
     if different := [row.name for row in rows if not row.same]:
         console.print(f"not the same: {', '.join(different)}", style="red")

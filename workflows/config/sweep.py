@@ -43,9 +43,6 @@ Model = TypeVar("Model", bound=Strict)
 #: Fewer rows than this tell nothing about more than a few classes.
 _FEWEST_ROWS: Final = 10
 
-#: Share of the rows that is held out for the final figures where no test rows are given.
-HELD_OUT: Final = 0.3
-
 
 def _size(value: Any) -> Any:
     number = isinstance(value, int) and not isinstance(value, bool) and value >= _FEWEST_ROWS
@@ -247,7 +244,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     tasks: Distinct[str] = ()
     tables: tuple[TableChoice, ...] = ()
     ensemble: tuple[Grouping, ...] = ()
-    held_out: float = Field(default=HELD_OUT, gt=0.0, lt=1.0)
+    held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: Axis[str] = method_names()
     limit: int | None = Field(default=None, ge=20)

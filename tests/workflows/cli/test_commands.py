@@ -222,7 +222,14 @@ def test_a_tuned_cell_is_reproduced_on_its_own_table(dcs, tuned, table, tmp_path
     refused(*reproduce, says=["--table"])
     assert "identical" in dcs(*reproduce, "--table", table).out
     biased_table(seed=1).write(other := tmp_path / "other.parquet")
-    assert "test rows" in dcs(*reproduce, "--table", table, "--test", other, code=1).out
+    few = ("--table", table, "--unlabelled", other)
+    for wrong in (("--table", other), ("--table", table, "--test", other), few):
+        refused(*reproduce, *wrong, says=[str(wrong[1]), "optimization rows"])
+    batch = (table, "--unlabelled", other, "--method", "batch", *UNDRAWN)
+    dcs("tune", *batch, "--output", tmp_path / "runs")
+    reproduce = ("reproduce", "best:method=batch", "--runs", tmp_path / "runs")
+    assert "identical" in dcs(*reproduce, *few).out
+    refused(*reproduce, "--table", table, says=["--unlabelled"])
 
 
 def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):

@@ -77,7 +77,7 @@ def test_a_cell_of_a_sweep_is_identical_and_found_by_its_run_in_mlflow_alone(cop
 def test_what_cannot_be_tried_is_said_on_one_line(copy: Path) -> None:
     record, (path,) = record_of(copy, "dnip"), copy.glob("probabilities/*/test.parquet")
     command = ("reproduce", record.key, "--runs", copy)
-    refused(*command, "--test", "t.parquet", says=["--table"])
+    refused(*command, "--test", "t.parquet", says=["--test"])
     other_version = {**record.identity, "tuner": {**record.identity["tuner"], "warp": 9}}
     Archive(copy).write(replace(record, identity=other_version))
     refused(*command, says=["warp"])
