@@ -712,6 +712,11 @@ def plan_tuning(
     (key,) = plan.cells
     rows = plan.read(key)
     fitted = rows["optimization"]
+    if test and not rows["test"].labelled.any():
+        raise ConfigError(
+            f"--test {', '.join(map(str, test))}: no row has a label to judge by; give rows that "
+            "have some, or leave it out"
+        )
     if refit and (config.tuner.protocol == "study" or len(tables) > 1):
         raise ConfigError(
             "--refit fits again what cross-validation chose of one table; leave it out, or "

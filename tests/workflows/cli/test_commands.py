@@ -9,6 +9,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -342,6 +343,9 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
     names = ("gone.parquet", "runs.parquet", "turned.parquet", "scheme.json", "sweep.yaml")
     gone, output, turned, other, config = (tmp_path / name for name in names)
     biased_table(classes=("Anger", "Joy", "Fear")).write(turned)
+    plain, bare = biased_table(), tmp_path / "bare.parquet"
+    replace(plain, labels=np.full(plain.n_rows, -1)).write(bare)
+    np.savez(archive := tmp_path / "rows.npz", probs=plain.probs)
     CorrectionScheme.identity(("a", "b", "c")).save(other)
     config.write_text("name: x\ntasks: [reviews]\nsheds: [1]\n")
     generate = ["generate", "--model", "tiny_lm", "--task", "helpdesk"]
@@ -355,6 +359,7 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["table", "x", "mian"], ["main"]),
         (["tune", gone], [str(gone)]),
         (["tune", table, "--test", turned], [str(turned)]),
+        (["tune", table, "--test", bare], [str(bare), "label"]),
         (["tune", table, "--method", "dsc"], ["dsc", "dcs"]),
         (["tune", table, "--set", "tuner.betta=1"], ["betta", "bounds"]),
         (["tune", table, "--compare", "contextual"], ["contextual"]),
