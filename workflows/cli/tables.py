@@ -338,15 +338,21 @@ def pick(
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     if path.name == REFITTED:
         raise ConfigError(f"{path}: was fitted on all rows; pick from the scheme.json beside")
-    before = dcs.FittedScheme.load(path.with_name(FRONT))
+    old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
+    if not front.exists():
+        raise SchemeError(
+            f"{front}: no such file, so nothing to pick from; dcs tune keeps a front of what it "
+            "chooses by cross-validation, which is a scheme of dcs, dnip or furud"
+        )
+    before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
     picked = before.pick(dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias))
-    old, new = dcs.CorrectionScheme.load(path), picked.scheme
+    new = picked.scheme
     # What rows and tables it is of stays.
     provenance = {**old.provenance, **new.provenance}
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     new.save(path)
-    picked.save(path.with_name(FRONT))
+    picked.save(front)
     show_front(picked)
     _print_paragraph(new.explain())
     if picked.chosen == before.chosen:

@@ -193,7 +193,7 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
     assert scheme.provenance["fitted_on"] == before.provenance["fitted_on"]
     assert FittedScheme.load(path.with_name("front.json")) == picked
     refused("pick", path.parent, "--max-cobias", -1, says=["max_cobias"])
-    refused("pick", output, says=["front.json"])
+    refused("pick", output, says=[str(output / "scheme.json")])
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
@@ -210,6 +210,7 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     rows = (np.concatenate([getattr(one, name) for one in both]) for name in ("probs", "labels"))
     anew = get_method("batch").fit(*rows, classes=whole.classes)
     assert (whole.corrections, whole.calibration) == (anew.corrections, anew.calibration)
+    refused("pick", scheme_of(output, "batch"), says=["front.json", "cross-validation"])
     first = scheme_of(output, "batch").read_bytes()
     again = dcs("tune", table, *batch, "--seed", 1, "--output", output)
     assert "in place of another" in again.out
