@@ -120,9 +120,10 @@ def import_(
     options = {k: v for k, v in context.params.items() if k not in said}
     found = import_tables(format, path, **options)
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
-    alone = len(found) == 1 and not path.is_dir()
-    if part is not None or alone or output.suffix == ".parquet":
+    if output.suffix == ".parquet":
         tables = {output: the_table(found, part, path)}
+    elif part is not None or (len(found) == 1 and not path.is_dir()):
+        raise ConfigError(f"--output {output}: one table is written here; end it in .parquet")
     for file, table in tables.items():
         table.write(file)
         judged = "none has a label"

@@ -377,6 +377,7 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         ([*generate, "--set", "scoring.base_url=http://x"], ["'base_url'"]),
     ]:
         refused(*arguments, "-o", output, says=words)
+    refused("import", "npz", archive, "-o", archive, says=[str(archive), ".parquet"])
     refused("submit", "nosuch", says=["quickstart"])
     refused("tasks", "show", "revews", says=["reviews"])
     refused("evaluate", table, "--scheme", gone, says=[str(gone)])
