@@ -373,7 +373,10 @@ class FittedScheme:
         many estimates is mostly luck: under ``"balance"`` the point of middle beta stays unless
         another is better by more than the noise of the difference. And the probabilities stay as
         they are unless correcting them is an improvement beyond noise: half a standard error of
-        what is preferred, a whole one where it costs accuracy.
+        what is preferred, a whole one where it costs accuracy. What is drawn towards batch
+        calibration, on 25 rows per class or more, labelled or not, is taken to be fairer: it may
+        seem worse by what the noise of COBias counts (two standard errors, and the COBias that
+        chance makes), under ``"accuracy"`` thus by nothing.
 
         Parameters
         ----------
@@ -551,8 +554,8 @@ def _chosen(
     rows_per_class = (best.estimate.n_rows + best.unlabelled) / len(best.confusion)
     shrunk = best.setting is not None and best.setting.calibration == "shrunk"
     if shrunk and rows_per_class >= _TRUSTED_ROWS:
-        # All rows speak for it before any label is known: labels must clearly speak against it.
-        least = -2.0 * best.change.error(*rates) - best.noise
+        # All rows say that it is fairer before any label is known: labels must clearly deny it.
+        least = -rates[1] * (2.0 * best.change.cobias_error + best.noise)
     enough = gain(best, plain) > least
     harms = preference.rule == "no-harm" and not best.figures.harmless
     return best if enough and not harms else plain

@@ -79,6 +79,23 @@ def test_a_limit_is_held_against_what_lasts(fitted: FittedScheme) -> None:
     assert FittedScheme.picked([noisy, worse, worst], preference).chosen is noisy
 
 
+@pytest.mark.parametrize(
+    ("preference", "kept"),
+    [
+        (Preference("accuracy"), True),
+        (Preference(exchange_rate=0.01), True),
+        (Preference("balance"), False),
+    ],
+)
+def test_rows_without_labels_speak_for_fairness_and_not_for_accuracy(
+    fitted: FittedScheme, preference: Preference, kept: bool
+) -> None:
+    first, plain = fitted.points[0], fitted.points[-1]
+    shrunk = Hyperparameters(calibration="shrunk")
+    worse = replace(first, setting=shrunk, accuracy=plain.accuracy - 0.01, cobias=plain.cobias)
+    assert (FittedScheme.picked([worse, plain], preference).chosen is plain) == kept
+
+
 def test_noise_of_an_exchange_lies_between_those_of_its_parts() -> None:
     # Independent differences: their variances add up.
     change = Change(0.0, 1.0, accuracy_error=0.03, cobias_error=0.04, score_error=0.05)
