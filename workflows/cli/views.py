@@ -379,16 +379,14 @@ def show_front(fitted: FittedScheme) -> None:
     """
     chosen, plain = fitted.chosen, fitted.points[-1]
     picked = _options(fitted)
-    named = [p for p in fitted.points if id(p) in picked or p is chosen or p is plain]
+    named = [p for p in fitted.points if id(p) in picked or p is chosen]
     others = [p for p in fitted.front if not any(p is each for each in named)]
     kept = others[:: 1 + len(others) // max(1, _MOST_POINTS - len(named))]
     table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
     for column in table.columns[1:]:
         column.no_wrap = True
     for point in sorted((*named, *kept), key=lambda p: (-p.accuracy, p.cobias)):
-        names = picked.get(id(point)) or [
-            "uncorrected" if point is plain else _limit(fitted, point)
-        ]
+        names = picked.get(id(point)) or [_limit(fitted, point)]
         found = bootstrap_intervals(np.array(point.confusion), resamples=500)
         reach = (_REACH * getattr(found, name).standard_error for name in FIGURES)
         # Limits are held against the COBias that is not due to the folds being small.
@@ -406,8 +404,8 @@ def show_front(fitted: FittedScheme) -> None:
 
 
 def _options(fitted: FittedScheme) -> dict[int, list[str]]:
-    """Return the names that pick points, for the id of each such point."""
-    found: dict[int, list[str]] = {}
+    """Return the names of points, and of what picks them, for the id of each such point."""
+    found = {id(fitted.points[-1]): ["uncorrected"]}
     for name in get_args(Prefer):
         found.setdefault(id(fitted.pick(Preference(prefer=name)).chosen), []).append(name)
     return found

@@ -84,6 +84,7 @@ def test_a_front_says_where_nothing_changed_and_what_the_choice_costs(fitted, ca
 
     assert "costs 2.1 points of accuracy (p = 0.010)" in said([fair, plain], fair)
     kept = said([fair, plain], plain)
+    assert "→ uncorrected, " in kept
     assert f"accuracy by {-100 * plain.accuracy:+.1f} and COBias by" in kept
     assert "no point that was tried is fairer" in said([plain, plain], plain)
     harmless = replace(fair, change=replace(costly, accuracy_p=0.2))
