@@ -155,6 +155,8 @@ def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
     """Return in words what a cell, seen alone, has unlike the usual, and all that is `varied`."""
     own = _settings(record)
     names = [name for name in _WORDS if own.get(name) != _USUAL[name][0]]
+    if own.get("keep_unlabelled"):
+        names.append("keep_unlabelled")
     return ", ".join(
         Axis(name, (own[name],), ()).words(own[name])
         for name in dict.fromkeys([*names, *varied])

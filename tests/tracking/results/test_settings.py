@@ -119,6 +119,7 @@ def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
     (usual, *_), (odd, *_) = tuned(), tuned(objective="err", optimization_size=50, weight_scale=10)
     assert settings.own_setting(usual) == ""
     assert cell_name(odd) == f"{cell_name(usual)}, Z_err, 50 rows, weight scale 10"
+    assert cell_name(tuned(keep_unlabelled=True)[0]) != cell_name(usual)
     assert setting_tags(usual) == {"dcs.objective": "full", "dcs.optimization_size": "full"}
     assert setting_tags(odd) == {"dcs.objective": "err", "dcs.optimization_size": "50"}
     assert setting_tags(plain()[0]) == {"dcs.optimization_size": "full"}
