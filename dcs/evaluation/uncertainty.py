@@ -262,7 +262,9 @@ def _cobias_ends(
     least = max(estimate, observed(0.0, 0.5))
     low = _crossing(lambda true: observed(true, 1.0 - tail), estimate, least)
     high = _crossing(lambda true: observed(true, tail), least, least + 4.0 * float(errors.max()))
-    return min(low, estimate), max(high, estimate)
+    # The classes cannot lie farther apart than half of them always right and half never.
+    most = 2 * (n // 2) * (n - n // 2) / (n * (n - 1))
+    return min(low, estimate), max(min(high, most), estimate)
 
 
 def _crossing(rising: Callable[[float], float], value: float, high: float) -> float:

@@ -66,6 +66,15 @@ def test_what_chance_explains_reaches_down_to_no_bias() -> None:
     assert bootstrap_intervals(np.array([[9, 1], [0, 0]])).cobias.high == 0.0
 
 
+@pytest.mark.parametrize("n_classes", [2, 3, 4, 5])
+def test_no_interval_holds_more_cobias_than_there_can_be(n_classes: int) -> None:
+    confusion = np.zeros((n_classes, n_classes), np.int64)
+    # Half of the classes are always right, the others never.
+    confusion[np.arange(n_classes), (np.arange(n_classes) | 1) % n_classes] = 3
+    found = bootstrap_intervals(confusion).cobias
+    assert found.high == pytest.approx(found.estimate)
+
+
 def test_class_without_rows_has_no_interval() -> None:
     found = bootstrap_intervals(np.array([[5, 1, 0], [0, 0, 0], [2, 0, 9]]))
     assert math.isnan(found.class_accuracies[1].low) and not math.isnan(found.cobias.high)
