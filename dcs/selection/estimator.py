@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 )
 from threadpoolctl import threadpool_limits
 
-from dcs.errors import InvalidInputError, check_choice, show
+from dcs.errors import InvalidInputError, check_choice, listing, show
 from dcs.schemes.calibration import CalibrationKind
 from dcs.selection.cross_validation import (
     FEWEST_LABELS,
@@ -187,8 +187,9 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = np.array([not (marked and label == -1) for label in given])
         self.classes_ = np.unique(targets[known]) if self.labels is None else np.asarray(named)
         if self.classes_.size < 2:
+            owner = "y" if self.labels is None else "labels"
             raise InvalidInputError(
-                f"y has only one class, {self.classes_[0]!r}; at least two are needed"
+                f"{owner} has the classes {listing(self.classes_.tolist())}; at least 2 are needed"
             )
         indices = np.full(known.size, -1)
         indices[known] = self._places(targets[known].tolist(), "y")
