@@ -406,9 +406,9 @@ class SelectionSettings:
         for name in ("candidates", "betas"):
             if not getattr(self, name):
                 raise InvalidInputError(f"{name} is empty; at least one is needed")
-        for beta in self.betas:
-            replace(self.candidates[0], beta=beta)
-        whole_number(self.folds, "folds", least=2)
+        betas = tuple(replace(self.candidates[0], beta=beta).beta for beta in self.betas)
+        object.__setattr__(self, "betas", betas)
+        object.__setattr__(self, "folds", whole_number(self.folds, "folds", least=2))
         if not isinstance(self.preference, Preference):
             raise InvalidInputError(f"preference is {self.preference!r}; a Preference is needed")
 
@@ -511,7 +511,8 @@ def fit_scheme(
     middle, _ = min(best, key=lambda each: abs(each[1] - _MIDDLE_BETA))
     plain = _Fit.judged(None, [CorrectionScheme.identity(names)] * (folds.n_folds + 1), folds)
     before = plain.predictions if reference is None else np.asarray(reference)[known >= 0]
-    front = _Front(folds, plain, before, fits[middle], {"method": settings.method, "seed": seed})
+    origin = {"method": settings.method, "seed": int(seed)}
+    front = _Front(folds, plain, before, fits[middle], origin)
     # What no other beats in both figures has its place too, where it is nearest to being the best.
     chosen = {setting for setting, _ in best}
     unbeaten = {id(metrics) for metrics in pareto_front([f.metrics for f in fits.values()])}

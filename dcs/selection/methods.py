@@ -468,7 +468,7 @@ def fit_published(
     found = searches[best.number]
     provenance = {
         "method": method,
-        "seed": seed,
+        "seed": int(seed),
         "prefer": prefer,
         "moves": [accepted, generated],
         "setting": best.params,

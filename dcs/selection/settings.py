@@ -162,13 +162,12 @@ class Hyperparameters:
             ("spacing", get_args(WeightSpacing)),
         ):
             check_choice(name, getattr(self, name), allowed)
-        for name in ("ridge", "prior_rows"):
-            finite_number(getattr(self, name), name, least=0.0)
-        scale = whole_number(self.weight_scale, "weight_scale", least=2)
-        object.__setattr__(self, "weight_scale", scale)
+        for name in ("ridge", "beta", "tau", "prior_rows"):
+            object.__setattr__(self, name, finite_number(getattr(self, name), name, least=0.0))
+        for name, least in (("weight_scale", 2), ("averages", 0)):
+            value = whole_number(getattr(self, name), name, least=least)
+            object.__setattr__(self, name, value)
         CorrectionSet.dcs().limited(self.memberships)
-        object.__setattr__(self, "averages", whole_number(self.averages, "averages", least=0))
-        Objective(beta=self.beta, tau=self.tau)
 
     def smoothing(self, n_rows: int) -> float:
         """Return the share of the evidence that comes from the calibrated probabilities."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from dcs.selection.cross_validation import (
     fit_scheme,
     stratified_folds,
 )
-from dcs.selection.front import Preference, pareto_front
+from dcs.selection.front import FittedScheme, Preference, pareto_front
 from dcs.selection.settings import Hyperparameters, Interpolated, between
 from tests.dcs.biased import biased_table, fit_setting, gain
 
@@ -198,6 +199,15 @@ def test_fit_scheme_finds_a_front_and_repeats_itself() -> None:
     again = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names)
     assert again.scheme == found.scheme
     assert again.points == found.points
+
+
+def test_numpy_scalars_are_saved_as_numbers(tmp_path: Path) -> None:
+    setting = replace(_VECTOR, corrections="none", ridge=np.float32(20), prior_rows=np.int64(100))
+    settings = SelectionSettings((setting,), betas=(np.float32(0.5),), folds=np.int64(2))  # type: ignore[arg-type]
+    probs, labels = biased_table(40, 2)
+    fitted = fit_scheme(probs, labels, settings=settings, seed=np.int64(3))  # type: ignore[arg-type]
+    fitted.save(tmp_path / "front.json")
+    assert FittedScheme.load(tmp_path / "front.json").points == fitted.points
 
 
 def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
