@@ -223,7 +223,8 @@ def _refuse_too_large(archive: Any, key: str, source: str) -> None:
     with archive.zip.open(f"{key}.npy") as member:
         is_first = header.read_magic(member) == (1, 0)
         read = header.read_array_header_1_0 if is_first else header.read_array_header_2_0
-        (rows, *columns), _, dtype = read(member)
+        shape, _, dtype = read(member)
+    rows, *columns = shape or (1,)
     # A text counts as the numbers that would take its place.
     width = math.prod(columns) * math.ceil(dtype.itemsize / 8)
     refuse_too_large(rows, width, source=f"{source}: array {key!r}")

@@ -240,6 +240,12 @@ class TestNpz:
     def test_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
         refuses(TableError, import_file, "npz", saved(tmp_path, **changes), names=["t.npz: "])
 
+    def test_an_array_without_rows_and_columns_is_one_value(self, tmp_path: Path) -> None:
+        with pytest.raises(TableError, match="1 class names"):
+            import_file("npz", saved(tmp_path, classes="a"))
+        path = saved(tmp_path, probs=np.array([[0.5, 0.5]]), labels=0)
+        assert import_file("npz", path).labels.tolist() == [0]
+
     @pytest.mark.parametrize("key", ["probs", "labels", "ids", "classes"])
     def test_a_small_file_of_a_large_array(self, key: str, tmp_path: Path) -> None:
         path = saved(tmp_path, **{key: None})
