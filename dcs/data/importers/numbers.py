@@ -71,7 +71,7 @@ def _table(
 
     def find(wanted: str, option: str) -> int:
         """Return the number of the one column of a name, or of a number given as text."""
-        if wanted not in places and wanted.isdecimal() and int(wanted[:9]) < len(names):
+        if wanted not in places and wanted in map(str, range(len(names))):
             return int(wanted)
         if counts[wanted] != 1:
             raise TableError(

@@ -52,6 +52,9 @@ class TestColumns:
         assert table.probs[:, 0].tolist() == GOOD["p:yes"]
         with pytest.raises(TableError, match="y"):
             import_file(form, path, **names | {"class_columns": ["n", "y", "y"]})
+        for absent in ("5", "0000000005", "9" * 5000):
+            with pytest.raises(TableError, match="label-column"):
+                import_file(form, path, **names | {"label_column": absent})
 
     @pytest.mark.parametrize(
         ("told", "classes", "labels"),
