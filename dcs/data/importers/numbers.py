@@ -199,7 +199,7 @@ def read_npz(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
     nearly = "" if "labels" in arrays else suggest("labels", names)
     if ("probs" in arrays) == ("logits" in arrays) or nearly:
         raise TableError(
-            f"{source}: arrays are {listing(names)}{nearly}; either 'probs' or 'logits' and, "
+            f"{source}: arrays are {listing(names)}; either 'probs' or 'logits' and, "
             "where there are any, 'labels' are needed"
         )
     found = "probs" if "probs" in arrays else "logits"

@@ -236,12 +236,15 @@ class TestNpz:
             {"probs": None, "logits": [[0, 0], [-np.inf, -np.inf]]},
             {"probs": None},
             {"logits": [[1, 2]]},
-            {"labels": None, "label": [0, 1]},
             *({key: np.array([print], dtype=object)} for key in (*ARRAYS, "classes", "ids")),
         ],
     )
     def test_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
         refuses(TableError, import_file, "npz", saved(tmp_path, **changes), names=["t.npz: "])
+
+    def test_a_misspelt_array_is_not_suggested_as_its_own_correction(self, tmp_path: Path) -> None:
+        with pytest.raises(TableError, match="'label'; .*'labels'"):
+            import_file("npz", saved(tmp_path, labels=None, label=[0, 1]))
 
     def test_an_array_without_rows_and_columns_is_one_value(self, tmp_path: Path) -> None:
         with pytest.raises(TableError, match="1 class names"):
