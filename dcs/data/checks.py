@@ -1,4 +1,4 @@
-"""The one validator of numbers, arrays and names; each failure is one line that says where."""
+"""Validation of numbers, arrays and names; every error is one line that names the location."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.errors import InvalidInputError, TableError, listing, reason, show
 
 SUM_TOLERANCE: Final = 1e-6
-"""How far a row's sum may be from 1 before the row is refused: single precision passes."""
+"""Largest allowed difference between a row's sum and 1; it admits float32 rounding."""
 
-# Rows nearer to 1 than this are left as they are. Dividing them again would change last bits, so
-# that a table would not survive a round trip unchanged.
+# Rows whose sum is closer to 1 than this are not divided: dividing them again would change their
+# last bits, and a table would not survive a round trip unchanged.
 _EXACT: Final = 1e-12
 
-#: Most numbers of one table: as float64 they take 1 GiB, and a few times that at work.
+#: Maximum number of values per table: 1 GiB as float64, and several times that during processing.
 _MOST_VALUES: Final = 2**27
 
 
 def refuse_too_large(n_rows: int, n_columns: int, *, source: str) -> None:
-    """Refuse a table before it is read: a small file may stand for very many rows.
+    """Check the size of a table before it is read: a small compressed file can hold many rows.
 
     Raises
     ------
     TableError
-        If it has more values than a table may have.
+        If it has more than the maximum number of values.
     """
     if n_rows * n_columns > _MOST_VALUES:
         raise TableError(
-            f"{source}: {n_rows} rows of {n_columns} columns are too much for one table, which "
-            f"holds at most {_MOST_VALUES} values; take fewer rows"
+            f"{source}: {n_rows} rows of {n_columns} columns are too large for one table, which "
+            f"holds at most {_MOST_VALUES} values; use fewer rows"
         )
 
 
 class RowNumbers(Sequence[str]):
-    """The row numbers as texts, made when one is asked for."""
+    """Row numbers as strings, created on access."""
 
     def __init__(self, n_rows: int) -> None:
         self._numbers = range(n_rows)
@@ -50,8 +50,8 @@ class RowNumbers(Sequence[str]):
         return len(self._numbers)
 
     def __getitem__(self, row: Any) -> Any:
-        found = self._numbers[row]
-        return tuple(map(str, found)) if isinstance(found, range) else str(found)
+        number = self._numbers[row]
+        return tuple(map(str, number)) if isinstance(number, range) else str(number)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, RowNumbers):
@@ -65,12 +65,12 @@ class RowNumbers(Sequence[str]):
 def finite_number(
     value: Any, name: str, *, positive: bool = False, least: float = -math.inf
 ) -> float:
-    """Return `value` as a float; it must be greater than 0 with `positive`, or at least `least`.
+    """Return `value` as a float, greater than 0 if `positive`, and at least `least`.
 
     Raises
     ------
     InvalidInputError
-        When it is no number, true or false, not finite, too large for a float, or too small.
+        If it is not a real number, is a bool, is not finite, overflows a float, or is too small.
     """
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
@@ -79,8 +79,8 @@ def finite_number(
             number = math.inf
         if math.isfinite(number) and number >= least and (number > 0.0 or not positive):
             return number
-    rule = " greater than 0" if positive else f", {least:g} or more," if least > -math.inf else ""
-    raise InvalidInputError(f"{name} {show(value)}: a finite number{rule} is needed")
+    rule = " greater than 0" if positive else f" >= {least:g}" if least > -math.inf else ""
+    raise InvalidInputError(f"{name} {show(value)}: must be a finite number{rule}")
 
 
 def whole_number(value: Any, name: str, *, least: int, most: int | None = None) -> int:
@@ -89,27 +89,27 @@ def whole_number(value: Any, name: str, *, least: int, most: int | None = None) 
     Raises
     ------
     InvalidInputError
-        When it is no whole number, true or false, less than `least`, or more than `most`.
+        If it is not an integer, is a bool, is less than `least`, or greater than `most`.
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if whole and value >= least and (most is None or value <= most):
         return int(value)
-    rule = f"{least} or more" if most is None else f"{least} to {most}"
-    raise InvalidInputError(f"{name} {show(value)}: a whole number, {rule}, is needed")
+    rule = f">= {least}" if most is None else f"between {least} and {most}"
+    raise InvalidInputError(f"{name} {show(value)}: must be an integer {rule}")
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What messages call an array, its columns and its rows.
+    """Names of an array, its columns and its rows in error messages.
 
     Parameters
     ----------
     source : str
-        The file or argument that messages begin with.
+        File or argument with which messages begin.
     classes : sequence of str
-        The names of the columns, their numbers if there are none.
+        Column names; column numbers are used if it is empty.
     ids : sequence of str
-        The names of the rows, besides their numbers.
+        Row names, shown in addition to the row numbers.
     """
 
     source: str
@@ -117,9 +117,9 @@ class Named:
     ids: Sequence[str] = ()
 
     def row(self, row: int) -> str:
-        """Name a row of the source."""
-        known = f" (id {show(self.ids[row], 40)})" if self.ids else ""
-        return f"{self.source}: row {row}{known}"
+        """Return the description of a row of the source."""
+        row_id = f" (id {show(self.ids[row], 40)})" if self.ids else ""
+        return f"{self.source}: row {row}{row_id}"
 
     def refuse(
         self,
@@ -129,12 +129,12 @@ class Named:
         *,
         what: str = "value",
     ) -> None:
-        """Refuse values [M] or [M, N] of which some are wrong.
+        """Raise an error if some of the values [M] or [M, N] are marked as wrong.
 
         Raises
         ------
         TableError
-            If one is; names the first by row and class, with its value, and counts the others.
+            If any is; names row, class and value of the first, and counts the others.
         """
         if not wrong.any():
             return
@@ -145,7 +145,7 @@ class Named:
             place += f", class {show(self.classes[column[0]] if self.classes else column[0])}"
         shown = f"{value:.9g}" if isinstance(value, float | np.floating) else show(value)
         count = int(wrong.sum()) - 1
-        others = f" ({count} more like it)" if count else ""
+        others = f" (and {count} more)" if count else ""
         raise TableError(f"{place}: {what} is {shown}; {rule}{others}")
 
 
@@ -156,14 +156,14 @@ def checked_rows(
     *,
     missing: bool = False,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[str, ...]]:
-    """Return probabilities [M, N], their labels [M] and N class names, all checked.
+    """Return validated probabilities [M, N], labels [M] and N class names.
 
     Labels may be missing as in :func:`checked_labels`.
 
     Raises
     ------
     TableError
-        When one of them is not allowed, or they do not fit together.
+        If one of them is invalid, or their shapes are inconsistent.
     """
     values = checked_probabilities(probs)
     n_rows, n_classes = values.shape
@@ -179,16 +179,16 @@ def checked_shape(
     Raises
     ------
     TableError
-        If they are something else. The values themselves are not looked at.
+        If type or shape is invalid. The values themselves are not checked.
     """
     array = _as_array(values, source)
     if array.dtype.kind not in "fiu":
-        raise TableError(f"{source}: type is {array.dtype}; an array of real numbers is needed")
+        raise TableError(f"{source}: type is {array.dtype}; must be an array of real numbers")
     many = array.ndim == 2 and array.shape[0] > 0 and array.shape[1] > 1
     if not many or n_classes not in (None, array.shape[1]):
         raise TableError(
-            f"{source}: shape is {array.shape}; [rows, classes] with at least one row and "
-            f"{'at least two' if n_classes is None else n_classes} classes is needed"
+            f"{source}: shape is {array.shape}; must be [rows, classes] with at least one row and "
+            f"{'at least two' if n_classes is None else n_classes} classes"
         )
     return np.asarray(array, dtype=np.float64)
 
@@ -196,15 +196,15 @@ def checked_shape(
 def checked_probabilities(
     probs: ArrayLike, *, n_classes: int | None = None
 ) -> NDArray[np.float64]:
-    """Return `probs` as float64 [M, N]; its rows may have any sum.
+    """Return `probs` as float64 [M, N]; rows need not sum to 1.
 
     Raises
     ------
     TableError
-        When the shape is wrong, a value is not in 0..1, or a row has no positive value.
+        If the shape is invalid, a value is outside 0..1, or a row has no positive value.
     """
     values = checked_shape(probs, n_classes=n_classes)
-    # Probabilities that come from float32 exceed 1 by rounding.
+    # Probabilities converted from float32 can exceed 1 by rounding.
     _check_values(values, Named("probs"), most=1.0 + SUM_TOLERANCE, rule="between 0 and 1")
     return values
 
@@ -212,29 +212,29 @@ def checked_probabilities(
 def normalised_rows(
     values: NDArray[np.float64], names: Named, *, normalise: bool
 ) -> NDArray[np.float64]:
-    """Return a new array of non-negative rows [M, N] that sum to 1.
+    """Return a new array [M, N] of non-negative rows that sum to 1.
 
     Parameters
     ----------
     values : float64 array [M, N]
         Probabilities, or non-negative scores with `normalise`.
     names : Named
-        What messages call them.
+        Their names in error messages.
     normalise : bool
         Divide each row by its sum instead of refusing rows that do not sum to 1.
 
     Raises
     ------
     TableError
-        When a value is not finite or negative, or a row cannot be or is not normalised.
+        If a value is negative or not finite, or a row is not or cannot be normalised.
     """
     probs = np.array(values, dtype=np.float64, order="C")
     _check_values(probs, names, most=np.finfo(np.float64).max, rule="finite and at least 0")
-    probs += 0.0  # turns -0.0 into 0.0, so that equal tables have equal bytes
+    probs += 0.0  # converts -0.0 to 0.0, so that equal tables have equal bytes
     with np.errstate(over="ignore"):
         sums = probs.sum(axis=1)
     if normalise:
-        # The largest value first: a sum of values near the limits would over- or underflow.
+        # Scale by the maximum first: sums of very large or very small values over- or underflow.
         rows = np.flatnonzero(np.abs(sums - 1) > _EXACT)
         probs[rows] /= probs[rows].max(axis=1, keepdims=True)
         sums = probs.sum(axis=1)
@@ -242,7 +242,7 @@ def normalised_rows(
         names.refuse(
             np.abs(sums - 1) > SUM_TOLERANCE,
             sums,
-            "1 is needed; use --normalise (normalise=True) to divide each row by its sum",
+            "must be 1; use --normalise (normalise=True) to divide each row by its sum",
             what="the sum of the probabilities",
         )
     rows = np.flatnonzero(np.abs(sums - 1) > _EXACT)
@@ -251,21 +251,21 @@ def normalised_rows(
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return probabilities [M, N] of logits; ``-inf`` gives 0, a row needs a finite one."""
+    """Return probabilities [M, N] of logits; ``-inf`` gives 0, each row needs a finite value."""
     with np.errstate(over="ignore"):
-        # Logits further apart than the largest number differ by -inf, and exp(-inf) is right.
+        # Differences beyond the float range overflow to -inf, whose exp is correctly 0.
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     normalised: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
     return normalised
 
 
 def _check_values(values: NDArray[np.float64], names: Named, *, most: float, rule: str) -> None:
-    names.refuse(~((values >= 0.0) & (values <= most)), values, f"a number {rule} is needed")
+    names.refuse(~((values >= 0.0) & (values <= most)), values, f"must be a number {rule}")
     largest = values.max(axis=1)
     names.refuse(
         largest == 0.0,
         largest,
-        "every row needs a positive one; score the row again or leave it out",
+        "every row needs a positive value; score the row again or drop it",
         what="the largest probability",
     )
 
@@ -278,9 +278,9 @@ def checked_labels(
     names: Named = Named("labels"),
     missing: bool = False,
 ) -> NDArray[np.int64]:
-    """Return `labels` as a new int64 array [M] of class numbers ``0 .. n_classes - 1``.
+    """Return `labels` as a new int64 array [M] of class indices ``0 .. n_classes - 1``.
 
-    With `missing`, rows may be unlabelled: -1, None or NaN, all of which become -1.
+    With `missing`, rows can be unlabelled: -1, None and NaN are all converted to -1.
 
     Raises
     ------
@@ -289,78 +289,78 @@ def checked_labels(
     """
     values = _as_array(labels, names.source)
     if missing and values.ndim == 1 and values.dtype.kind in "fO":
-        values = _gaps_filled(values, names.source)
-    one_each = values.ndim == 1 and values.size and n_rows in (None, values.size)
-    if not one_each or values.dtype.kind not in "iu":
+        values = _fill_missing(values, names.source)
+    one_per_row = values.ndim == 1 and values.size and n_rows in (None, values.size)
+    if not one_per_row or values.dtype.kind not in "iu":
         raise TableError(
-            f"{names.source}: labels have shape {values.shape} and type {values.dtype}; one "
-            f"integer for each of {'M' if n_rows is None else n_rows} rows is needed"
+            f"{names.source}: labels have shape {values.shape} and type {values.dtype}; must "
+            f"be one integer for each of {'M' if n_rows is None else n_rows} rows"
         )
     if n_classes is not None:
         wrong = (values < (-1 if missing else 0)) | (values >= n_classes)
-        rule = f"allowed are 0..{n_classes - 1}"
+        rule = f"must be in 0..{n_classes - 1}"
         if missing:
-            rule += ", or -1 (null, an empty field) where there is none"
+            rule += ", or -1 (null, an empty field) if unlabelled"
         names.refuse(wrong, values, rule, what="label")
     return values.astype(np.int64)
 
 
-def _gaps_filled(labels: NDArray[Any], source: str) -> NDArray[Any]:
-    """Return labels with -1 for None and NaN; integers that these made floats are whole again."""
-    gaps = [label is None or label != label for label in labels.tolist()]
-    given = zip(labels.tolist(), gaps, strict=True)
-    filled = _as_array([-1 if gap else label for label, gap in given], source)
-    whole = any(gaps) and filled.dtype.kind == "f" and bool((filled % 1 == 0).all())
+def _fill_missing(labels: NDArray[Any], source: str) -> NDArray[Any]:
+    """Replace None and NaN by -1, and restore integers that were floats because of NaN."""
+    missing = [label is None or label != label for label in labels.tolist()]
+    pairs = zip(labels.tolist(), missing, strict=True)
+    filled = _as_array([-1 if is_missing else label for label, is_missing in pairs], source)
+    whole = any(missing) and filled.dtype.kind == "f" and bool((filled % 1 == 0).all())
     return filled.astype(np.int64) if whole else filled
 
 
 def checked_classes(
     classes: Iterable[Any] | None, *, n_classes: int, source: str = "classes"
 ) -> tuple[str, ...]:
-    """Return N different class names, ``class_0, class_1, ...`` when none are given.
+    """Return N unique class names, by default ``class_0, class_1, ...``.
 
     Raises
     ------
     TableError
-        If there are more or fewer, one is no text or empty, or two are equal.
+        If their number is not N, or a name is not a string, is empty or is repeated.
     """
     if classes is None:
         return tuple(f"class_{k}" for k in range(n_classes))
     names = () if isinstance(classes, str) else tuple(classes)
     if len(names) != n_classes:
         raise TableError(
-            f"{source}: {show(classes)} are {len(names)} class names; a list of {n_classes}, one "
-            "for each column of probabilities, is needed"
+            f"{source}: {show(classes)} has {len(names)} class names; must be a list of "
+            f"{n_classes}, one for each column of probabilities"
         )
     for k, name in enumerate(names):
         if not isinstance(name, str) or not name.strip():
             raise TableError(
-                f"{source}: class {k} has the name {show(name)}; a non-empty text is needed"
+                f"{source}: class {k} has the name {show(name)}; must be a non-empty string"
             )
     _refuse_repeated(names, "classes", source)
     return tuple(str(name) for name in names)
 
 
 def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> Sequence[str]:
-    """Return different row ids as text, the row numbers when none are given.
+    """Return unique row ids as strings, by default the row numbers.
 
     Raises
     ------
     TableError
-        If there are more or fewer, one is neither text nor integer, or two are equal.
+        If there is not one per row, or an id is neither str nor int, or is repeated.
     """
     if ids is None:
         return RowNumbers(n_rows)
     if isinstance(ids, RowNumbers) and len(ids) == n_rows:
         return ids
-    given = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-    if len(given) != n_rows:
-        raise TableError(f"{source}: {len(given)} ids for {n_rows} rows; give one id per row")
-    wrong = [isinstance(value, bool) or not isinstance(value, str | int) for value in given]
-    Named(source).refuse(np.array(wrong), given, "a text or an integer is needed", what="id")
-    texts = tuple(map(str, given))
-    _refuse_repeated(texts, "rows", source, what="id")
-    return texts
+    values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+    if len(values) != n_rows:
+        raise TableError(f"{source}: {len(values)} ids for {n_rows} rows; give one id per row")
+    wrong = [isinstance(value, bool) or not isinstance(value, str | int) for value in values]
+    Named(source).refuse(np.array(wrong), values, "must be a string or an integer", what="id")
+    names = tuple(map(str, values))
+    _refuse_repeated(names, "rows", source, what="id")
+    return names
 
 
 def _refuse_repeated(names: Sequence[str], kind: str, source: str, what: str = "name") -> None:
@@ -369,17 +369,17 @@ def _refuse_repeated(names: Sequence[str], kind: str, source: str, what: str = "
         if first.setdefault(name, k) != k:
             raise TableError(
                 f"{source}: {kind} {first[name]} and {k} have the same {what} {show(name)}; "
-                f"every {what} must differ"
+                f"every {what} must be unique"
             )
 
 
 def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) -> None:
-    """Warn when a class has no rows: it takes no part in COBias and PMI."""
+    """Warn if a class has no rows, since COBias and PMI then ignore it."""
     counts = np.bincount(labels, minlength=len(classes))
     absent = [name for name, count in zip(classes, counts, strict=True) if count == 0]
     if absent:
         warnings.warn(
-            f"no rows are labelled {listing(absent)}: left out of COBias and PMI",
+            f"no rows are labelled {listing(absent)}; COBias and PMI ignore these classes",
             UserWarning,
             stacklevel=3,
         )
@@ -389,4 +389,4 @@ def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:
-        raise TableError(f"{source}: not one array: {reason(error)}") from None
+        raise TableError(f"{source}: cannot be converted to an array: {reason(error)}") from None

@@ -1,4 +1,4 @@
-"""Dividing a table's rows into parts that each hold the same mix of classes."""
+"""Stratified splits and samples of rows, with similar class proportions in every part."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from dcs.seeds import derive_generator
 def stratified_split(
     labels: ArrayLike, fractions: Mapping[str, float], *, seed: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Divide rows into named parts, class by class, at random.
+    """Split rows at random into named parts, stratified by class.
 
     Parameters
     ----------
     labels : array-like of int [M]
         The class of every row.
     fractions : mapping of str to float
-        The share of each part; positive, sum 1.
+        Fraction of the rows in each part; positive, with sum 1.
     seed : int
         Non-negative; the same seed gives the same parts.
 
     Returns
     -------
     dict of str to int64 array
-        For each part, in the order of `fractions`, its row numbers in ascending order. Every row
-        is in exactly one part.
+        Row numbers of each part, ascending, in the order of `fractions`. Every row is in exactly
+        one part.
 
     Raises
     ------
     InvalidInputError
-        If the fractions are not shares, the labels not integers, or a part would be empty.
+        If fractions, labels or seed are invalid, or a part would be empty.
 
     Notes
     -----
-    A class with n rows gives a part of share f either ``floor(f n)`` or ``ceil(f n)`` rows, such
-    that the totals of the parts stay as near to their shares as that allows. Two rules go before:
+    A class with n rows contributes ``floor(f n)`` or ``ceil(f n)`` rows to a part of fraction f,
+    chosen such that the sizes of the parts stay as close to their fractions as possible. Two rules
+    take precedence:
 
     - A class with at least as many rows as there are parts has a row in every part; the row is
-      taken from the part that is most above its share.
-    - A class with fewer rows than parts gives one row each to the parts of largest share.
+      taken from the part that exceeds its fraction most.
+    - A class with fewer rows than parts contributes one row to each of the largest parts.
     """
     classes = checked_labels(labels)
     names = tuple(fractions)
@@ -56,21 +57,21 @@ def stratified_split(
         ]
     )
     if abs(math.fsum(shares) - 1) > 1e-9:
-        raise InvalidInputError(f"split fractions {show(dict(fractions))} do not sum to 1")
+        raise InvalidInputError(f"split fractions {show(dict(fractions))} must sum to 1")
     shares /= math.fsum(shares)
     generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_split")
     part_of = np.empty(classes.size, dtype=np.int64)
-    wanted = np.zeros(len(names))
-    given = np.zeros(len(names), dtype=np.int64)
+    targets = np.zeros(len(names))
+    sizes = np.zeros(len(names), dtype=np.int64)
     for label in np.unique(classes):
         rows = generator.permutation(np.flatnonzero(classes == label))
-        wanted += shares * rows.size
-        counts = _allocate(rows.size, shares, wanted - given)
-        given += counts
+        targets += shares * rows.size
+        counts = _allocate(rows.size, shares, targets - sizes)
+        sizes += counts
         part_of[rows] = np.repeat(np.arange(len(names)), counts)
-    if not given.all():
+    if not sizes.all():
         raise InvalidInputError(
-            f"split part {show(names[given.argmin()])} would be empty: {classes.size} rows of "
+            f"split part {show(names[sizes.argmin()])} would be empty: {classes.size} rows of "
             f"{np.unique(classes).size} classes are too few for {len(names)} parts; "
             "use more rows or fewer parts"
         )
@@ -78,17 +79,17 @@ def stratified_split(
 
 
 def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.int64]:
-    """Choose rows at random such that they hold about the same mix of classes as all.
+    """Sample rows at random, stratified by class.
 
-    A smaller choice with the same seed is part of a larger one, so that results on more and more
-    rows differ by the rows that were added and not by a new draw.
+    A smaller sample is a subset of a larger one with the same seed, so that results on increasing
+    numbers of rows differ by the added rows only.
 
     Parameters
     ----------
     labels : array-like of int [M]
         The class of every row.
     size : int
-        How many rows, 1 to M.
+        Number of rows, 1 to M.
     seed : int
         Non-negative; the same seed gives the same rows.
 
@@ -100,39 +101,39 @@ def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.
     Raises
     ------
     InvalidInputError
-        If the labels are not integers, or there are not so many rows.
+        If labels, size or seed are invalid.
 
     Notes
     -----
-    The first rows are one of each class, the most frequent class first; from then on a class gets
-    its next row when it is the furthest behind its share.
+    The first rows are one of each class, the most frequent class first. Each further row is of the
+    class that is furthest below its proportion.
     """
     classes = checked_labels(labels)
     size = whole_number(size, "size", least=1, most=classes.size)
     generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_choice")
     names, counts = np.unique(classes, return_counts=True)
-    # When each row's turn is: the k-th of n rows of a class comes at (k + 1/2) / n.
-    turns = np.empty(classes.size)
+    # Position of each row in the order of selection: (k + 1/2) / n for row k of n of a class.
+    positions = np.empty(classes.size)
     for name, count in zip(names, counts, strict=True):
         order = generator.permutation(np.flatnonzero(classes == name))
-        turns[order] = (np.arange(count) + 0.5) / count
-        turns[order[0]] = -float(count)
-    chosen = np.argsort(turns, kind="stable")[:size]
+        positions[order] = (np.arange(count) + 0.5) / count
+        positions[order[0]] = -float(count)
+    chosen = np.argsort(positions, kind="stable")[:size]
     return np.sort(chosen).astype(np.int64)
 
 
 def _allocate(
-    n_rows: int, shares: NDArray[np.float64], behind: NDArray[np.float64]
+    n_rows: int, shares: NDArray[np.float64], missing: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Count a class's rows for each part. `behind` is how many rows each part is yet owed."""
+    """Allocate the rows of a class to the parts, of which `missing` is the number each lacks."""
     if n_rows < shares.size:
         counts = np.zeros(shares.size, dtype=np.int64)
         counts[np.argsort(-shares, kind="stable")[:n_rows]] = 1
         return counts
-    # Rounding first: 0.07 * 100 is a little more than 7, which must not count as a remainder.
+    # Round first: 0.07 * 100 is slightly above 7, which must not count as a remainder.
     ideal = np.round(shares * n_rows, 9)
     counts = np.floor(ideal).astype(np.int64)
-    order = np.lexsort((-shares, counts - behind, ideal == counts))
+    order = np.lexsort((-shares, counts - missing, ideal == counts))
     counts[order[: n_rows - int(counts.sum())]] += 1
     for part in np.flatnonzero(counts == 0):
         donor = int(np.argmax(np.where(counts > 1, counts - ideal, -np.inf)))

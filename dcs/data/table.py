@@ -1,4 +1,4 @@
-"""The one data contract: class probabilities and labels of rows, in memory and as Parquet."""
+"""Probability tables: class probabilities and labels of rows, in memory and as Parquet."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from dcs.errors import TableError, escaped, listing, reason, show
 from dcs.io import atomic_path, existing_file, parse_json, validated
 
 PREFIX: Final = "p:"
-"""What stands before a class in the name of its column."""
+"""Prefix of the columns that hold class probabilities."""
 
-#: Rows that stand for a table where it is asked whether another one has them.
+#: Minimum size of the sample of rows with which overlap between tables is detected.
 _SAMPLE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a table's numbers came from. Every field may be unknown (None).
+    """Origin of a probability table. Unknown fields are None.
 
     Parameters
     ----------
@@ -45,17 +45,17 @@ class Provenance:
     task : str, optional
         The classification task.
     shots : int or str, optional
-        Demonstrations in the prompt; ``"N"`` stands for one per class.
+        Number of demonstrations in the prompt; ``"N"`` is one per class.
     demonstration_seed : int, optional
-        The seed that drew the demonstrations.
+        Seed with which the demonstrations were drawn.
     split : str, optional
-        ``"optimization"``, ``"development"``, ``"test"``, or another part's name.
+        ``"optimization"``, ``"development"``, ``"test"``, or the name of another split.
     prompt_hash : str, optional
         Hash of template, instruction, label words and demonstrations.
     scorer, scorer_version : str, optional
-        The engine that read the probabilities off the model.
+        Engine that computed the probabilities.
     source : str, optional
-        The file the numbers were imported from.
+        File from which the table was imported.
     """
 
     model: str | None = None
@@ -70,44 +70,38 @@ class Provenance:
     source: str | None = None
 
     def to_dict(self) -> dict[str, int | str]:
-        """Return the known fields, ready for JSON.
-
-        Returns
-        -------
-        dict
-            Field names and values.
-        """
+        """Return the known fields by name, ready for JSON."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbabilityTable:
-    """Class probabilities and labels of rows. Checked when made; its arrays are read-only copies.
+    """Class probabilities and labels of rows, validated; the arrays are read-only copies.
 
-    Tables compare by identity; equal content has equal :attr:`digest`.
+    Tables compare by identity; tables with equal content have the same :attr:`digest`.
 
     Parameters
     ----------
     probs : float64 array [M, N]
-        Row i holds the probabilities of the N >= 2 classes for row i. Finite, non-negative; a
-        row's sum must be 1 within `SUM_TOLERANCE` (single precision passes) and is made exact.
+        Probabilities of N >= 2 classes, finite and non-negative. Each row must sum to 1 within
+        `SUM_TOLERANCE`, which admits float32 rounding, and is then normalised exactly.
     labels : int64 array [M]
         True classes, ``0 .. N-1``; -1 for an unlabelled row.
     classes : tuple of str
-        N different, non-empty names.
+        N unique, non-empty names.
     ids : sequence of str
-        M different row names.
+        M unique row names.
     provenance : Provenance
-        Where the numbers came from.
+        Origin of the table.
     normalise : bool
         Divide each row by its sum instead of refusing rows that do not sum to 1.
     source : str
-        The name error messages begin with.
+        Name with which error messages begin.
 
     Raises
     ------
     TableError
-        If anything is not so; the message names row, class and value.
+        If a value is invalid; the message names row, class and value.
     """
 
     probs: NDArray[np.float64]
@@ -146,30 +140,30 @@ class ProbabilityTable:
         normalise: bool = False,
         source: str | os.PathLike[str] | None = None,
     ) -> ProbabilityTable:
-        """Make a table from arrays or lists.
+        """Create a table from arrays or lists.
 
         Parameters
         ----------
         probs : array-like [M, N]
             Class probabilities, or non-negative scores with `normalise`.
         labels : array-like of int [M], or None
-            True classes, ``0 .. N-1``; -1, None or NaN for an unlabelled row, None for all
-            rows unlabelled.
+            True classes, ``0 .. N-1``; -1, None or NaN for an unlabelled row. None if all
+            rows are unlabelled.
         classes : iterable of str, optional
-            Class names; ``class_0, class_1, ...`` when not given.
+            Class names, by default ``class_0, class_1, ...``.
         ids : iterable of str or int, optional
-            Row names; the row numbers when not given.
+            Row names, by default the row numbers.
         provenance : Provenance, optional
-            Where the numbers came from.
+            Origin of the table.
         normalise : bool
             Divide each row by its sum instead of refusing rows that do not sum to 1.
         source : path-like, optional
-            The name error messages begin with.
+            Name with which error messages begin.
 
         Raises
         ------
         TableError
-            If the content is not a table; names source, row, class and value.
+            If the content is invalid; the message names source, row, class and value.
         """
         if labels is None:
             labels = np.full(len(np.atleast_1d(np.asarray(probs, dtype=object))), -1)
@@ -185,39 +179,34 @@ class ProbabilityTable:
     def read(cls, path: str | os.PathLike[str]) -> ProbabilityTable:
         """Read a table from a Parquet file.
 
-        Columns ``id``, ``label`` and one ``p:<class>`` per class are needed, in any order; others
-        are ignored; a label may be null. A file that :meth:`write` made also holds provenance and
-        the class order; without that the classes come in the order of their columns.
+        The file must have the columns ``id``, ``label`` and one ``p:<class>`` per class, in any
+        order; other columns are ignored, and labels can be null. Files written by :meth:`write`
+        also hold provenance and class order; otherwise classes are in the order of the columns.
 
         Parameters
         ----------
         path : path-like
-            The file.
-
-        Returns
-        -------
-        ProbabilityTable
-            The table.
+            File to read.
 
         Raises
         ------
         TableError
-            If the file is missing, damaged, of a newer format, or its content is not a table.
+            If the file is missing, corrupt, of a newer format, or its content is invalid.
         """
         source = escaped(path)
         with open_parquet(path) as file:
             names = file.schema_arrow.names
-            found = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
-            header = _Header.of(file.schema_arrow.metadata or {}, found, source)
+            classes = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
+            header = _Header.of(file.schema_arrow.metadata or {}, classes, source)
             columns = ["id", "label", *(PREFIX + name for name in header.classes)]
             counts = Counter(names)
-            wrong = {PREFIX + name for name in found}.difference(columns)
+            wrong = {PREFIX + name for name in classes}.difference(columns)
             wrong |= {name for name in columns if counts[name] != 1}
             if wrong:
                 raise TableError(
-                    f"{source}: columns {listing(sorted(wrong))} are missing, repeated or of no "
-                    "class; a table has one id, one label and one p:<class> per class that its "
-                    "metadata name; `dcs import parquet` reads other names (columns here: "
+                    f"{source}: columns {listing(sorted(wrong))} are missing, repeated or not a "
+                    "class; a table has one id, one label and one p:<class> per class in its "
+                    "metadata; use `dcs import parquet` for other column names (columns: "
                     f"{listing(names)})"
                 )
             refuse_too_large(file.metadata.num_rows, len(columns), source=source)
@@ -233,14 +222,14 @@ class ProbabilityTable:
         )
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to a Parquet file, all or nothing.
+        """Write the table to a Parquet file atomically.
 
-        Equal tables give equal bytes under the same version of pyarrow.
+        Equal tables give identical bytes under the same version of pyarrow.
 
         Parameters
         ----------
         path : path-like
-            The file.
+            File to write.
 
         Raises
         ------
@@ -255,11 +244,11 @@ class ProbabilityTable:
         columns["label"] = pa.array(self.labels, mask=~self.labelled)
         for name, column in zip(self.classes, self.probs.T, strict=True):
             columns[PREFIX + name] = pa.array(np.ascontiguousarray(column))
-        told = json.dumps(header.model_dump(exclude_none=True), sort_keys=True)
-        table = pa.table(columns).replace_schema_metadata({_KEY: told})
+        metadata = json.dumps(header.model_dump(exclude_none=True), sort_keys=True)
+        table = pa.table(columns).replace_schema_metadata({_KEY: metadata})
         try:
             with atomic_path(path) as temporary:
-                # Ids and probabilities hardly repeat: a dictionary of them only costs time.
+                # Ids and probabilities rarely repeat, so dictionary encoding would only cost time.
                 pq.write_table(
                     table,
                     temporary,
@@ -271,24 +260,19 @@ class ProbabilityTable:
             raise TableError(f"{escaped(path)}: cannot be written: {reason(error)}") from error
 
     def subset(self, rows: ArrayLike, *, split: str | None = None) -> ProbabilityTable:
-        """Return the table of some rows, in the order given.
+        """Return a table of the selected rows, in the given order.
 
         Parameters
         ----------
         rows : array-like of int, or of bool [M]
-            Row numbers ``0 .. M-1``, each at most once, or one true/false value per row.
+            Row numbers ``0 .. M-1``, each at most once, or a boolean mask.
         split : str, optional
-            What to write into the provenance as the split.
-
-        Returns
-        -------
-        ProbabilityTable
-            As many rows as were asked for.
+            Split to record in the provenance.
 
         Raises
         ------
         TableError
-            If there are no rows, or a row number is out of range or repeated.
+            If no row is selected, or a row number is out of range or repeated.
         """
         index = np.asarray(rows)
         if index.dtype == np.bool_ and index.shape == (self.n_rows,):
@@ -296,8 +280,8 @@ class ProbabilityTable:
         is_rows = index.ndim == 1 and index.size and index.dtype.kind in "iu"
         if not is_rows or index.min() < 0 or index.max() >= self.n_rows:
             raise TableError(
-                f"rows of a subset are {show(index.tolist())}; a list of row numbers "
-                f"0..{self.n_rows - 1} or of {self.n_rows} true/false values is needed"
+                f"rows of a subset are {show(index.tolist())}; must be row numbers in "
+                f"0..{self.n_rows - 1} or a mask of {self.n_rows} booleans"
             )
         provenance = self.provenance
         if split is not None:
@@ -311,39 +295,39 @@ class ProbabilityTable:
         )
 
     def only_labelled(self, *, source: str = "probability table") -> ProbabilityTable:
-        """Return the table of the rows that have labels, itself if all do.
+        """Return a table of the labelled rows, or the table itself if all are labelled.
 
         Parameters
         ----------
         source : str, optional
-            The name an error message begins with.
+            Name with which an error message begins.
 
         Raises
         ------
         TableError
-            If no row has a label.
+            If no row is labelled.
         """
         if self.labelled.all():
             return self
         if not self.labelled.any():
             raise TableError(
-                f"{source}: none of {self.n_rows} rows has a label; what judges or learns from "
-                "labels needs some"
+                f"{source}: none of {self.n_rows} rows is labelled; evaluation and supervised "
+                "methods need labels"
             )
         return self.subset(self.labelled)
 
     def with_unlabelled(self, others: ProbabilityTable) -> ProbabilityTable:
-        """Return the table with the rows of another below, without their labels.
+        """Append the rows of another table, without their labels.
 
         Parameters
         ----------
         others : ProbabilityTable
-            Of the same classes, in any order. Its ids are put behind ``unlabelled/``.
+            Table of the same classes, in any order. Its ids are prefixed with ``unlabelled/``.
 
         Raises
         ------
         TableError
-            If the classes are others.
+            If the classes differ.
         """
         others = others.with_classes(self.classes)
         return replace(
@@ -354,12 +338,12 @@ class ProbabilityTable:
         )
 
     def with_classes(self, classes: Sequence[str]) -> ProbabilityTable:
-        """Return the table with its classes in another order.
+        """Return the table with its classes reordered.
 
         Parameters
         ----------
         classes : sequence of str
-            The same names.
+            The same names in the new order.
 
         Raises
         ------
@@ -368,7 +352,7 @@ class ProbabilityTable:
         """
         if sorted(classes) != sorted(self.classes):
             raise TableError(
-                f"classes of the table are {listing(self.classes)}; {listing(classes)} are needed"
+                f"classes of the table are {listing(self.classes)}; expected {listing(classes)}"
             )
         columns = [self.classes.index(name) for name in classes]
         labels = np.where(self.labelled, np.argsort(columns)[self.labels], -1)
@@ -380,12 +364,7 @@ class ProbabilityTable:
         Parameters
         ----------
         probs : array-like [M, N]
-            Rows that sum to 1.
-
-        Returns
-        -------
-        ProbabilityTable
-            With labels, classes, ids and provenance as they are.
+            Class probabilities; rows sum to 1.
 
         Raises
         ------
@@ -413,8 +392,8 @@ class ProbabilityTable:
     def digest(self) -> str:
         """Hash (SHA-256, hex) of probabilities, labels, classes and ids.
 
-        Provenance is left out, so that the same numbers under another name are the same data.
-        The hash is computed anew at each access: 0.1 s for 200,000 rows of 20 classes.
+        Provenance is excluded, so that the same numbers under another name are the same data.
+        The hash is recomputed on each access: 0.1 s for 200,000 rows of 20 classes.
         """
         content = hashlib.sha256()
         names = {"classes": self.classes, "ids": list(self.ids), "shape": self.probs.shape}
@@ -425,14 +404,14 @@ class ProbabilityTable:
 
     @property
     def sample(self) -> list[str]:
-        """Hashes of rows evenly spread over the table, 64 to 127 of them, or of all rows."""
+        """Hashes of 64 to 127 rows evenly spaced over the table, or of all rows if fewer."""
         step = max(1, self.n_rows // _SAMPLE)
         return self.subset(np.arange(0, self.n_rows, step)).row_hashes()
 
     def row_hashes(self) -> list[str]:
-        """Return a hash of the name and the probabilities of every row, in hexadecimal.
+        """Return a hexadecimal hash of the id and the probabilities of every row.
 
-        The order of the classes makes no difference. 0.4 s for 200,000 rows of 20 classes.
+        The order of the classes does not matter. Takes 0.4 s for 200,000 rows of 20 classes.
         """
         columns = self.probs[:, np.argsort(self.classes)].astype("<f8", copy=False)
         rows = zip(self.ids, columns, strict=True)
@@ -440,7 +419,7 @@ class ProbabilityTable:
         return [hashlib.sha256(each).hexdigest()[:16] for each in content]
 
     def __repr__(self) -> str:
-        # The generated one would print whole arrays.
+        # The generated representation would contain whole arrays.
         return (
             f"ProbabilityTable({self.n_rows} rows, classes={show(list(self.classes))}, "
             f"provenance={self.provenance.to_dict()!r})"
@@ -451,7 +430,7 @@ _KEY: Final = b"dcs"
 
 
 class _Header(BaseModel):
-    """The metadata of a table; files of other programs have none."""
+    """Metadata of a table; files written by other programs have none."""
 
     format: Literal["dcs-probability-table"] = "dcs-probability-table"
     version: Literal[1] = 1
@@ -459,43 +438,43 @@ class _Header(BaseModel):
     provenance: Provenance = Provenance()
 
     @classmethod
-    def of(cls, metadata: dict[bytes, bytes], found: list[str], source: str) -> _Header:
-        """Return what the metadata of a Parquet file say, or else the classes found in it."""
+    def of(cls, metadata: dict[bytes, bytes], classes: list[str], source: str) -> _Header:
+        """Parse the metadata of a Parquet file, or else use the classes of its columns."""
         if _KEY not in metadata:
-            return cls(classes=found)
-        told, text = f"{source}: table metadata", metadata[_KEY].decode("utf-8", "replace")
-        values = parse_json(text, source=told, error=TableError)
-        return validated(cls, values, source=told, error=TableError)
+            return cls(classes=classes)
+        source, text = f"{source}: table metadata", metadata[_KEY].decode("utf-8", "replace")
+        values = parse_json(text, source=source, error=TableError)
+        return validated(cls, values, source=source, error=TableError)
 
 
 @contextmanager
 def open_parquet(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`, or say why it is none.
+    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`.
 
-    What pyarrow raises inside the block is told as damage to the file.
+    Errors of pyarrow inside the block are raised as a :class:`TableError` about the file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     target = existing_file(path, error=TableError)
     try:
-        # A zstd page with one flipped bit may still decompress; only the checksum tells.
+        # A zstd page with one flipped bit can still decompress; only the checksum detects it.
         with pq.ParquetFile(target, page_checksum_verification=True) as file:
             yield file
     except TableError:
         raise
     except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
         raise TableError(
-            f"{escaped(path)}: not a Parquet file, or damaged: {reason(error)}; `dcs import` "
-            "makes tables of files of other kinds"
+            f"{escaped(path)}: not a Parquet file, or corrupt: {reason(error)}; use "
+            "`dcs import` for other file formats"
         ) from error
 
 
 def _numbers(column: Any, name: str, source: str) -> NDArray[np.float64]:
-    """Return a column as float64 [M], NaN where it has no value."""
+    """Convert a column to float64 [M], with NaN for nulls."""
     try:
         return np.asarray(column.to_numpy(), dtype=np.float64)
     except (TypeError, ValueError):
         raise TableError(
-            f"{source}: column {show(name)} has type {column.type}; numbers are needed"
+            f"{source}: column {show(name)} has type {column.type}; must be numeric"
         ) from None

@@ -1,6 +1,6 @@
-"""Other people's files -> probability tables: ours, and the entry points ``dcs.importers``.
+"""Importers of probability tables: built-in formats and the entry points ``dcs.importers``.
 
-A format is one function ``read(path, options)`` that gives the tables a path holds, by part.
+A format is a function ``read(path, options)`` that returns the tables of a path by part.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = [
 
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
 
-#: Largest file of text: the numbers read from it take several times its size.
+#: Maximum size of a text file: its parsed content takes several times that much memory.
 _TEXT_BYTES: Final = 2**32
 
 
 class ImportOptions(Strict):
-    """What a person can say about a file to be imported.
+    """User-specified options of an import.
 
     Parameters
     ----------
@@ -51,18 +51,18 @@ class ImportOptions(Strict):
     logits : bool
         The values are logits or log-probabilities: apply a softmax to each row.
     classes : tuple of str, optional
-        Class names in the order of the columns; they replace those the file gives.
+        Class names in the order of the columns; they override those of the file.
     id_column, label_column : str, optional
-        Column by name, or by number from 0; ``id`` and ``label``, if there, when not given.
+        Column name, or number from 0; by default ``id`` and ``label`` if they exist.
     class_columns : tuple of str, optional
-        Columns of the classes by name or number, in class order; ``p:<class>`` when not given.
+        Class columns by name or number, in class order; by default those named ``p:<class>``.
     filter : str, optional
-        Which filter's responses to take where the log holds several.
+        Filter whose responses are used if the log contains several.
     targets : {"auto", "index", "text"}
-        Whether a target such as ``"1"`` is a choice's number or its text. ``auto`` decides where
-        only one reading fits the log.
+        Whether a target such as ``"1"`` is the index of a choice or its text. ``"auto"`` decides
+        if only one interpretation fits the log.
     model, task : str, optional
-        Provenance that the file does not tell.
+        Provenance, if the file does not specify it.
     """
 
     normalise: bool = False
@@ -84,14 +84,14 @@ class Importer:
     Parameters
     ----------
     name : str
-        What is typed.
+        Name of the format on the command line.
     summary : str
-        What the files look like, in one line.
+        One-line description of the files.
     module : str
-        The module that reads them, imported when first used; its function is ``read`` unless
-        another follows after a colon.
+        Module with the reader, imported on first use. The function is ``read``, unless another
+        name follows after a colon.
     options : frozenset of str
-        The fields of :class:`ImportOptions` it heeds besides those that every format heeds.
+        Supported fields of :class:`ImportOptions`, besides those that every format supports.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Importer:
     options: frozenset[str] = frozenset()
 
 
-_ORIGIN = frozenset({"model", "task"})  # which every format heeds
+_ORIGIN = frozenset({"model", "task"})  # supported by every format
 _VALUES = frozenset({"normalise", "logits", "classes"})
 _COLUMNS = _VALUES | {"id_column", "label_column", "class_columns"}
 
@@ -138,7 +138,7 @@ IMPORTERS: tuple[Importer, ...] = (
         frozenset({"classes", "filter", "targets"}),
     ),
 )
-"""Our own formats, in the order in which help lists them."""
+"""Built-in formats, in the order in which the help lists them."""
 
 
 def import_file(
@@ -149,21 +149,21 @@ def import_file(
     Parameters
     ----------
     format : str
-        One of `IMPORTERS` or of an installed package.
+        Name of one of `IMPORTERS`, or of a format of an installed package.
     path : path-like
-        A file, or a folder where the format allows one.
+        A file, or a folder if the format supports it.
     part : str, optional
-        Which table, if the path holds several: ``"optimization"``, ``"test"``, or a name that
-        :func:`import_tables` gives.
+        Table to return if the path contains several: ``"optimization"``, ``"test"``, or another
+        key of :func:`import_tables`.
     **options
-        The fields of :class:`ImportOptions`. One that the format does not heed is refused.
+        Fields of :class:`ImportOptions`; those that the format does not support are refused.
 
     Raises
     ------
     ConfigError
-        If format, part or an option is not allowed.
+        If format, part or an option is invalid.
     TableError
-        If the content cannot become a table; names file, row, class and value.
+        If the content is invalid; the message names file, row, class and value.
     """
     return the_table(import_tables(format, path, **options), part, path)
 
@@ -171,12 +171,12 @@ def import_file(
 def the_table(
     tables: Mapping[str, ProbabilityTable], part: str | None, path: str | os.PathLike[str]
 ) -> ProbabilityTable:
-    """Return the only table of a path, or the part that was named.
+    """Return the specified part, or the only table of a path.
 
     Raises
     ------
     ConfigError
-        If there is no such part, or several and none was named.
+        If the part does not exist, or there are several and none is specified.
     """
     if part is None and len(tables) == 1:
         return next(iter(tables.values()))
@@ -188,13 +188,13 @@ def the_table(
 def import_tables(
     format: str, path: str | os.PathLike[str], **options: Any
 ) -> dict[str, ProbabilityTable]:
-    """Read all tables that a path holds.
+    """Read all tables of a path.
 
     Returns
     -------
     dict of str to ProbabilityTable
-        By part: ``"optimization"``, ``"test"``, or ``"all"`` if the format knows no parts; of a
-        folder of lm-evaluation-harness by task and model.
+        Tables by part: ``"optimization"``, ``"test"``, or ``"all"`` for a format without parts;
+        for a folder of lm-evaluation-harness, by task and model.
 
     Raises
     ------
@@ -202,93 +202,88 @@ def import_tables(
         As in :func:`import_file`.
     """
     importer = find_importer(format)
-    asked = validated(ImportOptions, options, source=f"format {importer.name}", error=ConfigError)
-    given = asked.model_dump(exclude_defaults=True)
-    for name in given:
+    chosen = validated(ImportOptions, options, source=f"format {importer.name}", error=ConfigError)
+    specified = chosen.model_dump(exclude_defaults=True)
+    for name in specified:
         check_choice(f"option of format {importer.name}", name, sorted(importer.options | _ORIGIN))
-    tables = _reader(importer)(Path(path), asked)
-    told = {name: given[name] for name in _ORIGIN & given.keys()}
+    tables = _load_reader(importer)(Path(path), chosen)
+    origin = {name: specified[name] for name in _ORIGIN & specified.keys()}
     return {
-        part: replace(table, provenance=replace(table.provenance, **told))
+        part: replace(table, provenance=replace(table.provenance, **origin))
         for part, table in tables.items()
     }
 
 
 def find_importer(format: str) -> Importer:
-    """Return the importer of a format, built in or of an installed package.
+    """Return the importer of a format, built-in or of an installed package.
 
     Raises
     ------
     ConfigError
-        If there is none, or that of a package cannot be used.
+        If the format does not exist, or the importer of a package is invalid.
     """
     own = {importer.name: importer for importer in IMPORTERS}
     return find_named("dcs.importers", format, own, Importer, lacks=_lacks)
 
 
 def _lacks(importer: Importer) -> str:
-    return "" if callable(_reader(importer)) else f"a function {importer.module}"
+    return "" if callable(_load_reader(importer)) else f"a function {importer.module}"
 
 
-def _reader(importer: Importer) -> Callable[[Path, ImportOptions], dict[str, ProbabilityTable]]:
-    place = importer.module if ":" in importer.module else f"{importer.module}:read"
-    reader: Callable[..., dict[str, ProbabilityTable]] = resolve_name(place)
+def _load_reader(importer: Importer) -> Callable[..., dict[str, ProbabilityTable]]:
+    name = importer.module if ":" in importer.module else f"{importer.module}:read"
+    reader: Callable[..., dict[str, ProbabilityTable]] = resolve_name(name)
     return reader
 
 
 def table_sources(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Return what :func:`read_tables` reads: the path itself, or all that a folder holds.
-
-    Returns
-    -------
-    tuple of pathlib.Path
-        Sorted.
+    """Return the sources for :func:`read_tables`: the path itself, or all in a folder, sorted.
 
     Raises
     ------
     TableError
-        If a folder holds no tables.
+        If a folder contains no tables.
     """
-    given = Path(path)
-    if not given.is_dir() or _pair(given):
-        return (given,)
-    sources = (p for p in given.iterdir() if p.suffix in (".parquet", ".npz") or _pair(p))
+    root = Path(path)
+    if not root.is_dir() or _find_pair(root):
+        return (root,)
+    sources = (p for p in root.iterdir() if p.suffix in (".parquet", ".npz") or _find_pair(p))
     if found := tuple(sorted(sources)):
         return found
-    raise TableError(f"{escaped(given)}: holds no tables; {_READABLE}")
+    raise TableError(f"{escaped(root)}: contains no tables; {_READABLE}")
 
 
 def read_tables(path: str | os.PathLike[str]) -> dict[str, ProbabilityTable]:
-    """Read the optimization rows of a source, and its test rows if it tells them apart.
+    """Read the optimization rows of a source, and its test rows if they are separate.
 
     Parameters
     ----------
     path : path-like
-        A table of ours (``.parquet``), a NumPy archive (``.npz``), or a folder with a pair of
-        tables: ``optimization.parquet`` and ``test.parquet`` as `dcs generate` writes them, or
-        ``opt.txt`` and ``test.txt`` as published, where the name of the folder,
-        ``<task>_<model>_shot<k>_seed<s>``, becomes the provenance.
+        A probability table (``.parquet``), a NumPy archive (``.npz``), or a folder with a pair of
+        tables: ``optimization.parquet`` and ``test.parquet`` as written by `dcs generate`, or the
+        published ``opt.txt`` and ``test.txt``, where the name of the folder,
+        ``<task>_<model>_shot<k>_seed<s>``, specifies the provenance.
 
     Returns
     -------
     dict of str to ProbabilityTable
-        ``"optimization"``, and ``"test"`` unless test rows are yet to be held out of the first.
+        ``"optimization"``, and ``"test"`` unless test rows still have to be held out.
 
     Raises
     ------
     TableError
-        If it is something else, a table is malformed, or the classes of a pair differ.
+        If the path is not a source, a table is invalid, or the classes of a pair differ.
     """
     source = Path(path)
-    pair = _pair(source)
+    pair = _find_pair(source)
     if not pair:
         return {"optimization": _read(source)}
     tables = {part: _read(file) for part, file in pair.items()}
     optimization, test = (table.classes for table in tables.values())
     if optimization != test:
         raise TableError(
-            f"{escaped(source)}: the optimization rows have the classes {listing(optimization)}, "
-            f"the test rows {listing(test)}; both must be the same in the same order"
+            f"{escaped(source)}: classes of the optimization rows are {listing(optimization)}, "
+            f"those of the test rows {listing(test)}; both must be identical and in the same order"
         )
     return tables
 
@@ -297,12 +292,12 @@ _PAIRS = (("optimization.parquet", "test.parquet"), ("opt.txt", "test.txt"))
 
 _READABLE = (
     "give a .parquet table, an .npz archive, or a folder with optimization.parquet and "
-    "test.parquet or opt.txt and test.txt; `dcs import` makes tables of other files"
+    "test.parquet or opt.txt and test.txt; use `dcs import` for other formats"
 )
 
 
-def _pair(folder: Path) -> dict[str, Path]:
-    """Return the two files of a pair by part, or nothing unless both are in the folder."""
+def _find_pair(folder: Path) -> dict[str, Path]:
+    """Return the two files of a pair by part, or an empty dictionary if either is missing."""
     for names in _PAIRS:
         optimization, test = (folder / name for name in names)
         if optimization.is_file() and test.is_file():
@@ -316,8 +311,8 @@ def _read(path: Path) -> ProbabilityTable:
     if path.suffix in (".npz", ".txt"):
         return import_file("npz" if path.suffix == ".npz" else "vectors", path)
     if not path.exists():
-        raise TableError(f"{escaped(path)}: no such file or folder; {_READABLE}")
-    raise TableError(f"{escaped(path)}: is no source of tables; {_READABLE}")
+        raise TableError(f"{escaped(path)}: file or folder does not exist; {_READABLE}")
+    raise TableError(f"{escaped(path)}: is not a source of tables; {_READABLE}")
 
 
 def build_table(
@@ -331,18 +326,18 @@ def build_table(
     source: str,
     logits: bool = False,
 ) -> ProbabilityTable:
-    """Make a table from what a file holds: labels may be names or missing, values logits."""
+    """Create a table from the content of a file; labels can be names, and values logits."""
     array = checked_shape(values, source=source)
     n_rows, n_classes = array.shape
-    given = options.classes or classes
+    class_names = options.classes or classes
     names = Named(
         source,
-        checked_classes(given, n_classes=n_classes, source=source),
+        checked_classes(class_names, n_classes=n_classes, source=source),
         checked_ids(ids, n_rows=n_rows, source=source),
     )
     return ProbabilityTable.from_arrays(
-        _probabilities(array, names) if logits or options.logits else array,
-        _label_numbers(labels, names, named=given is not None),
+        _to_probabilities(array, names) if logits or options.logits else array,
+        _to_indices(labels, names, named=class_names is not None),
         classes=names.classes,
         ids=names.ids,
         provenance=provenance,
@@ -351,44 +346,44 @@ def build_table(
     )
 
 
-def _label_numbers(labels: Sequence[Any], names: Named, *, named: bool) -> Sequence[Any]:
-    """Return labels that are texts as class numbers; leave others as they are.
+def _to_indices(labels: Sequence[Any], names: Named, *, named: bool) -> Sequence[Any]:
+    """Convert labels that are strings to class indices; return other labels unchanged.
 
-    If every text is a class name, the texts are names. If not, every text must be an integer
-    ``0 .. N-1``. What is empty or -1 is no label.
+    If every string is a class name, strings are names. Otherwise every string must be an integer
+    ``0 .. N-1``. Empty strings and -1 are missing labels.
     """
     labels = ["" if label is None or label != label else label for label in labels]
     if len(labels) != len(names.ids) or not all(isinstance(text, str) for text in labels):
         return [None if label == "" else label for label in labels]
     stripped = [text.strip() for text in labels]
-    none = {"": -1, "-1": -1}
-    readings = [none | {str(k): k for k in range(len(names.classes))}]
+    missing = {"": -1, "-1": -1}
+    readings = [missing | {str(k): k for k in range(len(names.classes))}]
     if named:
-        readings.insert(0, none | {name.strip(): k for k, name in enumerate(names.classes)})
+        readings.insert(0, missing | {name.strip(): k for k, name in enumerate(names.classes)})
     wrong = [np.array([text not in reading for text in stripped]) for reading in readings]
     for reading, misfits in zip(readings, wrong, strict=True):
         if not misfits.any():
             return [reading[text] for text in stripped]
-    # A row that is neither is the fault, even if rows before it are only one of the two.
+    # Report a row that is invalid in both readings rather than an earlier one valid in either.
     neither = np.logical_and.reduce(wrong)
     names.refuse(
         neither if neither.any() else wrong[-1],
         labels,
-        f"allowed are 0..{len(names.classes) - 1} or "
-        + (listing(names.classes) if named else "class names if --classes names the columns"),
+        f"must be in 0..{len(names.classes) - 1} or "
+        + (f"one of {listing(names.classes)}" if named else "a name given with --classes"),
         what="label",
     )
     return labels
 
 
-def _probabilities(logits: NDArray[np.float64], names: Named) -> NDArray[np.float64]:
-    """Return probabilities [M, N] of logits or log-probabilities; ``-inf`` becomes 0."""
-    none = np.isneginf(logits.max(axis=1, keepdims=True))
-    wrong = ~(logits < np.inf) | none
-    names.refuse(wrong, logits, "finite numbers or -inf, one in a row finite, are needed")
+def _to_probabilities(logits: NDArray[np.float64], names: Named) -> NDArray[np.float64]:
+    """Convert logits or log-probabilities to probabilities [M, N]; ``-inf`` becomes 0."""
+    impossible = np.isneginf(logits.max(axis=1, keepdims=True))
+    wrong = ~(logits < np.inf) | impossible
+    names.refuse(wrong, logits, "must be finite or -inf, with a finite value in every row")
     return softmax(logits)
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file to be imported."""
+    """Read the text of a file to be imported, up to the maximum size."""
     return read_text(path, error=TableError, limit=_TEXT_BYTES)

@@ -1,13 +1,13 @@
 """Sample logs of lm-evaluation-harness: one JSON object per document and filter.
 
-Only multiple-choice tasks hold probabilities: each choice's log-likelihood given the prompt, which
-a softmax over the choices turns into class probabilities. What varies between logs is decided
-here: one filter at a time; the same number of choices in every document; the unconditional half
-that ``acc_mutual_info`` adds is dropped; classes are the choices' texts if all documents share
-them, else the positions.
+Only multiple-choice tasks provide probabilities: a softmax over the choices converts their
+log-likelihoods given the prompt to class probabilities. One filter is read at a time, and every
+document must have the same number of choices. The unconditional responses that
+``acc_mutual_info`` adds are dropped. Classes are the texts of the choices if all documents share
+them, otherwise their positions.
 
-A folder that the harness wrote is read whole, with all models and tasks in it: the newest log of
-each. Its results file tells model and shots.
+From an output folder of the harness, the newest log of each model and task is read. The results
+file specifies model and shots.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MUTUAL = "acc_mutual_info"
 
 
 class Sample(BaseModel, extra="allow"):
-    """One line of a log; numbers may be texts, so that rows of all tasks fit one data set."""
+    """One line of a log; data sets that combine tasks store numbers as strings."""
 
     doc_id: int | str
     target: Any
@@ -42,8 +42,8 @@ class Sample(BaseModel, extra="allow"):
     acc: Any = None
 
     @property
-    def half(self) -> int:
-        """The number of responses that were made with the prompt."""
+    def n_choices(self) -> int:
+        """Number of responses given the prompt, without the unconditional ones."""
         mutual = _MUTUAL in (self.model_extra or {}) or (
             isinstance(self.metrics, list) and _MUTUAL in self.metrics
         )
@@ -51,12 +51,12 @@ class Sample(BaseModel, extra="allow"):
 
     @property
     def scores(self) -> list[float]:
-        """For each choice its log-likelihood given the prompt."""
-        return [score for score, _ in self.filtered_resps[: self.half]]
+        """Log-likelihood of each choice given the prompt."""
+        return [score for score, _ in self.filtered_resps[: self.n_choices]]
 
     @property
     def choices(self) -> list[str] | None:
-        """The text of each choice, the second argument of its request; None if not recorded."""
+        """Text of each choice, the second argument of its request; None if not recorded."""
         pairs = self.arguments
         if isinstance(pairs, dict):
             pairs = [list(pair.values()) for pair in pairs.values() if isinstance(pair, dict)]
@@ -64,15 +64,15 @@ class Sample(BaseModel, extra="allow"):
             return None
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
             return None
-        return [str(pair[1]).strip() for pair in pairs[: self.half]]
+        return [str(pair[1]).strip() for pair in pairs[: self.n_choices]]
 
     def read(self, kind: TargetKind, classes: Sequence[str]) -> int | None:
-        """Return the number of the target under one reading, None if it fits no choice."""
+        """Return the index of the target under one reading, None if it matches no choice."""
         if self.target in (None, "", -1, "-1"):
-            return -1  # As the hub has it where a test split comes without answers.
+            return -1  # Test splits on the Hugging Face Hub without answers have such targets.
         numbers = {str(k): k for k in range(len(self.scores))}
         if isinstance(self.target, int) or kind == "index":
-            # A number in the log itself is a number under either reading.
+            # An integer, as opposed to a string, is an index under both readings.
             return numbers.get(str(self.target).strip())
         for names in (self.choices or [], list(classes)):
             if names.count(str(self.target).strip()) == 1:
@@ -80,7 +80,7 @@ class Sample(BaseModel, extra="allow"):
         return None
 
     def agrees(self, number: int) -> bool | None:
-        """Whether the logged accuracy fits a target; None if it does not tell."""
+        """Whether the logged accuracy is consistent with a target; None if undetermined."""
         best = [k for k, score in enumerate(self.scores) if score == max(self.scores)]
         if number < 0 or self.acc not in (0, 1) or len(best) != 1:
             return None
@@ -88,31 +88,31 @@ class Sample(BaseModel, extra="allow"):
 
 
 def read(path: Path, options: ImportOptions) -> dict[str, ProbabilityTable]:
-    """Read the one table of a log, or those of a folder, by task and the folder of the model."""
+    """Read the table of a log, or those of a folder by task and folder of the model."""
     if not path.is_dir():
         return {"all": _read_log(path, options)}
     logs = {}
     for log in sorted(path.rglob("samples_*.jsonl"), key=lambda log: log.name):
         if match := _NAME.fullmatch(log.stem):
             place = (match["task"], *log.parent.relative_to(path).parts)
-            logs[re.sub(r"[^\w.-]+", "-", "_".join(place))] = log  # the newest stays
-    tables, refused = {}, []
+            logs[re.sub(r"[^\w.-]+", "-", "_".join(place))] = log  # The newest one is last.
+    tables, errors = {}, []
     for name, log in sorted(logs.items()):
         try:
             tables[name] = _read_log(log, options)
         except TableError as error:
-            refused.append(error)
+            errors.append(error)
     if not tables:
-        none = TableError(f"{escaped(path)}: holds no samples_<task>_<date>.jsonl")
-        raise refused[0] if refused else none
-    for left in refused:
-        warnings.warn(f"left out: {left}", UserWarning, stacklevel=4)
+        empty = TableError(f"{escaped(path)}: contains no samples_<task>_<date>.jsonl")
+        raise errors[0] if errors else empty
+    for fault in errors:
+        warnings.warn(f"skipped: {fault}", UserWarning, stacklevel=4)
     return tables
 
 
 def _read_log(path: Path, options: ImportOptions) -> ProbabilityTable:
     source = escaped(path)
-    samples = _of_one_filter(_samples(path, source), options.filter, source)
+    samples = _filter_samples(_read_samples(path, source), options.filter, source)
     n_choices = len(samples[0].scores)
     for sample in samples:
         if len(sample.scores) != n_choices:
@@ -125,26 +125,26 @@ def _read_log(path: Path, options: ImportOptions) -> ProbabilityTable:
         names = [f"choice_{k}" for k in range(n_choices)]
     return build_table(
         np.array([sample.scores for sample in samples]),
-        _targets(samples, options.classes or names, options.targets, source),
+        _target_indices(samples, options.classes or names, options.targets, source),
         classes=names,
         ids=[sample.doc_id for sample in samples],
-        provenance=_provenance(path),
+        provenance=_read_provenance(path),
         options=options,
         source=source,
         logits=True,
     )
 
 
-def _provenance(path: Path) -> Provenance:
-    """Return what the name of a log tells, and the results file of its run."""
+def _read_provenance(path: Path) -> Provenance:
+    """Return the provenance from the name of a log and the results file of its run."""
     task = model = shots = None
     if match := _NAME.fullmatch(path.stem):
         task = match["task"]
         try:
-            told = read_json(path.with_name(f"results_{match['date']}.json"), error=TableError)
-            model, shots = told.get("model_name"), told.get("n-shot", {}).get(task)
+            results = read_json(path.with_name(f"results_{match['date']}.json"), error=TableError)
+            model, shots = results.get("model_name"), results.get("n-shot", {}).get(task)
         except (TableError, AttributeError):
-            pass  # A log may be alone, or another program's file beside it.
+            pass  # The results file is optional, and can be of another program.
     return Provenance(
         model=model if isinstance(model, str) else None,
         task=task,
@@ -154,7 +154,7 @@ def _provenance(path: Path) -> Provenance:
     )
 
 
-def _samples(path: Path, source: str) -> list[Sample]:
+def _read_samples(path: Path, source: str) -> list[Sample]:
     samples = []
     for number, line in enumerate(text_of(path).split("\n"), start=1):
         if line.strip():
@@ -162,45 +162,45 @@ def _samples(path: Path, source: str) -> list[Sample]:
                 samples.append(Sample.model_validate_json(line))
             except ValidationError as error:
                 raise TableError(
-                    f"{source}: line {number}: {first_fault(error)}; a sample log of a "
-                    "multiple-choice task, made with --log_samples, is needed"
+                    f"{source}: line {number}: {first_fault(error)}; must be a sample log "
+                    "of a multiple-choice task, written with --log_samples"
                 ) from None
     return samples
 
 
-def _of_one_filter(samples: Sequence[Sample], wanted: str | None, source: str) -> list[Sample]:
+def _filter_samples(samples: Sequence[Sample], name: str | None, source: str) -> list[Sample]:
     if not samples:
-        raise TableError(f"{source}: holds no samples; one JSON object per line is needed")
+        raise TableError(f"{source}: contains no samples; must have one JSON object per line")
     filters = list(dict.fromkeys(sample.filter for sample in samples))
-    if wanted is None and len(filters) == 1:
-        wanted = filters[0]
-    chosen = [sample for sample in samples if sample.filter == wanted]
-    if not chosen:
+    if name is None and len(filters) == 1:
+        name = filters[0]
+    selected = [sample for sample in samples if sample.filter == name]
+    if not selected:
         raise TableError(
-            f"{source}: filter is {show(wanted)}; choose one with --filter (filters here: "
+            f"{source}: filter is {show(name)}; choose one with --filter (filters of this log: "
             f"{listing(filters)})"
         )
-    return chosen
+    return selected
 
 
-def _targets(
+def _target_indices(
     samples: Sequence[Sample], classes: Sequence[str], kind: TargetKind, source: str
 ) -> list[int]:
-    """Return the class number of every sample's target.
+    """Return the class index of the target of every sample.
 
-    Logs write the number of a choice as a text, so ``"1"`` may be choice 1 or the choice that
-    reads "1". Under ``auto`` the reading must fit every document; where both do and differ, the
-    logged accuracy tells which one the harness meant.
+    Logs store the index of a choice as a string, so ``"1"`` can be choice 1 or the choice with the
+    text "1". With ``auto`` the reading must fit every document; if both fit and differ, the logged
+    accuracy decides.
     """
     kinds: tuple[TargetKind, ...] = ("text", "index") if kind == "auto" else (kind,)
-    found = [[sample.read(kind, classes) for sample in samples] for kind in kinds]
-    fitting = [[n for n in numbers if n is not None] for numbers in found if None not in numbers]
+    indices = [[sample.read(kind, classes) for sample in samples] for kind in kinds]
+    fitting = [[n for n in numbers if n is not None] for numbers in indices if None not in numbers]
     if not fitting:
-        # The last to fail: the rows before it fit one of the readings.
-        sample = samples[max(numbers.index(None) for numbers in found)]
+        # Report the last failure: the rows before it fit one of the readings.
+        sample = samples[max(numbers.index(None) for numbers in indices)]
         raise TableError(
             f"{source}: doc_id {show(sample.doc_id, 40)}: target is {show(sample.target, 60)}; "
-            f"the targets must all be numbers 0..{len(sample.scores) - 1} or all one of "
+            f"targets must all be in 0..{len(sample.scores) - 1} or all one of "
             f"{listing(sample.choices or classes)}"
         )
     if len(fitting) == 2 and fitting[0] != fitting[1]:
@@ -211,8 +211,8 @@ def _targets(
                 agreeing.append(numbers)
         if len(agreeing) != 1:
             raise TableError(
-                f"{source}: targets such as {show(samples[0].target)} may be the choices' numbers "
-                "or their texts; say which with --targets index or --targets text"
+                f"{source}: targets such as {show(samples[0].target)} can be indices of choices "
+                "or their texts; specify --targets index or --targets text"
             )
         fitting = agreeing
     return fitting[0]
