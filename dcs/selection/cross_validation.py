@@ -1,7 +1,7 @@
-"""Choosing a scheme by cross-validation: the default way to fit one.
+"""Selection of a scheme by cross-validation, which is the default.
 
-Settings are judged on rows they were not fitted on; the best at every weight of COBias make a
-front, and the preference picks one of its points.
+Settings are evaluated on rows they were not fitted on. The best setting for each weight of COBias
+becomes a point of the front, and the preference selects one of the points.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from dcs.selection.settings import (
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Enough for a standard error to a twentieth of itself.
+#: Gives standard errors with a relative error of about 5 %.
 _RESAMPLES: Final = 200
 
-#: Rows per class below which the COBias of a fold says nothing.
+#: Minimum number of rows per class for an informative COBias of each fold.
 _FEW_ROWS: Final = 200
 
 
-#: Applies a function to items, here or elsewhere; results come in order.
+#: Applies a function to items, locally or remotely, and yields the results in order.
 Mapper: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Applies a function to items in threads: the compiled searches run beside each other.
+    """Apply a function to items in threads; the compiled searches run in parallel.
 
-    Item ``n + ahead`` is taken only after result ``n`` has been yielded and the next one asked
-    for, so that items may be made from earlier results.
+    Item ``n + ahead`` is requested only after result ``n`` has been yielded and the next one
+    requested, so that items can depend on earlier results.
 
     Parameters
     ----------
     width : int
-        Threads at once, 1 or more.
+        Number of threads, 1 or more.
     """
 
     width: int
@@ -88,7 +88,7 @@ class Threads:
 
 
 def stratified_folds(labels: ArrayLike, folds: int, *, seed: int) -> NDArray[np.int64]:
-    """Return the fold of every row, each fold with nearly the same mix of classes."""
+    """Return the fold of every row, with similar class proportions in every fold."""
     values = np.asarray(labels, dtype=np.int64)
     generator = derive_generator(seed, "folds")
     shuffled = generator.permutation(values.size)
@@ -106,7 +106,7 @@ def cross_validate(
     folds: int = 5,
     seed: int = 0,
 ) -> ClassificationMetrics:
-    """Judge one setting by K-fold cross-validation.
+    """Evaluate one setting by K-fold cross-validation.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def cross_validate(
     labels : array of int, shape [M]
         True class indices, -1 for unlabelled rows, which take part in the fits.
     setting : Hyperparameters
-        What to judge.
+        Setting to evaluate.
     folds : int, optional
         Number of folds, 2 or more; at most M are used.
     seed : int, optional
@@ -124,52 +124,52 @@ def cross_validate(
     Returns
     -------
     ClassificationMetrics
-        Accuracy, COBias and class accuracies of rows that their scheme has not seen. COBias is
-        the mean of that of the folds, see Notes.
+        Accuracy, COBias and class accuracies on held-out rows. COBias is the mean over the folds,
+        see Notes.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed or there are fewer than two rows.
+        If an argument is invalid or there are fewer than two labelled rows.
 
     Notes
     -----
-    COBias is not counted over the predictions of all folds together. A search that makes the
-    classes equal on the rows it sees leaves each with the noise of those rows, turned round; added
-    up over the folds, this noise cancels that of the rows judged, and what is left is the COBias
-    on the rows searched: near 0 whatever new rows would show. Schemes that were not searched for
-    equality have no such advantage. Within a fold nothing cancels: its COBias is what as many new
-    rows would show, noise included, and the same noise for all schemes.
+    COBias is not computed from the pooled predictions of all folds. A search that equalises the
+    classes on its rows leaves the noise of those rows with the opposite sign on the held-out rows.
+    Pooled over the folds, this noise cancels that of the held-out rows, and the result is the
+    COBias on the searched rows: near 0, whatever it is on new rows. Schemes that were not searched
+    for equality have no such advantage. Within a fold nothing cancels: its COBias is that of the
+    same number of new rows, including noise, which is the same for all schemes.
 
-    Below 200 rows per class the folds would show little but noise. There it is counted over all
-    of them together, and what a search cancels is added again: of the noise e of the rows, its
-    part f that follows the labels leaves (1 - f) e where other schemes show e, and new rows see
-    another f e. The squares differ by 2 f e^2.
+    Below 200 rows per class the COBias of a fold is mostly noise. It is then computed from the
+    pooled predictions, and the cancelled noise is added back: for noise e of the rows, a search
+    that follows the labels to the degree f leaves (1 - f) e where other schemes show e, and new
+    rows show another f e. The squares differ by 2 f e^2.
     """
     values, indices, _ = checked_rows(probs, labels, missing=True)
-    judged = Folds(values, indices, folds, seed)
-    (schemes,) = judged.schemes([setting], whole=False)
-    return judged.metrics(judged.predictions(schemes), setting)
+    divided = Folds(values, indices, folds, seed)
+    (schemes,) = divided.schemes([setting], whole=False)
+    return divided.metrics(divided.predictions(schemes), setting)
 
 
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
-    """Return the COBias that so many rows show of a scheme that has none.
+    """Return the expected COBias, due to sampling alone, of a scheme without bias.
 
-    The mean over pairs of classes of the expected difference of two class accuracies that are
-    alike but for sampling: ``sqrt(2 / pi)`` of its standard deviation.
+    It is the mean over pairs of classes of the expected absolute difference of two class
+    accuracies that are equal up to sampling: ``sqrt(2 / pi)`` times its standard deviation.
 
     Parameters
     ----------
     metrics : ClassificationMetrics
-        For the class accuracies; a class with no rows is left out.
+        Provides the class accuracies; classes without rows are ignored.
     counts : array of int, shape [N]
         Rows per class.
     """
     rates, rows = np.array(metrics.class_accuracies), np.asarray(counts, np.float64)
-    there = rows > 0
-    # One right and one wrong row more: an accuracy of 1 on few rows is not without noise.
-    rates = (rates[there] * rows[there] + 1.0) / (rows[there] + 2.0)
-    variances = rates * (1.0 - rates) / rows[there]
+    present = rows > 0
+    # Add one correct and one wrong row: an accuracy of 1 on few rows still has sampling noise.
+    rates = (rates[present] * rows[present] + 1.0) / (rows[present] + 2.0)
+    variances = rates * (1.0 - rates) / rows[present]
     pairs = np.triu_indices(variances.size, 1)
     if pairs[0].size == 0:
         return 0.0
@@ -178,7 +178,7 @@ def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
 
 
 class Folds:
-    """Rows divided into folds, and predictions of settings fitted without them.
+    """Cross-validation folds, and the held-out predictions of settings.
 
     Parameters
     ----------
@@ -187,22 +187,22 @@ class Folds:
     labels : array of int, shape [M]
         True class indices, -1 for unlabelled rows, which take part in every fit.
     folds : int
-        Number of folds, 2 or more; at most as many as labelled rows are used.
+        Number of folds, 2 or more; limited to the number of labelled rows.
     seed : int
         Seed of folds and searches.
 
     Attributes
     ----------
     probs, labels : array
-        Those of the labelled rows; from here on M is their number.
+        Probabilities and labels of the labelled rows; M is their number from here on.
     unlabelled : int
-        Number of the other rows.
+        Number of unlabelled rows.
     place : array of int, shape [M]
         The fold of every row.
     few : bool
-        Whether the rows are too few to look at folds one by one.
+        Whether there are too few rows to compute COBias within each fold.
     part : array of int, shape [M]
-        The part of every row on which COBias is counted: its fold, or 0 with few rows.
+        Part of every row within which COBias is computed: its fold, or 0 with few rows.
     n_parts : int
         Number of parts.
     counts : array of float, shape [N]
@@ -211,7 +211,7 @@ class Folds:
     Raises
     ------
     InvalidInputError
-        When there are fewer than two folds or labelled rows.
+        If there are fewer than two folds or labelled rows.
     """
 
     def __init__(
@@ -222,15 +222,15 @@ class Folds:
         self.probs, self.labels = probs[known], labels[known]
         if self.labels.size < 2:
             raise InvalidInputError(
-                f"{self.labels.size} labelled rows; cross-validation needs at least two"
+                f"{self.labels.size} labelled rows; cross-validation requires at least two"
             )
         self.unlabelled = labels.size - self.labels.size
         self.n_folds = min(folds, self.labels.size)
         self.place = stratified_folds(self.labels, self.n_folds, seed=seed)
         places = np.full(labels.size, -1)
         places[known] = self.place
-        # Picklable, so that it can run elsewhere.
-        self._fit = partial(_without, probs, labels, places, seed)
+        # Picklable, so that it can run in other processes.
+        self._fit = partial(_fit_fold, probs, labels, places, seed)
         self.few = self.labels.size < _FEW_ROWS * probs.shape[1]
         self.n_parts = 1 if self.few else self.n_folds
         self.part = self.place % self.n_parts
@@ -244,52 +244,52 @@ class Folds:
         mapper: Mapper = map,
         progress: Callable[[float], None] | None = None,
     ) -> list[list[CorrectionScheme]]:
-        """Return, for each setting, the schemes without each fold, then that of all rows.
+        """Return the schemes of each setting: without each fold, then, if `whole`, of all rows.
 
-        Settings next to each other with the same calibration are fitted together; `mapper` is
-        given one item for each such group and fold.
+        Consecutive settings with the same calibration are fitted together; `mapper` receives one
+        item for each such group and fold.
         """
-        alike = groupby(grid, key=lambda setting: (setting.calibration, setting.ridge))
-        groups = [tuple(group) for _, group in alike]
-        left_out = [*range(self.n_folds), *([None] if whole else [])]
-        items = [(fold, group) for fold in left_out for group in groups]
-        found: list[CorrectionScheme] = []
+        by_calibration = groupby(grid, key=lambda setting: (setting.calibration, setting.ridge))
+        groups = [tuple(group) for _, group in by_calibration]
+        held_out = [*range(self.n_folds), *([None] if whole else [])]
+        items = [(fold, group) for fold in held_out for group in groups]
+        fitted: list[CorrectionScheme] = []
         for schemes in mapper(self._fit, items):
-            found += schemes
+            fitted += schemes
             if progress is not None:
-                progress(len(found) / (len(left_out) * len(grid)))
-        return [found[i :: len(grid)] for i in range(len(grid))]
+                progress(len(fitted) / (len(held_out) * len(grid)))
+        return [fitted[i :: len(grid)] for i in range(len(grid))]
 
     def predictions(self, schemes: Sequence[CorrectionScheme]) -> NDArray[np.int64]:
         """Return the prediction of every row by the scheme fitted without its fold."""
-        found = np.zeros(self.labels.size, np.int64)
+        predictions = np.zeros(self.labels.size, np.int64)
         for fold, scheme in zip(range(self.n_folds), schemes, strict=False):
             rows = self.place == fold
-            found[rows] = scheme.predict(self.probs[rows])
-        return found
+            predictions[rows] = scheme.predict(self.probs[rows])
+        return predictions
 
     def metrics(
         self, predictions: NDArray[np.int64], setting: Setting | None = None
     ) -> ClassificationMetrics:
-        """Judge predictions of all rows by `setting`, None if nothing was fitted.
+        """Compute the metrics of held-out predictions of `setting`; None if nothing was fitted.
 
-        COBias is the mean of that of the parts. See :func:`cross_validate`.
+        COBias is the mean over the parts; see :func:`cross_validate`.
         """
         n_classes = self.probs.shape[1]
-        judged = ClassificationMetrics.from_predictions
-        whole = judged(self.labels, predictions, n_classes)
+        compute = ClassificationMetrics.from_predictions
+        pooled = compute(self.labels, predictions, n_classes)
         biases = [
-            judged(self.labels[rows], predictions[rows], n_classes).cobias
+            compute(self.labels[rows], predictions[rows], n_classes).cobias
             for rows in (self.part == part for part in range(self.n_parts))
         ]
         bias = float(np.mean(biases))
         if self.few and setting is not None:
-            noise = cobias_noise(whole, self.counts)
+            noise = cobias_noise(pooled, self.counts)
             bias = math.sqrt(bias**2 + 2.0 * setting.follows(self.labels.size) * noise**2)
-        return replace(whole, cobias=bias)
+        return replace(pooled, cobias=bias)
 
     def change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> Change:
-        """Compare two sets of predictions of all rows, COBias within the parts."""
+        """Compare two sets of predictions of all rows; COBias is computed within the parts."""
         pair = compare_predictions(
             self.labels, before, after, self.probs.shape[1], parts=self.part, resamples=_RESAMPLES
         )
@@ -302,14 +302,14 @@ class Folds:
         )
 
 
-def _without(
+def _fit_fold(
     probs: NDArray[np.float64],
     labels: NDArray[np.int64],
     place: NDArray[np.int64],
     seed: int,
     item: tuple[int | None, tuple[Hyperparameters, ...]],
 ) -> tuple[CorrectionScheme, ...]:
-    """Fit settings without one fold, or on all rows; unlabelled rows, of place -1, are in all."""
+    """Fit settings without one fold, or on all rows; unlabelled rows, of fold -1, are in all."""
     fold, settings = item
     inside = np.full(place.shape, True) if fold is None else place != fold
     seed = derive_seed(seed, "anneal", *([] if fold is None else [fold]))
@@ -317,7 +317,7 @@ def _without(
 
 
 FEWEST_LABELS: Final = 2
-"""With fewer labelled rows nothing can be cross-validated."""
+"""Minimum number of labelled rows for cross-validation."""
 
 _BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 
@@ -328,7 +328,7 @@ _PAPER_FAMILIES: Final[dict[str, CorrectionFamily]] = {"dnip": "weights", "furud
 _CANDIDATES: Final = (
     Hyperparameters(calibration="none", corrections="both"),
     Hyperparameters(calibration="none"),
-    # What others do, as it is: a search can be better than that, and otherwise must not miss it.
+    # Common calibrations without a search, so that the selection is at least as good as them.
     Hyperparameters(calibration="batch", corrections="none"),
     Hyperparameters(calibration="prior", corrections="none"),
     Hyperparameters(calibration="vector", corrections="none"),
@@ -336,62 +336,62 @@ _CANDIDATES: Final = (
     Hyperparameters(calibration="logistic"),
     Hyperparameters(calibration="balanced", corrections="none"),
     Hyperparameters(calibration="balanced"),
-    # The prior is worth more rows where it is that of all rows, and labels are few.
+    # The prior has more weight because it uses all rows, and labelled rows are few.
     Hyperparameters(calibration="shrunk", prior_rows=400.0),
 )
 
-#: What needs no more than a weight per class: all there is where the rows are few.
+#: Calibrations with at most one parameter per class, for small numbers of rows.
 _FRUGAL: Final = ("none", "batch")
 
-#: A full matrix needs a number of rows per entry that tables with many classes do not have.
+#: Tables with more classes have too few rows per entry of a full calibration matrix.
 _MOST_LOGISTIC_CLASSES: Final = 12
 
-#: Rows in all, and per class, below which calibrations fitted to labels are not told apart from
-#: their noise.
+#: Minimum numbers of rows, in total and per class, at which calibrations fitted to labels can be
+#: distinguished from noise.
 _CALIBRATED_ROWS: Final = 1000
 _CALIBRATED_CLASS_ROWS: Final = 100
 
-#: Rows per class below which memberships, which nothing draws back, are not tried.
+#: Minimum number of rows per class for membership functions, which are not shrunk.
 _MEMBERSHIP_ROWS: Final = 400
 
-#: The point that stands where the rows are too few to choose one.
+#: Beta of the default point if there are too few rows to select one.
 _MIDDLE_BETA: Final = 0.3
 
-#: What of the accuracy neighbours of the front are apart at most, where there are points between
-#: them, and the shortest part of the way that is looked at.
+#: Maximum difference in accuracy between neighbours on an interpolated front, and minimum
+#: interpolation step.
 _STEP: Final = 0.004
 _SHORTEST: Final = 1 / 128
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionSettings:
-    """What cross-validation chooses from, and how.
+    """Settings of the selection by cross-validation.
 
     Parameters
     ----------
     candidates : tuple of Hyperparameters
-        Settings to compare; those that search are tried with every beta. Those that would
-        overfit are left out when others remain: a logistic calibration above 12 classes,
-        membership functions below 400 rows per class, and below 1,000 rows or 100 per class all
-        but ``"shrunk"``, which above that takes part where there are unlabelled rows too.
+        Settings to compare; those with a search are evaluated at every beta. Settings that would
+        overfit are excluded if others remain: logistic calibration above 12 classes, membership
+        functions below 400 rows per class, and below 1,000 rows or 100 per class all except
+        ``"shrunk"``, which above that is used only with unlabelled rows.
     betas : tuple of float
-        Weights of COBias at which is searched; the rest of the front is interpolated.
+        Weights of COBias for the searches; the front is interpolated between them.
     fixed : tuple of Hyperparameters
-        Settings that compete at every point as they are, with the beta that they have.
+        Settings that compete at every point with their own beta.
     folds : int
-        Number of folds, 2 or more; fewer when there are fewer rows.
+        Number of folds, 2 or more; limited to the number of labelled rows.
     preference : Preference
-        Which point of the front becomes the scheme.
+        Rule that selects the point of the front.
     keep_uncorrected : bool
-        Whether the uncorrected probabilities stay unless correcting them is an improvement
-        beyond the noise of cross-validation; see :meth:`FittedScheme.picked`.
+        Whether to keep the uncorrected probabilities unless the improvement exceeds the noise of
+        cross-validation; see :meth:`FittedScheme.picked`.
     method : str
-        What the provenance of the schemes calls the method.
+        Name of the method in the provenance of the schemes.
 
     Raises
     ------
     InvalidInputError
-        When a value is not allowed.
+        If a value is invalid.
     """
 
     candidates: tuple[Hyperparameters, ...] = _CANDIDATES
@@ -405,19 +405,19 @@ class SelectionSettings:
     def __post_init__(self) -> None:
         for name in ("candidates", "betas"):
             if not getattr(self, name):
-                raise InvalidInputError(f"{name} is empty; at least one is needed")
+                raise InvalidInputError(f"{name} is empty; must have at least one item")
         betas = tuple(replace(self.candidates[0], beta=beta).beta for beta in self.betas)
         object.__setattr__(self, "betas", betas)
         object.__setattr__(self, "folds", whole_number(self.folds, "folds", least=2))
         if not isinstance(self.preference, Preference):
-            raise InvalidInputError(f"preference is {self.preference!r}; a Preference is needed")
+            raise InvalidInputError(f"preference is {self.preference!r}; must be a Preference")
 
     @classmethod
     def of_method(cls, name: str) -> SelectionSettings:
-        """Return what a method of the paper is chosen from.
+        """Return the settings for a method of the paper.
 
-        ``dnip`` and ``furud`` are what their papers made them: their own corrections, and no
-        calibration. Of every other name these are the settings of the default, ``dcs``.
+        ``dnip`` and ``furud`` are defined as in their papers: their own corrections without
+        calibration. For any other name, return the settings of the default, ``dcs``.
         """
         if name not in _PAPER_FAMILIES:
             return cls()
@@ -443,60 +443,61 @@ def fit_scheme(
     progress: Callable[[float], None] | None = None,
     mapper: Mapper = map,
 ) -> FittedScheme:
-    """Fit the front of schemes and choose one of them, all by cross-validation.
+    """Fit a front of schemes and select one of them by cross-validation.
 
-    For every weight of COBias (beta) the candidates are compared on rows they were not fitted on.
-    The best of each and what no other beats are points of the front; more are found between
-    neighbours, until a step costs less than half a point of accuracy. The preference picks one.
+    For every weight of COBias (beta), the candidates are compared on held-out rows. The best
+    candidate for each beta and all Pareto-optimal ones are points of the front. Further points are
+    interpolated until neighbours differ by less than half a point of accuracy. The preference
+    selects one point.
 
     Parameters
     ----------
     probs : array of float, shape [M, N]
         Class probabilities.
     labels : array of int, shape [M]
-        True class indices, -1 for unlabelled rows. At least two rows have a label: they are
-        searched and judged, while mean probabilities and what
-        :func:`dcs.schemes.calibration.shrunk_calibration` learns are those of all rows.
+        True class indices, -1 for unlabelled rows. At least two rows must be labelled; these are
+        used for search and evaluation, whereas mean probabilities and
+        :func:`dcs.schemes.calibration.shrunk_calibration` use all rows.
     settings : SelectionSettings, optional
         Candidates, betas, folds and preference.
     seed : int, optional
-        The same arguments give the same schemes.
+        Random seed; the same arguments give the same schemes.
     classes : sequence of str, optional
         Class names, by default ``"class_0", "class_1", ...``.
     reference : array of int, shape [M], optional
-        Predictions that accuracy is held against, by default those of the probabilities as they
-        are. Of combined tables, those from before.
+        Predictions with which accuracy is compared, by default those of the uncorrected
+        probabilities. For combined tables, those before the combination.
     progress : callable, optional
-        Called with the share of the work done, 0..1.
+        Called with the completed share of the work, 0..1.
     mapper : callable, optional
-        Applies a function to items, in order, like the builtin ``map``: a way to fit the folds
-        on several CPUs, with the same result.
+        Applies a function to items in order, like the builtin ``map``; use it to fit the folds in
+        parallel. It does not change the result.
 
     Returns
     -------
     FittedScheme
-        The chosen scheme and the front it is from.
+        The front and the selected scheme.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed or there are fewer than two labelled rows.
+        If an argument is invalid or there are fewer than two labelled rows.
 
     Warns
     -----
     UserWarning
-        When a class has no rows.
+        If a class has no rows.
     """
     settings = SelectionSettings() if settings is None else settings
     if not isinstance(settings, SelectionSettings):
-        raise InvalidInputError(f"settings {show(settings)}: SelectionSettings are needed")
+        raise InvalidInputError(f"settings {show(settings)}: must be SelectionSettings")
     everything, known, names = checked_rows(probs, labels, classes, missing=True)
     if reference is not None and np.shape(reference) != known.shape:
-        raise InvalidInputError(f"reference {show(reference)}: one prediction per row is needed")
+        raise InvalidInputError(f"reference {show(reference)}: must be one prediction per row")
     folds = Folds(everything, known, settings.folds, seed)
     warn_of_absent_classes(folds.labels, names)
-    candidates = _usable(settings.candidates, folds)
-    # By candidate, so that those that share a calibration are fitted together.
+    candidates = _prune(settings.candidates, folds)
+    # Ordered by candidate, so that settings that share a calibration are fitted together.
     searched = [_at(c, beta) for c in candidates for beta in settings.betas]
     grid = list(dict.fromkeys((*searched, *settings.fixed)))
     schemes = folds.schemes(grid, mapper=mapper, progress=progress)
@@ -513,7 +514,7 @@ def fit_scheme(
     before = plain.predictions if reference is None else np.asarray(reference)[known >= 0]
     origin = {"method": settings.method, "seed": int(seed)}
     front = _Front(folds, plain, before, fits[middle], origin)
-    # What no other beats in both figures has its place too, where it is nearest to being the best.
+    # Include all Pareto-optimal settings, each at the beta at which it is closest to the best.
     chosen = {setting for setting, _ in best}
     unbeaten = {id(metrics) for metrics in pareto_front([f.metrics for f in fits.values()])}
     others = [s for s in grid if s not in chosen and id(fits[s].metrics) in unbeaten]
@@ -531,29 +532,29 @@ def fit_scheme(
 def label_free_scheme(
     probs: ArrayLike, labels: ArrayLike, *, classes: Sequence[str] | None = None
 ) -> CorrectionScheme:
-    """Return the scheme that needs no labels: batch calibration.
+    """Return the scheme that requires no labels: batch calibration.
 
-    It makes the mean probabilities of all classes alike. That is fair where the classes are about
-    as frequent as each other; without labels nobody can tell whether accuracy rises or falls.
+    It equalises the mean probabilities of all classes, which is fair if the classes are about
+    equally frequent. Without labels its effect on accuracy cannot be estimated.
 
     Parameters
     ----------
     probs : array of float, shape [M, N]
         Class probabilities.
     labels : array of int, shape [M]
-        True class indices, -1 for unlabelled rows; only counted.
+        True class indices, -1 for unlabelled rows; only their number is used.
     classes : sequence of str, optional
         Class names, by default ``"class_0", "class_1", ...``.
 
     Returns
     -------
     CorrectionScheme
-        Its provenance says how many rows had labels, and holds no estimate.
+        Its provenance has the number of labelled rows, and no estimate.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed.
+        If an argument is invalid.
 
     Notes
     -----
@@ -568,7 +569,7 @@ def label_free_scheme(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A setting fitted without each fold and on all rows, and what that says of it."""
+    """A setting fitted without each fold and on all rows, with its cross-validated metrics."""
 
     setting: Setting | None
     schemes: Sequence[CorrectionScheme]
@@ -586,13 +587,13 @@ class _Fit:
         return 1.0 - self.metrics.accuracy + beta * self.metrics.cobias
 
 
-#: A point, and what it was judged by.
+#: A point of the front with the fit it was computed from.
 _End: TypeAlias = tuple[_Fit, FrontPoint]
 
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """Makes the points of a front."""
+    """Builds the points of a front."""
 
     folds: Folds
     plain: _Fit
@@ -604,9 +605,9 @@ class _Front:
         folds, estimate, scheme = self.folds, fit.metrics, fit.schemes[-1]
         n_classes = len(scheme.classes)
         if fit is not self.plain:
-            # Where the trade-off is nearly straight, small changes of the rows move the optimum
-            # far along it: the scheme fitted on all rows can lie elsewhere than those of the
-            # folds. On its own rows it looks better than it is, never worse.
+            # If the trade-off is nearly linear, small changes of the rows move the optimum far
+            # along it: the scheme fitted on all rows can differ from those of the folds. Its
+            # metrics on its training rows are optimistic, and therefore bound the estimate.
             own = ClassificationMetrics.from_predictions(
                 folds.labels, scheme.predict(folds.probs), n_classes
             )
@@ -624,7 +625,7 @@ class _Front:
             }
         }
         if fit.setting is not None:
-            provenance["setting"] = _plain_values(fit.setting)
+            provenance["setting"] = _as_dict(fit.setting)
         confusion = confusion_matrix(folds.labels, fit.predictions, n_classes)
         return fit, FrontPoint(
             setting=fit.setting,
@@ -640,7 +641,7 @@ class _Front:
         )
 
     def dense(self, ends: Sequence[_End]) -> list[FrontPoint]:
-        """Return the points of `ends` with those between neighbours; the last stays the last."""
+        """Return the points of `ends` and interpolated ones; the last point remains the last."""
         fits = {id(point): fit for fit, point in ends}
         points = [point for _, point in ends]
         linear = [p for p in points if between(p.scheme, p.scheme, 0.0) is not None]
@@ -659,7 +660,7 @@ class _Front:
         low: tuple[float, FrontPoint],
         high: tuple[float, FrontPoint],
     ) -> Iterator[FrontPoint]:
-        """Yield points on the line between two ends, by halves, as long as a step is large."""
+        """Yield points interpolated between two ends, by bisection until the steps are small."""
         if low[1].accuracy - high[1].accuracy <= _STEP or high[0] - low[0] <= _SHORTEST:
             return
         share = (low[0] + high[0]) / 2
@@ -676,21 +677,21 @@ class _Front:
 
 
 def _at(candidate: Hyperparameters, beta: float) -> Hyperparameters:
-    """Return a candidate at a weight of COBias, which counts only where there is a search."""
+    """Return a candidate with the given beta, which is unused without a search."""
     return candidate if candidate.corrections == "none" else replace(candidate, beta=beta)
 
 
-def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hyperparameters, ...]:
-    """Leave out what would overfit, unless nothing else is left."""
+def _prune(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hyperparameters, ...]:
+    """Exclude candidates that would overfit, unless no others remain."""
     n_rows, n_classes = folds.probs.shape
     fewest = max(_CALIBRATED_ROWS, _CALIBRATED_CLASS_ROWS * n_classes)
     shrunk = tuple(c for c in candidates if c.calibration == "shrunk")
     if shrunk and n_rows < fewest:
         if n_rows < FEWEST_FITTED:
             return tuple(replace(c, corrections="none") for c in shrunk)
-        # As many rows of each class as the prior is worth with four.
+        # Keep the prior rows per class constant; the default is for four classes.
         return tuple(replace(c, prior_rows=c.prior_rows * max(1.0, n_classes / 4)) for c in shrunk)
-    kept = tuple(
+    usable = tuple(
         c
         for c in candidates
         if (c not in shrunk or folds.unlabelled)
@@ -700,13 +701,13 @@ def _usable(candidates: tuple[Hyperparameters, ...], folds: Folds) -> tuple[Hype
         )
         and (c.calibration in _FRUGAL or n_rows >= fewest)
     )
-    return kept or candidates
+    return usable or candidates
 
 
-def _plain_values(setting: Setting | None) -> dict[str, Any]:
-    """Return what a scheme's provenance says of a setting."""
+def _as_dict(setting: Setting | None) -> dict[str, Any]:
+    """Return a setting as recorded in the provenance of a scheme."""
     if isinstance(setting, Interpolated):
-        ends = {"first": _plain_values(setting.first), "second": _plain_values(setting.second)}
+        ends = {"first": _as_dict(setting.first), "second": _as_dict(setting.second)}
         return {**ends, "share": setting.share}
     values = {} if setting is None else asdict(setting)
     values.pop("schedule", None)

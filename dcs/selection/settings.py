@@ -1,4 +1,4 @@
-"""Fitting one setting: calibration, then corrections searched on top of it."""
+"""Hyperparameters and their fit: a calibration, followed by a search for corrections."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def _smoothed(
     seed: int,
     copied_rows: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Copy the rows so that a share of the labels follows the probabilities themselves.
+    """Replicate the rows and draw a share of the labels from the probabilities themselves.
 
-    A search over labels alone fits their noise; what the calibrated probabilities expect has none.
-    The labels of the copies are spread evenly over every row's distribution.
+    A search on the labels alone fits their noise; the expectation under the calibrated
+    probabilities has none. The drawn labels are spread evenly over the distribution of each row.
     """
     n_rows, n_classes = probs.shape
     copies = min(_MOST_COPIES, max(4, round(copied_rows / n_rows)))
@@ -54,14 +54,14 @@ def _smoothed(
 
 
 def _logarithms(corrections: tuple[Correction, ...]) -> NDArray[np.float64]:
-    """Return the logarithms of weights, with mean 0: only their ratios matter."""
+    """Return the logarithms of weights, centred because only their ratios matter."""
     logs = np.log([c.value if isinstance(c, Weight) else 1.0 for c in corrections])
     centred: NDArray[np.float64] = logs - logs.mean()
     return centred
 
 
-def _weights_of(logs: NDArray[np.float64]) -> tuple[Correction, ...]:
-    """Return weights of these logarithms, the largest 1; a range above 30 has no use."""
+def _to_weights(logs: NDArray[np.float64]) -> tuple[Correction, ...]:
+    """Convert logarithms to weights, scaled to a maximum of 1 and clipped to a useful range."""
     return tuple(Weight(float(w)) for w in np.exp(np.maximum(logs - logs.max(), -30.0)))
 
 
@@ -69,7 +69,7 @@ CorrectionFamily: TypeAlias = Literal["none", "weights", "memberships", "both"]
 
 WeightSpacing: TypeAlias = Literal["logarithmic", "linear"]
 
-#: Short, for a search that cross-validation repeats a hundred times.
+#: Short, because cross-validation repeats the search about a hundred times.
 _SCHEDULE: Final = Schedule(
     initial_temperature=0.02,
     final_temperature=0.0005,
@@ -79,68 +79,68 @@ _SCHEDULE: Final = Schedule(
     restarts=3,
 )
 
-#: From this beta on, shrinkage draws towards equal shares of all classes.
+#: At this beta and above, shrinkage is entirely towards equal class proportions.
 _BALANCED_BETA: Final = 0.3
 
-#: Averaging: rows searched in all, and rows below which halves are too few to search.
+#: Averaging: total number of rows searched, and minimum number of rows for searches on halves.
 _SEARCHED_ROWS: Final = 14_000
 
 _FEWEST_HALVED: Final = 40
 
-#: The mean of two or three searches on halves is worse than one on all rows.
+#: The average of two or three searches on halves is worse than one search on all rows.
 _FEWEST_AVERAGED: Final = 4
 
-#: Calibrations that give the posterior of every class.
-_LIKELY: Final = ("temperature", "vector", "logistic")
+#: Calibrations whose output is the posterior of every class.
+_POSTERIOR: Final = ("temperature", "vector", "logistic")
 
-#: From so many rows on, the likelihood may speak louder than the ridge.
+#: Number of rows above which the ridge penalty decreases.
 _RIDGE_ROWS: Final = 500
 
 _COPIED_ROWS: Final = 4000
 
-#: Averaging smooths as well: each of its searches needs fewer copies.
+#: Averaging also smooths, so that each of its searches needs fewer replicated rows.
 _SHARED_COPIES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """One setting of the method: what `cross_validate` judges and `fit_settings` fits.
+    """Hyperparameters of the method, evaluated by `cross_validate`, fitted by `fit_settings`.
 
     Parameters
     ----------
     calibration : str
-        ``"none"`` or one of :func:`dcs.schemes.calibration.fit_calibration`.
-        What happens to the probabilities before corrections are searched.
+        Calibration of the probabilities before the search: ``"none"`` or one of
+        :func:`dcs.schemes.calibration.fit_calibration`.
     ridge : float
         L2 penalty of the calibration towards the identity; above 500 rows it falls as 1 / rows.
     corrections : {"none", "weights", "memberships", "both"}
-        What the search chooses from; with ``"none"`` the calibration is all there is.
+        Corrections from which the search chooses; ``"none"`` disables the search.
     weight_scale : int
         Number of weights, D_W.
     spacing : {"logarithmic", "linear"}
-        Weights in equal steps of the logarithm, over the range that the probabilities make
-        useful, or ``i / D_W`` as in the paper.
+        Weights in equal steps of the logarithm, over a range determined from the probabilities,
+        or ``i / D_W`` as in the paper.
     memberships : int, optional
-        How many of the membership functions are offered, by default all; see
+        Number of membership functions to search, by default all; see
         :meth:`dcs.CorrectionSet.limited`.
     beta, tau : float
         Weights of COBias and PMI in the objective.
     prior_rows : float
-        Guard against overfitting: with M rows, the share ``prior_rows / (prior_rows + M)`` of the
-        evidence comes from what the calibrated probabilities expect rather than from the labels.
-        0 trusts the labels alone.
+        Regularisation: with M rows, the share ``prior_rows / (prior_rows + M)`` of the evidence
+        comes from the expectation under the calibrated probabilities rather than from the labels.
+        0 uses the labels only.
     averages : int
-        At most so many searches on random halves of the rows, whose weights are averaged: the
-        optimum on one sample follows its noise. Above 1,750 rows there are fewer, above 3,500
-        none, since noise and gain shrink. 0 for one search on all rows, always; memberships are
-        never averaged.
+        Maximum number of searches on random halves of the rows whose weights are averaged, since
+        the optimum on a single sample fits its noise. Fewer are used above 1,750 rows and none
+        above 3,500, as noise and gain decrease. 0 always runs one search on all rows. Memberships
+        are never averaged.
     schedule : Schedule
-        How the search cools.
+        Cooling schedule of the search.
 
     Raises
     ------
     InvalidInputError
-        When a value is not allowed.
+        If a value is invalid.
     """
 
     calibration: CalibrationKind = "logistic"
@@ -174,20 +174,15 @@ class Hyperparameters:
         return self.prior_rows / (self.prior_rows + n_rows)
 
     def follows(self, n_rows: int) -> float:
-        """Return how far the corrections follow the labels of so many rows, 0..1.
+        """Return the degree to which corrections fitted on `n_rows` rows follow the labels, 0..1.
 
-        0 without a search, 1 without guards. Labels are smoothed, and weights drawn back, by the
+        0 without a search, 1 without regularisation. Labels are smoothed and weights shrunk by the
         same share.
 
         Parameters
         ----------
         n_rows : int
             Number of labelled rows.
-
-        Returns
-        -------
-        float
-            The share.
         """
         if self.corrections == "none":
             return 0.0
@@ -196,12 +191,12 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Interpolated:
-    """A setting between two others: their schemes, mixed by :func:`between`.
+    """A setting between two others, whose schemes are interpolated by :func:`between`.
 
     Parameters
     ----------
     first, second : Hyperparameters, Interpolated or None
-        None is the uncorrected probabilities.
+        The two settings; None stands for the uncorrected probabilities.
     share : float
         Share of the second, 0..1.
     """
@@ -212,12 +207,12 @@ class Interpolated:
 
     @property
     def calibration(self) -> CalibrationKind:
-        """That of the second end, or of the first where the second is uncorrected."""
+        """Calibration of the second end, or of the first if the second is uncorrected."""
         end = self.second or self.first
         return "none" if end is None else end.calibration
 
     def follows(self, n_rows: int) -> float:
-        """Return how far the corrections follow the labels, at most as either end does."""
+        """Return the larger of the values of the two ends; see :class:`Hyperparameters`."""
         return max(end.follows(n_rows) for end in (self.first, self.second) if end is not None)
 
 
@@ -227,22 +222,22 @@ Setting: TypeAlias = Hyperparameters | Interpolated
 def between(
     first: CorrectionScheme, second: CorrectionScheme, share: float
 ) -> CorrectionScheme | None:
-    """Return the scheme between two, of calibrations and logarithms of weights alike.
+    """Interpolate two schemes linearly in their calibrations and the logarithms of their weights.
 
-    Both ends predict the largest of numbers that are linear in the log-probabilities, and so does
-    what is between them.
+    Both schemes predict the class with the largest of N linear functions of the log-probabilities,
+    and so does any interpolation between them.
 
     Parameters
     ----------
     first, second : CorrectionScheme
-        Of the same classes.
+        Schemes of the same classes.
     share : float
         Share of the second, 0..1.
 
     Returns
     -------
     CorrectionScheme or None
-        None where an end has a membership function other than Don't Change.
+        None if either scheme has a membership function other than Don't Change.
     """
     ends = (first, second)
     corrections = (*first.corrections, *second.corrections)
@@ -258,7 +253,7 @@ def between(
         )
         calibration = from_arrays("interpolated", matrix, offset)
     logs = [_logarithms(scheme.corrections) for scheme in ends]
-    chosen = _weights_of((1.0 - share) * logs[0] + share * logs[1])
+    chosen = _to_weights((1.0 - share) * logs[0] + share * logs[1])
     return CorrectionScheme(first.classes, chosen, first.provenance, calibration)
 
 
@@ -270,32 +265,32 @@ def fit_settings(
     seed: int = 0,
     classes: Sequence[str] | None = None,
 ) -> tuple[CorrectionScheme, ...]:
-    """Fit settings that share a calibration, which is fitted once, on all rows.
+    """Fit settings that share a calibration, which is fitted once on all rows.
 
     Parameters
     ----------
     probs : array of float, shape [M, N]
         Class probabilities.
     labels : array of int, shape [M]
-        True class indices, -1 for unlabelled rows: the calibration, and the mean of what it
-        gives, are those of these too.
+        True class indices, -1 for unlabelled rows, which take part in the calibration and in
+        the mean of the calibrated probabilities.
     path : sequence of Hyperparameters
-        What to fit, of one kind of calibration and one ridge. Where settings that follow each
-        other differ in beta alone, each search starts from what the one before it found.
+        Settings to fit, with the same calibration and ridge. If consecutive settings differ only
+        in beta, each search starts from the solution of the previous one.
     seed : int, optional
-        The same arguments give the same schemes.
+        Random seed; the same arguments give the same schemes.
     classes : sequence of str, optional
         Class names, by default ``"class_0", "class_1", ...``.
 
     Returns
     -------
     tuple of CorrectionScheme
-        One for each setting, with the calibration, if any, inside.
+        One scheme per setting, including the calibration, if any.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed.
+        If an argument is invalid.
     """
     values, indices, names = checked_rows(probs, labels, classes, missing=True)
     labelled, kind = indices >= 0, path[0].calibration
@@ -303,18 +298,18 @@ def fit_settings(
     calibration = fit_calibration(values, indices, kind=kind, ridge=ridge)
     calibrated = values if calibration is None else calibration.apply(values)
     rows = _Calibrated(calibrated[labelled], indices[labelled], calibrated.mean(axis=0), kind)
-    found: list[CorrectionScheme] = []
-    for _, alike in groupby(path, key=lambda setting: replace(setting, beta=0.0)):
-        settings = list(alike)
+    schemes: list[CorrectionScheme] = []
+    for _, group in groupby(path, key=lambda setting: replace(setting, beta=0.0)):
+        settings = list(group)
         for setting, chosen in zip(settings, rows.corrected(settings, seed), strict=True):
             origin = {"beta": setting.beta, "tau": setting.tau, "rows": rows.labels.size}
-            found.append(CorrectionScheme(names, chosen, origin, calibration))
-    return tuple(found)
+            schemes.append(CorrectionScheme(names, chosen, origin, calibration))
+    return tuple(schemes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Calibrated:
-    """Labelled rows after their calibration, and its means over all rows."""
+    """Calibrated probabilities of the labelled rows, and their means over all rows."""
 
     probs: NDArray[np.float64]
     labels: NDArray[np.int64]
@@ -324,17 +319,17 @@ class _Calibrated:
     def corrected(
         self, path: Sequence[Hyperparameters], seed: int
     ) -> Iterator[tuple[Correction, ...]]:
-        """Yield the corrections of settings that differ in beta alone."""
+        """Yield the corrections of settings that differ only in beta."""
         n_rows, n_classes = self.labels.size, self.means.size
         first = path[0]
         if first.corrections == "none":
             yield from [(DONT_CHANGE,) * n_classes] * len(path)
             return
         weights = first.corrections == "weights"
-        # Where accuracy alone counts, the most probable class is the best decision; weights that
-        # say otherwise would fit noise.
-        likely = weights and self.kind in _LIKELY
-        searched = [s for s in path if not (likely and s.beta == s.tau == 0.0)]
+        # If only accuracy matters, the most probable class of a posterior is the best decision;
+        # weights that deviate from it would fit noise.
+        posterior = weights and self.kind in _POSTERIOR
+        searched = [s for s in path if not (posterior and s.beta == s.tau == 0.0)]
         averages = 0
         if weights and n_rows >= _FEWEST_HALVED:
             averages = min(first.averages, _SEARCHED_ROWS // n_rows)
@@ -343,10 +338,10 @@ class _Calibrated:
         else:
             generator = np.random.default_rng(seed)
             halves = [generator.permutation(n_rows)[: n_rows // 2] for _ in range(averages)]
-            several = [self._search(half, searched, seed + i) for i, half in enumerate(halves)]
+            by_half = [self._search(half, searched, seed + i) for i, half in enumerate(halves)]
             found = [
-                _weights_of(np.mean([_logarithms(one) for one in ones], axis=0))
-                for ones in zip(*several, strict=True)
+                _to_weights(np.mean([_logarithms(each) for each in group], axis=0))
+                for group in zip(*by_half, strict=True)
             ]
         results, share = dict(zip(searched, found, strict=True)), first.smoothing(n_rows)
         for setting in path:
@@ -354,7 +349,7 @@ class _Calibrated:
             if weights and share > 0.0:
                 target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
                 target -= target.mean()
-                chosen = _weights_of((1.0 - share) * _logarithms(chosen) + share * target)
+                chosen = _to_weights((1.0 - share) * _logarithms(chosen) + share * target)
             yield chosen
 
     def _search(
@@ -362,7 +357,7 @@ class _Calibrated:
     ) -> list[tuple[Correction, ...]]:
         if not path:
             return []
-        # The search compiles; who reads a front, or lists settings, should not wait for that.
+        # Import lazily: compiling the search should not delay reading a front or listing settings.
         from dcs.search.annealing import cooled
         from dcs.search.problem import Problem
 
@@ -382,7 +377,7 @@ class _Calibrated:
         return found
 
     def _balancing_weights(self) -> NDArray[np.float64]:
-        """Return the logarithms of the weights that give all classes the same prior."""
+        """Return the logarithms of the weights that equalise the class priors."""
         shares = np.bincount(self.labels, minlength=self.means.size) + 1.0
         if self.kind in ("none", "batch"):
             shares = np.maximum(self.means, 1e-6)
@@ -399,8 +394,8 @@ def _correction_set(probs: NDArray[np.float64], setting: Hyperparameters) -> Cor
     if setting.spacing == "linear":
         build = CorrectionSet.dcs if both else CorrectionSet.dnip
         return build(weight_scale=setting.weight_scale).limited(setting.memberships)
-    # Weights act through ratios: the useful range is that of the log-odds between a row's best
-    # class and the others.
+    # Only ratios of weights matter, so their useful range is that of the log-odds between the most
+    # probable class of a row and the others.
     logs = np.log(np.maximum(probs, 1e-12))
     reach = 1.5 * float(np.quantile(logs.max(axis=1, keepdims=True) - logs, 0.9))
     corrections = CorrectionSet.logarithmic(
