@@ -1,8 +1,8 @@
-"""Several tables of the same rows as one: rows matched by id, probabilities combined.
+"""Ensembles of tables of the same rows: rows are matched by id and probabilities combined.
 
-Prompts, draws of demonstrations or models that answer the same rows know different things. What
-makes one table of them is a calibration of all their log-probabilities, side by side; a scheme is
-then fitted as on any table.
+Different prompts, demonstrations or models provide complementary information on the same rows. A
+calibration of their concatenated log-probabilities combines them into one table, on which a scheme
+is fitted as usual.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Array: TypeAlias = NDArray[np.float64]
 
 _FOLDS: Final = 5
 
-#: Standard errors by which a stack must be better than what is simpler.
+#: Number of standard errors by which a stack must be better than simpler combinations.
 _CLEAR: Final = 2.0
 
-#: What makes the probabilities of a table; new rows must have the same.
+#: Provenance fields that determine the probabilities; new rows must have the same values.
 _ORIGIN: Final = frozenset(
     ("model", "revision", "task", "shots", "demonstration_seed", "prompt_hash", "scorer")
 )
@@ -37,14 +37,14 @@ _ORIGIN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableEnsemble:
-    """Several tables of the same rows, in the same order. Make one with :meth:`matched`.
+    """Several tables of the same rows, in the same order; created by :meth:`matched`.
 
     Attributes
     ----------
     tables : tuple of ProbabilityTable
         K tables with equal ids, labels and classes.
     names : tuple of str
-        What people call each.
+        Name of each table.
     """
 
     tables: tuple[ProbabilityTable, ...]
@@ -52,99 +52,99 @@ class TableEnsemble:
 
     @classmethod
     def matched(cls, tables: Mapping[str, ProbabilityTable]) -> TableEnsemble:
-        """Bring tables into the order of rows and classes of the first.
+        """Match tables by id, in the order of rows and classes of the first.
 
-        Rows that are not in all tables are left out: what one prompt shows as a demonstration is
-        a row of others.
+        Rows that are not in all tables are dropped: a demonstration of one prompt can be a row of
+        the other tables.
 
         Parameters
         ----------
         tables : mapping of str to ProbabilityTable
-            By name, at least one.
+            Tables by name, at least one.
 
         Raises
         ------
         TableError
-            Less than half of the rows of a table are in all others, it has other classes, or
-            another label for a row; names the table and the row.
+            If less than half of the rows of a table are in all others, or if classes or labels
+            differ; the message names the table and the row.
         """
         (first, base), *others = tables.items()
-        everywhere = set(base.ids).intersection(*(table.ids for table in tables.values()))
+        shared = set(base.ids).intersection(*(table.ids for table in tables.values()))
         for name, table in tables.items():
-            if 2 * len(everywhere) < table.n_rows:
+            if 2 * len(shared) < table.n_rows:
                 raise TableError(
-                    f"{name}: of its {table.n_rows} rows {len(everywhere)} have an id that is in "
-                    f"{listing([*tables])} alike; give tables of the same rows, with the same ids"
+                    f"{name}: only {len(shared)} of its {table.n_rows} rows have an id that is in "
+                    f"all of {listing([*tables])}; give tables of the same rows with the same ids"
                 )
-        base = base.subset([i for i, row in enumerate(base.ids) if row in everywhere])
-        found = [base]
+        base = base.subset([i for i, row in enumerate(base.ids) if row in shared])
+        matched = [base]
         for name, table in others:
             if set(table.classes) != set(base.classes):
                 raise TableError(
-                    f"{name}: classes are {listing(table.classes)}; those of {first} are "
-                    f"{listing(base.classes)}, and tables of the same rows have the same"
+                    f"{name}: classes are {listing(table.classes)}, but those of {first} are "
+                    f"{listing(base.classes)}; tables of the same rows must have the same classes"
                 )
-            # Rows and classes as those of the first.
-            place = {row: index for index, row in enumerate(table.ids)}
-            table = table.subset([place[row] for row in base.ids])
+            # Reorder rows and classes as in the first table.
+            positions = {row: index for index, row in enumerate(table.ids)}
+            table = table.subset([positions[row] for row in base.ids])
             table = table.with_classes(base.classes)
             known, labels = table.labelled, table.labels
             for row in np.flatnonzero(known & base.labelled & (labels != base.labels))[:1]:
                 raise TableError(
                     f"{name}: the row with the id {show(base.ids[row], 40)} is labelled "
-                    f"{show(base.classes[labels[row]])}, in {first} "
-                    f"{show(base.classes[base.labels[row]])}; tables of the same rows have the "
-                    "same labels"
+                    f"{show(base.classes[labels[row]])}, but in {first} "
+                    f"{show(base.classes[base.labels[row]])}; tables of the same rows must have "
+                    "the same labels"
                 )
-            # A row that has a label in one table has it in all.
+            # A label in one table applies to the row in all tables.
             base = replace(base, labels=np.where(base.labelled, base.labels, labels))
-            found.append(table)
-        return cls(tuple(replace(each, labels=base.labels) for each in found), tuple(tables))
+            matched.append(table)
+        return cls(tuple(replace(each, labels=base.labels) for each in matched), tuple(tables))
 
     @classmethod
     def of(
         cls, scheme: CorrectionScheme, tables: Sequence[tuple[str, ProbabilityTable]]
     ) -> TableEnsemble:
-        """Return the tables that a scheme takes, in the order of its inputs.
+        """Return the input tables of a scheme, in the order of its inputs.
 
         Parameters
         ----------
         scheme : CorrectionScheme
-            Its provenance says of which model, task and prompt each table was.
+            Scheme whose provenance specifies model, task and prompt of each table.
         tables : sequence of tuple
-            What messages call each table, and the table.
+            Name of each table in error messages, and the table.
 
         Raises
         ------
         TableError
-            There are more or fewer, one is of another model, task or prompt, or they are not of
-            the same rows.
+            If the number of tables, or model, task or prompt of a table, differ from those of the
+            scheme, or the tables are not of the same rows.
         """
-        order = f"the scheme takes {listing(scheme.inputs)}, in this order"
+        order = f"the scheme expects {listing(scheme.inputs)}, in this order"
         if len(tables) != max(1, len(scheme.inputs)):
             raise TableError(
-                f"{len(tables)} tables given; the scheme takes one"
+                f"got {len(tables)} tables; the scheme expects one"
                 if not scheme.inputs
-                else f"{len(tables)} tables given; {order}"
+                else f"got {len(tables)} tables; {order}"
             )
         origins = scheme.provenance.get("tables", {})
         for name, (source, table) in zip(scheme.inputs, tables, strict=False):
-            now = table.provenance.to_dict()
+            actual = table.provenance.to_dict()
             for key, value in origins.get(name, {}).items():
-                if key in _ORIGIN and now.get(key, value) != value:
+                if key in _ORIGIN and actual.get(key, value) != value:
                     raise TableError(
-                        f"{source}: {key} is {show(now[key])}, that of the table {name!r} the "
-                        f"scheme was fitted on is {show(value)}; {order}"
+                        f"{source}: {key} is {show(actual[key])}, but {show(value)} for the "
+                        f"table {name!r} on which the scheme was fitted; {order}"
                     )
         names = scheme.inputs or ("table",)
-        found = cls.matched(dict(zip(names, (table for _, table in tables), strict=True)))
+        ensemble = cls.matched(dict(zip(names, (table for _, table in tables), strict=True)))
         for source, table in tables:
-            if missing := sorted(set(table.ids) - set(found.tables[0].ids)):
+            if missing := sorted(set(table.ids) - set(ensemble.tables[0].ids)):
                 raise TableError(
                     f"{source}: the row with the id {show(missing[0], 40)} is not in all tables; "
                     "give tables of the same rows"
                 )
-        return found
+        return ensemble
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -173,10 +173,10 @@ class TableEnsemble:
 
     @property
     def provenance(self) -> Provenance:
-        """What the provenances of all tables agree in."""
+        """Provenance fields that are equal in all tables."""
         first, *others = (asdict(table.provenance) for table in self.tables)
-        agreed = {k: v for k, v in first.items() if all(other[k] == v for other in others)}
-        return Provenance(**agreed)
+        common = {k: v for k, v in first.items() if all(other[k] == v for other in others)}
+        return Provenance(**common)
 
     @property
     def probs(self) -> NDArray[np.float64]:
@@ -190,7 +190,7 @@ class TableEnsemble:
 
     @property
     def sample(self) -> list[str]:
-        """Hashes of some rows of every table, as :attr:`ProbabilityTable.sample`."""
+        """Hashes of sampled rows of every table; see :attr:`ProbabilityTable.sample`."""
         return [row for table in self.tables for row in table.sample]
 
     def row_hashes(self) -> list[str]:
@@ -198,16 +198,16 @@ class TableEnsemble:
         return [row for table in self.tables for row in table.row_hashes()]
 
     def subset(self, rows: ArrayLike, *, split: str | None = None) -> TableEnsemble:
-        """Return some rows of every table; as :meth:`ProbabilityTable.subset`."""
+        """Return the selected rows of every table; see :meth:`ProbabilityTable.subset`."""
         tables = tuple(table.subset(rows, split=split) for table in self.tables)
         return TableEnsemble(tables, self.names)
 
     def only_labelled(self) -> TableEnsemble:
-        """Return the rows that have labels, itself if all do."""
+        """Return the labelled rows, or the ensemble itself if all are labelled."""
         return self if self.labelled.all() else self.subset(self.labelled)
 
     def combined(self, scheme: CorrectionScheme) -> ProbabilityTable:
-        """Return the one table that the combination of a scheme makes, or its only input."""
+        """Return the table combined by a scheme, or its only input."""
         probs = inputs_of(scheme, self)
         if scheme.combination is None:
             return self.tables[self.names.index(scheme.inputs[0])]
@@ -216,11 +216,11 @@ class TableEnsemble:
 
 
 def inputs_of(scheme: CorrectionScheme, rows: ProbabilityTable | TableEnsemble) -> Array:
-    """Return the probabilities of rows as a scheme takes them, [M, N] or [K, M, N]."""
+    """Return the probabilities of rows as expected by a scheme, [M, N] or [K, M, N]."""
     if isinstance(rows, ProbabilityTable):
         return rows.probs
-    found: Array = rows.probs[[rows.names.index(name) for name in scheme.inputs]]
-    return found if scheme.combination is not None else found[0]
+    probs: Array = rows.probs[[rows.names.index(name) for name in scheme.inputs]]
+    return probs if scheme.combination is not None else probs[0]
 
 
 def joint_digest(digests: Iterable[str]) -> str:
@@ -231,27 +231,27 @@ def joint_digest(digests: Iterable[str]) -> str:
 def combine(
     ensemble: TableEnsemble, *, seed: int = 0
 ) -> tuple[CorrectionScheme, ProbabilityTable]:
-    """Choose how tables become one, and make that one table, each row as if it were new.
+    """Choose a combination of tables, and return the combined table of held-out predictions.
 
-    Compared by cross-validation are every table alone, the mean of the log-probabilities, and a
-    linear stack of them, each calibrated, by the likelihood of the labels if all classes were as
-    frequent. The stack is taken where it is better than the best of the others by more than two
-    standard errors of the difference. Without labels it is the mean.
+    Each table alone, the mean of the log-probabilities, and a linear stack of them are calibrated
+    and compared by cross-validation, using the likelihood of the labels with all classes weighted
+    equally. The stack is chosen if it is better than the best alternative by more than two
+    standard errors of the difference. Without labels the mean is used.
 
     Parameters
     ----------
     ensemble : TableEnsemble
-        The rows to fit on; those without a label are only combined.
+        Rows to fit on; unlabelled rows are only combined.
     seed : int, optional
         Seed of the folds.
 
     Returns
     -------
     scheme : CorrectionScheme
-        It combines and corrects nothing. Its inputs are the tables that count.
+        Scheme with the combination and no corrections. Its inputs are the tables used.
     table : ProbabilityTable
-        The rows, those with a label combined by what was fitted on the other folds: a stack is
-        too sure of rows that it has seen, and a scheme fitted on them would be so of its own.
+        The combined rows. A stack combines labelled rows as fitted on the other folds, since it is
+        overconfident on its own training rows, and so would be a scheme fitted on them.
     """
     probs, labelled = ensemble.probs, ensemble.labels >= 0
     schemes = [
@@ -262,41 +262,41 @@ def combine(
         return schemes[-1], ensemble.combined(schemes[-1])
     labels = ensemble.labels[labelled]
     place = stratified_folds(labels, min(_FOLDS, labels.size), seed=seed)
-    ones = [ensemble.combined(each).probs[None] for each in schemes]
-    unseen = [_unseen(tables[:, labelled], labels, place) for tables in (*ones, probs)]
-    *losses, of_stack = (_losses(each, labels) for each in unseen)
+    single = [ensemble.combined(each).probs[None] for each in schemes]
+    held_out = [_predict_folds(tables[:, labelled], labels, place) for tables in (*single, probs)]
+    *losses, stack_losses = (_balanced_losses(each, labels) for each in held_out)
     best = int(np.argmin([each.mean() for each in losses]))
-    gain = losses[best] - of_stack
+    gain = losses[best] - stack_losses
     if gain.mean() <= _CLEAR * gain.std() / math.sqrt(labels.size):
         return schemes[best], ensemble.combined(schemes[best])
     chosen = replace(schemes[-1], combination=fit_stack(probs[:, labelled], labels))
     combined = ensemble.combined(chosen).probs.copy()
-    combined[labelled] = unseen[-1]
+    combined[labelled] = held_out[-1]
     return chosen, ensemble.combined(chosen).with_probs(combined)
 
 
 def mean_of(ensemble: TableEnsemble) -> CorrectionScheme:
-    """Return the scheme that takes the mean of the log-probabilities, and no more."""
+    """Return the scheme of the mean of the log-probabilities, without corrections."""
     mean = mean_combination(len(ensemble.tables), ensemble.n_classes)
     return CorrectionScheme.identity(ensemble.classes, inputs=ensemble.names, combination=mean)
 
 
-def _unseen(probs: Array, labels: NDArray[np.int64], place: NDArray[np.int64]) -> Array:
-    """Return the stacked probabilities [M, N] of each row by a fit on the rows of other folds."""
-    found = np.empty(probs.shape[1:])
+def _predict_folds(probs: Array, labels: NDArray[np.int64], place: NDArray[np.int64]) -> Array:
+    """Return the stacked probabilities [M, N], each row by a stack fitted on the other folds."""
+    stacked = np.empty(probs.shape[1:])
     for fold in np.unique(place):
         inside = place != fold
         outside = probs[:, ~inside]
         stack = fit_stack(probs[:, inside], labels[inside])
-        found[~inside] = stack.apply(outside if len(outside) > 1 else outside[0])
-    return found
+        stacked[~inside] = stack.apply(outside if len(outside) > 1 else outside[0])
+    return stacked
 
 
-def _losses(probs: Array, labels: NDArray[np.int64]) -> Array:
-    """Return minus the log-probability of each label, weighted as if classes were as frequent."""
+def _balanced_losses(probs: Array, labels: NDArray[np.int64]) -> Array:
+    """Return the log loss of each row, with all classes weighted equally."""
     weights = 1.0 / np.maximum(np.bincount(labels, minlength=probs.shape[1]), 1)
     balanced = probs * weights
-    likely = balanced[np.arange(labels.size), labels] / balanced.sum(axis=1)
+    likelihoods = balanced[np.arange(labels.size), labels] / balanced.sum(axis=1)
     share = weights[labels] / weights[labels].mean()
-    losses: Array = -np.log(np.maximum(likely, DEFAULT_FLOOR)) * share
+    losses: Array = -np.log(np.maximum(likelihoods, DEFAULT_FLOOR)) * share
     return losses

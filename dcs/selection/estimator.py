@@ -1,4 +1,4 @@
-"""The scikit-learn face: class probabilities, or any classifier, in; fairer predictions out."""
+"""The scikit-learn estimator: corrects class probabilities or the output of a classifier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dcs.selection.cross_validation import (
 from dcs.selection.front import Preference
 from dcs.selection.settings import Hyperparameters
 
-#: What ``effort="fast"`` searches; the rest of the front is interpolated.
+#: Betas that ``effort="fast"`` searches; the front is interpolated between them.
 _FAST_BETAS: Final = (0.0, 0.3, 1.0)
 
 _FAST_AVERAGES: Final = 4
@@ -44,45 +44,45 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Correct class probabilities so that classes are predicted equally well.
 
     Without `estimator`, the input *is* class probabilities: ``fit(P, y)`` with P of shape [M, N],
-    one column per class. With `estimator`, the input is whatever that classifier takes; it is
-    fitted, and its cross-validated ``predict_proba`` is what the correction is fitted on.
+    one column per class. With `estimator`, the input is that of the classifier, which is fitted;
+    the correction is fitted on its cross-validated ``predict_proba``.
 
     Parameters
     ----------
     estimator : classifier with ``predict_proba``, optional
-        A classifier to correct. None if the input is probabilities already. Wrap a fitted one in
-        ``sklearn.frozen.FrozenEstimator`` to keep it as it is, and give rows it has not seen.
+        Classifier to correct. None if the input is class probabilities. Wrap a fitted classifier
+        in ``sklearn.frozen.FrozenEstimator`` to avoid refitting it, and use held-out rows.
     prefer : str, default="no-harm"
         Which point of the front to take. ``"no-harm"`` is the lowest COBias whose accuracy is not
         below uncorrected beyond noise; others are ``"balance"``, ``"knee"``, ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"`` and ``"weakest-class"``, see
         :class:`dcs.Preference`.
     exchange_rate : float, optional
-        What a point of COBias is worth in points of accuracy, e.g. 0.25.
+        Value of one point of COBias in points of accuracy, e.g. 0.25.
     max_accuracy_loss : float, optional
-        Take the lowest COBias that costs at most so many points of accuracy, e.g. 0.5.
+        Select the lowest COBias that costs at most this many points of accuracy, e.g. 0.5.
     max_cobias : float, optional
-        Keep COBias at or below so many points where possible, e.g. 5.
+        Maximum COBias in points, if attainable, e.g. 5.
     beta : float, optional
-        A fixed weight of COBias, for instance to be searched by ``GridSearchCV``. None
-        cross-validates several.
+        Fixed weight of COBias, for instance for ``GridSearchCV``. By default, several are compared
+        by cross-validation.
     calibration : {"auto", "none", "batch", "temperature", "vector", "logistic", "balanced"}
-        What happens to the probabilities first; "auto" chooses by cross-validation.
+        Calibration before the correction; "auto" selects it by cross-validation.
     folds : int, default=5
-        Folds of the cross-validation.
+        Number of cross-validation folds.
     keep_uncorrected : bool, default=True
-        Whether the probabilities stay as they are unless the gain is beyond noise.
+        Whether to keep the uncorrected probabilities unless the gain exceeds the noise.
     labels : array of N class labels, optional
-        The class of every column of P. None takes the sorted classes of y, which then must be as
-        many as P has columns.
+        Class of every column of P. By default the sorted classes of y, whose number must then
+        equal the number of columns of P.
     effort : {"full", "fast"}, default="full"
-        ``"fast"`` looks for the front at fewer weights of COBias and averages fewer searches
-        where the rows are few: about a third of the time, for a little noise.
+        ``"fast"`` searches fewer weights of COBias and averages fewer searches on small data sets:
+        it takes about a third of the time and is slightly noisier.
     n_jobs : int, optional
-        Threads that fit folds, -1 for all processors; the result is the same. The classifier
-        itself is fitted by one, or as it says itself.
+        Number of threads that fit folds, -1 for all processors; it does not change the result. The
+        classifier itself uses one thread, or its own setting.
     verbose : int, default=0
-        Above 0, says how much is done.
+        Whether to print progress, if above 0.
     random_state : int, RandomState or None, default=0
         Seed of folds and searches.
 
@@ -91,18 +91,18 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classes_ : array, shape [N]
         The classes.
     scheme_ : CorrectionScheme
-        What corrects the probabilities; can be saved and applied without scikit-learn.
+        The fitted scheme; it can be saved and applied without scikit-learn.
     result_ : FittedScheme
-        The front, with cross-validated figures.
+        The front, with cross-validated metrics.
     estimator_ : classifier
-        The fitted `estimator`, if one was given.
+        The fitted `estimator`, if specified.
     n_features_in_ : int
-        Number of columns of the input.
+        Number of features of the input.
 
     Raises
     ------
     InvalidInputError
-        (a ValueError) in ``fit`` and ``predict``, when the input is not probabilities.
+        (a ValueError) in ``fit`` and ``predict``, if the input is not class probabilities.
     """
 
     def __init__(
@@ -139,31 +139,31 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: ArrayLike) -> DCSClassifier:  # noqa: N803
-        """Fit the correction, and the classifier if there is one.
+        """Fit the correction, and the classifier if specified.
 
         Parameters
         ----------
-        X : array of float, shape [M, N], or what `estimator` takes
-            Class probabilities; rows are normalised to sum 1.
+        X : array of float, shape [M, N], or the input of `estimator`
+            Class probabilities; rows are normalised to sum to 1.
         y : array, shape [M]
-            True classes; -1 marks unlabelled rows, unless `labels` names it or y holds but one
-            other class. The classifier is fitted to labelled rows alone, the correction to all.
-            With fewer than two labelled rows, which needs `labels`, the correction is batch
-            calibration and `result_` None.
+            True classes; -1 marks unlabelled rows, unless it is in `labels` or y has only one
+            other class. The classifier is fitted to the labelled rows, the correction to all.
+            With fewer than two labelled rows, which requires `labels`, the correction is batch
+            calibration and `result_` is None.
 
         Returns
         -------
         DCSClassifier
-            Itself.
+            The fitted estimator.
 
         Raises
         ------
         InvalidInputError
-            When there are too few rows or classes, X is not probabilities, or y has a class that
-            `labels` has not.
+            If there are too few rows or classes, X is not class probabilities, or y has a class
+            that is not in `labels`.
         """
-        settings = self._settings()
-        seed = self._seed()
+        settings = self._make_settings()
+        seed = self._draw_seed()
         if self.estimator is None:
             X, y = validate_data(  # noqa: N806
                 self, X, y, dtype=np.float64, ensure_min_samples=2, ensure_min_features=2
@@ -173,37 +173,37 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X = indexable(X)[0]  # noqa: N806
             if _num_samples(X) < 2:
                 raise InvalidInputError(
-                    f"Found array with {_num_samples(X)} sample(s); at least 2 are needed"
+                    f"Found array with {_num_samples(X)} sample(s); a minimum of 2 is required"
                 )
         check_classification_targets(y)
         targets = column_or_1d(y, warn=True)
         check_consistent_length(X, targets)
-        given = targets.tolist()
-        named = (
-            [*dict.fromkeys(given)] if self.labels is None else np.asarray(self.labels).tolist()
+        values = targets.tolist()
+        classes = (
+            [*dict.fromkeys(values)] if self.labels is None else np.asarray(self.labels).tolist()
         )
-        # Of -1 and 1 both are classes: with one class alone there would be nothing to fit.
-        marked = -1 not in named if self.labels is not None else len(named) > 2
-        known = np.array([not (marked and label == -1) for label in given])
-        self.classes_ = np.unique(targets[known]) if self.labels is None else np.asarray(named)
+        # If y contains only -1 and 1, both are classes: a single class could not be fitted.
+        marked = -1 not in classes if self.labels is not None else len(classes) > 2
+        known = np.array([not (marked and label == -1) for label in values])
+        self.classes_ = np.unique(targets[known]) if self.labels is None else np.asarray(classes)
         if self.classes_.size < 2:
             owner = "y" if self.labels is None else "labels"
             raise InvalidInputError(
-                f"{owner} has the classes {listing(self.classes_.tolist())}; at least 2 are needed"
+                f"{owner} has the classes {listing(self.classes_.tolist())}; must be at least 2"
             )
         indices = np.full(known.size, -1)
-        indices[known] = self._places(targets[known].tolist(), "y")
+        indices[known] = self._to_indices(targets[known].tolist(), "y")
         if self.estimator is None:
-            probs = self._normalised(X)
+            probs = self._normalise(X)
         else:
             rows = np.flatnonzero(known)
             self.estimator_ = clone(self.estimator).fit(_safe_indexing(X, rows), targets[known])
-            probs = self._held_out(X, targets, indices, seed)
+            probs = self._predict_held_out(X, targets, indices, seed)
         names = tuple(f"{label}" for label in self.classes_.tolist())
         if known.sum() < FEWEST_LABELS:
             self.result_, self.scheme_ = None, label_free_scheme(probs, indices, classes=names)
             return self
-        # The matrices are small: threads of linear algebra would wait for each other.
+        # The matrices are small, so that multi-threaded linear algebra would only add overhead.
         with threadpool_limits(limits=1):
             self.result_ = fit_scheme(
                 probs,
@@ -211,7 +211,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 settings=settings,
                 seed=seed,
                 classes=names,
-                progress=self._say if self.verbose else None,
+                progress=self._print_progress if self.verbose else None,
                 mapper=Threads(effective_n_jobs(self.n_jobs)),
             )
         self.scheme_ = self.result_.scheme
@@ -222,27 +222,27 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array of float, shape [M, N], or what `estimator` takes
-            As for :meth:`fit`.
+        X : array of float, shape [M, N], or the input of `estimator`
+            See :meth:`fit`.
 
         Returns
         -------
         array of float64, shape [M, N]
-            One column per class of `classes_`, rows with sum 1.
+            One column per class of `classes_`; rows sum to 1.
         """
         check_is_fitted(self)
         if self.estimator is None:
             X = validate_data(self, X, dtype=np.float64, reset=False)  # noqa: N806
-            return self.scheme_.apply(self._normalised(X))
-        return self.scheme_.apply(self._aligned(self.estimator_, X))
+            return self.scheme_.apply(self._normalise(X))
+        return self.scheme_.apply(self._predict_aligned(self.estimator_, X))
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """Return the corrected predictions, shape [M]; ties go to the first class.
 
         Parameters
         ----------
-        X : array of float, shape [M, N], or what `estimator` takes
-            As for :meth:`fit`.
+        X : array of float, shape [M, N], or the input of `estimator`
+            See :meth:`fit`.
 
         Returns
         -------
@@ -261,7 +261,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tags.input_tags = self.estimator.__sklearn_tags__().input_tags
         return tags
 
-    def _settings(self) -> SelectionSettings:
+    def _make_settings(self) -> SelectionSettings:
         settings = SelectionSettings(
             folds=self.folds,
             preference=Preference(
@@ -274,7 +274,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         check_choice("effort", self.effort, ("full", "fast"))
         if self.labels is not None and np.ndim(self.labels) != 1:
-            raise InvalidInputError(f"labels {show(self.labels)}: a list of classes is needed")
+            raise InvalidInputError(f"labels {show(self.labels)}: must be a list of classes")
         if self.effort == "fast":
             few = tuple(replace(each, averages=_FAST_AVERAGES) for each in settings.candidates)
             settings = replace(settings, candidates=few, betas=_FAST_BETAS)
@@ -286,56 +286,56 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             settings = replace(settings, candidates=(setting,))
         return settings
 
-    def _say(self, share: float) -> None:
-        print(f"[DCSClassifier] {share:.0%} of the searches done")
+    def _print_progress(self, share: float) -> None:
+        print(f"[DCSClassifier] {share:.0%} of the searches completed")
 
-    def _seed(self) -> int:
+    def _draw_seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _places(self, labels: list[Any], owner: str) -> NDArray[np.int64]:
-        """Return where labels are among the classes."""
+    def _to_indices(self, labels: list[Any], owner: str) -> NDArray[np.int64]:
+        """Convert labels to class indices."""
         order = {label: j for j, label in enumerate(self.classes_.tolist())}
         unknown = [label for label in labels if label not in order]
         if unknown:
             raise InvalidInputError(
-                f"{owner} has the class {unknown[0]!r}, which is not in labels; name every class "
-                "there"
+                f"{owner} has the class {unknown[0]!r}, which is not in labels; labels must name "
+                "every class"
             )
         return np.array([order[label] for label in labels], dtype=np.int64)
 
-    def _normalised(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _normalise(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
         check_non_negative(probs, type(self).__name__)
         n_classes = self.classes_.size
         if probs.shape[1] != n_classes:
             raise InvalidInputError(
                 f"X has {probs.shape[1]} columns but there are {n_classes} classes; give class "
-                "probabilities with one column per class (and labels=, when y lacks some), or a "
-                "classifier as estimator="
+                "probabilities with one column per class (and labels= if classes are missing in "
+                "y), or a classifier as estimator="
             )
         totals = probs.sum(axis=1, keepdims=True)
-        # A row of zeros stays one, and is refused by name with all that are no probabilities.
+        # Rows of zeros remain zero, so that the validation of probabilities names them.
         normalised: NDArray[np.float64] = probs / np.where(totals > 0.0, totals, 1.0)
         return normalised
 
-    def _held_out(self, X: Any, y: Any, indices: Any, seed: int) -> NDArray[np.float64]:  # noqa: N803
-        """Return the classifier's probabilities, of labelled rows by fits without them."""
+    def _predict_held_out(self, X: Any, y: Any, indices: Any, seed: int) -> NDArray[np.float64]:  # noqa: N803
+        """Return the probabilities of the classifier; those of labelled rows are held-out."""
         known = np.flatnonzero(indices >= 0)
         folds = min(self.folds, known.size)
         place = stratified_folds(indices[known], folds, seed=seed)
-        probs = self._aligned(self.estimator_, X)
+        probs = self._predict_aligned(self.estimator_, X)
         if folds < 2:
             return probs
         for fold in range(folds):
             inside, outside = known[place != fold], known[place == fold]
             model = clone(self.estimator).fit(_safe_indexing(X, inside), y[inside])
-            probs[outside] = self._aligned(model, _safe_indexing(X, outside))
+            probs[outside] = self._predict_aligned(model, _safe_indexing(X, outside))
         return probs
 
-    def _aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
-        """Return ``predict_proba`` with one column for each of our classes."""
-        found = np.asarray(model.predict_proba(X), dtype=np.float64)
-        probs = np.zeros((found.shape[0], self.classes_.size))
-        probs[:, self._places(model.classes_.tolist(), "the classifier")] = found
+    def _predict_aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """Return ``predict_proba`` with one column per class of `classes_`."""
+        values = np.asarray(model.predict_proba(X), dtype=np.float64)
+        probs = np.zeros((values.shape[0], self.classes_.size))
+        probs[:, self._to_indices(model.classes_.tolist(), "the classifier")] = values
         return probs
