@@ -1,1 +1,1 @@
-"""What is tried and what is chosen: settings, cross-validation, front, methods."""
+"""Selection of schemes: settings, cross-validation, front, methods."""

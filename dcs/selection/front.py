@@ -1,4 +1,4 @@
-"""The front that cross-validation finds, and the point of it that a preference picks."""
+"""The cross-validated front, and the selection of a point by a preference."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Prefer: TypeAlias = Literal[
     "no-harm", "balance", "knee", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class"
 ]
 
-#: What of the accuracy a harmless point may seem to lose at most.
+#: Maximum estimated loss of accuracy of a harmless point.
 _HARMLESS: Final = 0.005
 
 _TIE: Final = 1e-12
@@ -56,7 +56,7 @@ _P = TypeVar("_P", bound=_Point)
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Which point of a front to take.
+    """Rule that selects a point of a front.
 
     Parameters
     ----------
@@ -69,19 +69,19 @@ class Preference:
         from the straight line between the most accurate and the fairest. ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"``: the highest of these.
     exchange_rate : float, optional
-        What a point of COBias is worth in points of accuracy: take the highest accuracy minus
-        this many times COBias; ``"balance"`` is a rate of 1. Goes before `prefer`.
+        Value of one point of COBias in points of accuracy: select the highest accuracy minus this
+        many times COBias; ``"balance"`` is a rate of 1. Takes precedence over `prefer`.
     max_accuracy_loss : float, optional
-        In points. Take the lowest COBias among points at most this much less accurate than the
-        most accurate one. Goes before `exchange_rate`.
+        In points. Select the lowest COBias among points at most this much less accurate than the
+        most accurate one. Takes precedence over `exchange_rate`.
     max_cobias : float, optional
-        In points. Keep to points with at most this COBias; when there is none, the lowest COBias
-        is taken. Goes before everything else.
+        In points. Consider only points with at most this COBias; if there are none, select the
+        lowest COBias. Takes precedence over everything else.
 
     Raises
     ------
     InvalidInputError
-        When a value is not allowed.
+        If a value is invalid.
     """
 
     prefer: Prefer = "no-harm"
@@ -97,22 +97,22 @@ class Preference:
             value = getattr(self, name)
             if value is not None and finite_number(value, name, least=0.0) > 100.0:
                 raise InvalidInputError(
-                    f"{name} {value!r}: points between 0 and 100 are needed (0.5 is half a point)"
+                    f"{name} {value!r}: must be between 0 and 100 points (0.5 is half a point)"
                 )
 
     @property
     def limited(self) -> bool:
-        """Whether a limit takes part."""
+        """Whether a limit is set."""
         return self.max_accuracy_loss is not None or self.max_cobias is not None
 
     @property
     def rule(self) -> str:
-        """What decides within the limits: `prefer`, or ``"exchange-rate"``."""
+        """The rule within the limits: `prefer`, or ``"exchange-rate"``."""
         return self.prefer if self.exchange_rate is None else "exchange-rate"
 
     @property
     def rates(self) -> tuple[float, float] | None:
-        """What accuracy counts for and COBias against; None where something else is preferred."""
+        """Weights of accuracy and, negatively, COBias; None if the rule uses another metric."""
         return {
             "no-harm": (1.0, 1.0),
             "balance": (1.0, 1.0),
@@ -124,12 +124,12 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a choice between points goes by: estimates on rows that took no part in the fit.
+    """Metrics by which points are compared: estimates on held-out rows.
 
     Attributes
     ----------
     accuracy, cobias, balanced_accuracy, macro_f1, weakest_class : float
-        As of :class:`dcs.ClassificationMetrics`, 0..1.
+        See :class:`dcs.ClassificationMetrics`; 0..1.
     accuracy_change : float
         Accuracy minus that of the uncorrected probabilities on the same rows.
     accuracy_error : float
@@ -152,7 +152,7 @@ class Figures:
         after: NDArray[np.int64],
         n_classes: int,
     ) -> Figures:
-        """Judge predictions, of shape [M] each, beside the uncorrected ones of the same rows."""
+        """Evaluate predictions [M], compared with the uncorrected ones [M] of the same rows."""
         metrics = ClassificationMetrics.from_predictions(labels, after, n_classes)
         change = (after == labels) * 1.0 - (before == labels)
         return cls(
@@ -168,9 +168,9 @@ class Figures:
 
 
 def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
-    """Return the points that no other beats in both figures, the most accurate first.
+    """Return the Pareto-optimal points in accuracy and COBias, the most accurate first.
 
-    Of points that are alike in both, the first stays.
+    Of points that are equal in both, the first is returned.
     """
     front: list[_P] = []
     for point in sorted(points, key=lambda p: (-p.accuracy, p.cobias)):
@@ -180,14 +180,14 @@ def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
 
 
 def choose(figures: Sequence[Figures], preference: Preference) -> int:
-    """Return the place of the point that a preference picks.
+    """Return the index of the point that a preference selects.
 
     Parameters
     ----------
     figures : sequence of Figures
-        Those of every point; at least one.
+        Metrics of every point; at least one.
     preference : Preference
-        The rule.
+        Rule that selects the point.
     """
     picked = _picked(list(figures), preference)
     return next(i for i, candidate in enumerate(figures) if candidate is picked)
@@ -196,7 +196,7 @@ def choose(figures: Sequence[Figures], preference: Preference) -> int:
 def _picked(pool: list[Figures], preference: Preference) -> Figures:
     if preference.max_cobias is not None:
         low = [p for p in pool if p.cobias <= preference.max_cobias / 100.0 + _TIE]
-        # The front ends with the lowest COBias, which is what is left when none is low enough.
+        # If no COBias is low enough, use the last point of the front, which has the lowest.
         pool = low or [pareto_front(pool)[-1]]
     front = pareto_front(pool)
     if preference.max_accuracy_loss is not None:
@@ -204,7 +204,7 @@ def _picked(pool: list[Figures], preference: Preference) -> Figures:
         return [p for p in front if p.accuracy >= least][-1]
     rates = preference.rates
     if rates is None:
-        # Of equals the one on the front comes first.
+        # Of equal points, prefer the one on the front.
         return max((*front, *pool), key=lambda p: getattr(p, preference.prefer.replace("-", "_")))
     if preference.rule == "no-harm":
         # Were fairness all, its noise would decide between points far apart in accuracy.
@@ -212,29 +212,29 @@ def _picked(pool: list[Figures], preference: Preference) -> Figures:
     if preference.rule == "knee" and len(front) > 2:
         figures = np.array([(p.accuracy, p.cobias) for p in front])
         figures = (figures - figures[-1]) / (figures[0] - figures[-1])
-        # Both axes now run from the fairest (0, 0) to the most accurate (1, 1); a good point is
-        # more accurate than its COBias on the straight line between the two would pay for.
+        # Both axes now run from the fairest (0, 0) to the most accurate (1, 1) point; the knee is
+        # farthest above the straight line between them.
         return front[int(np.argmax(figures[:, 0] - figures[:, 1]))]
     return max(front, key=lambda p: rates[0] * p.accuracy - rates[1] * p.cobias)
 
 
-#: How many rows are too few to choose another point than that of middle beta.
+#: Number of rows at which the caution in deviating from the point of middle beta is halved.
 _CAUTIOUS_ROWS: Final = 300.0
 
-#: Rows per class, labelled or not, from which on their mean probabilities say what is to be done.
+#: Number of rows per class, labelled or not, from which their mean probabilities are reliable.
 _TRUSTED_ROWS: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a point changes against the uncorrected probabilities, on the same rows.
+    """Changes of a point relative to the uncorrected probabilities, on the same rows.
 
     Attributes
     ----------
     accuracy : float
         Difference of accuracy, after minus before, -1..1.
     accuracy_p : float
-        Exact McNemar test that neither is more accurate.
+        P-value of the exact McNemar test of equal accuracy.
     accuracy_error, cobias_error, score_error : float
         Standard errors of the differences of accuracy, of COBias, and of accuracy minus COBias.
     """
@@ -246,7 +246,7 @@ class Change:
     score_error: float
 
     def error(self, accuracy_rate: float, cobias_rate: float) -> float:
-        """Return the standard error of the first times accuracy minus the second times COBias."""
+        """Return the standard error of the change in weighted accuracy minus weighted COBias."""
         twice_covariance = self.accuracy_error**2 + self.cobias_error**2 - self.score_error**2
         variance = (accuracy_rate * self.accuracy_error) ** 2
         variance += (cobias_rate * self.cobias_error) ** 2
@@ -264,25 +264,25 @@ class FrontPoint:
     Attributes
     ----------
     setting : Hyperparameters, Interpolated or None
-        What was fitted, or what it lies between; None for the uncorrected probabilities.
+        The fitted or interpolated setting; None for the uncorrected probabilities.
     accuracy, cobias : float
-        Cross-validated, 0..1: every row is judged by a scheme fitted without it, COBias within
-        each fold (see :func:`cross_validate`), as measured on rows as few as those of a fold; no
-        better than `scheme` is on the rows it was fitted on.
+        Cross-validated, 0..1: every row is predicted by a scheme fitted without it. COBias is
+        computed within each fold (see :func:`cross_validate`), for the number of rows of a fold.
+        Both are bounded by the metrics of `scheme` on its training rows.
     confusion : array of int, shape [N, N]
-        Of the cross-validated predictions, all folds together; row = true class.
+        Confusion matrix of the pooled cross-validated predictions; row = true class.
     scheme : CorrectionScheme
         The setting fitted on all rows.
     beta : float
-        The weight of COBias at which the setting was the best, or nearest to it.
+        Weight of COBias at which the setting was the best, or closest to it.
     noise : float
-        COBias that a scheme without any would show on rows as few as those of a fold.
+        Expected COBias of an unbiased scheme on the number of rows of a fold.
     change : Change
-        Against the uncorrected probabilities.
+        Changes relative to the uncorrected probabilities.
     doubt : float
-        Standard error of accuracy minus COBias, against the point of middle beta.
+        Standard error of accuracy minus COBias, relative to the point of middle beta.
     unlabelled : int
-        Rows without labels that took part in the fit.
+        Number of unlabelled rows in the fit.
     """
 
     setting: Setting | None
@@ -297,23 +297,23 @@ class FrontPoint:
     unlabelled: int = 0
 
     def __post_init__(self) -> None:
-        # Refuses what is no confusion matrix.
+        # Raises if the confusion matrix is invalid.
         ClassificationMetrics.from_confusion(np.array(self.confusion))
 
     @property
     def estimate(self) -> ClassificationMetrics:
-        """All figures, cross-validated."""
+        """All cross-validated metrics."""
         counted = ClassificationMetrics.from_confusion(np.array(self.confusion))
         return replace(counted, accuracy=self.accuracy, cobias=self.cobias)
 
     @property
     def lasting_cobias(self) -> float:
-        """What of the COBias is not due to the folds being small: that of very many rows."""
+        """Estimate of COBias without the sampling noise of small folds."""
         return math.sqrt(max(0.0, self.cobias**2 - self.noise**2))
 
     @property
     def figures(self) -> Figures:
-        """What a choice goes by."""
+        """Metrics by which points are compared."""
         return Figures(
             **{name: getattr(self.estimate, name) for name in FIGURES},
             accuracy_change=self.change.accuracy,
@@ -321,25 +321,25 @@ class FrontPoint:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form a stored front holds."""
+        """Return the point as stored in a front."""
         confusion = [list(row) for row in self.confusion]
         return asdict(self) | {"confusion": confusion, "scheme": self.scheme.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
 class FittedScheme:
-    """What :func:`fit_scheme` gives back: a front, and the point that was picked.
+    """Result of :func:`fit_scheme`: a front and the selected point.
 
     Attributes
     ----------
     points : tuple of FrontPoint
-        All points; the last is that of the uncorrected probabilities.
+        All points; the last one is the uncorrected probabilities.
     chosen : FrontPoint
-        The point that the preference picked.
+        The selected point.
     preference : Preference
-        The rule that picked it.
+        Rule that selected the point.
     keep_uncorrected : bool
-        Whether the last point may be picked.
+        Whether the last point can be selected.
     """
 
     points: tuple[FrontPoint, ...]
@@ -356,7 +356,7 @@ class FittedScheme:
 
     @property
     def front(self) -> tuple[FrontPoint, ...]:
-        """The points that no other beats in both figures, the most accurate first."""
+        """The Pareto-optimal points, the most accurate first."""
         return pareto_front(self.points)
 
     @classmethod
@@ -367,49 +367,49 @@ class FittedScheme:
         *,
         keep_uncorrected: bool = True,
     ) -> FittedScheme:
-        """Return a front with the point that a preference picks of it.
+        """Return a front with the point that a preference selects.
 
-        What cross-validation cannot tell apart is decided by caution. With few rows the best of
-        many estimates is mostly luck: under ``"balance"`` the point of middle beta stays unless
-        another is better by more than the noise of the difference. And the probabilities stay as
-        they are unless correcting them is an improvement beyond noise: half a standard error of
-        what is preferred, a whole one where it costs accuracy. What is drawn towards batch
-        calibration, on 25 rows per class or more, labelled or not, is taken to be fairer: it may
-        seem worse by what the noise of COBias counts (two standard errors, and the COBias that
-        chance makes), under ``"accuracy"`` thus by nothing.
+        The selection is conservative where cross-validation cannot distinguish points. With few
+        rows the best of many estimates is mostly chance: under ``"balance"`` the point of middle
+        beta is selected unless another is better by more than the noise of the difference. The
+        uncorrected probabilities are kept unless the improvement exceeds half a standard error of
+        the preferred quantity, or a whole one if accuracy decreases. Shrinkage towards batch
+        calibration, on 25 rows per class or more, labelled or not, is assumed to be fairer: it can
+        appear worse by the weighted noise of COBias (two standard errors, and the COBias due to
+        chance), hence by nothing under ``"accuracy"``.
 
         Parameters
         ----------
         points : sequence of FrontPoint
-            At least two; the last is that of the uncorrected probabilities.
+            At least two; the last one is the uncorrected probabilities.
         preference : Preference
-            The rule.
+            Rule that selects the point.
         keep_uncorrected : bool, optional
-            Whether the last point may be picked.
+            Whether the last point can be selected.
         """
         chosen = _chosen(points, preference, keep_uncorrected)
         return cls(tuple(points), chosen, preference, keep_uncorrected)
 
     def pick(self, preference: Preference) -> FittedScheme:
-        """Return the same front with the point that another preference picks; nothing is fitted.
+        """Return the same front with the point that another preference selects, without fitting.
 
         Parameters
         ----------
         preference : Preference
-            The rule.
+            Rule that selects the point.
         """
         return self.picked(self.points, preference, keep_uncorrected=self.keep_uncorrected)
 
     def plot_front(self) -> Figure:
-        """Draw accuracy against COBias of all points, both cross-validated.
+        """Plot cross-validated accuracy against COBias of all points.
 
         Returns
         -------
         matplotlib.figure.Figure
-            The front as a line, the picked point as a diamond, the uncorrected probabilities as
-            a square; for ``figure.savefig("front.png")``, or shown by a notebook.
+            The front as a line, the selected point as a diamond, and the uncorrected
+            probabilities as a square; save it with ``figure.savefig("front.png")``.
         """
-        from matplotlib.figure import Figure  # which takes a while to import
+        from matplotlib.figure import Figure  # Lazy: slow to import.
 
         figure = Figure(figsize=(5.0, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -431,7 +431,7 @@ class FittedScheme:
         return figure
 
     def refit(self, probs: ArrayLike, labels: ArrayLike, *, seed: int = 0) -> CorrectionScheme:
-        """Fit the setting of the chosen point on other rows, such as all that have labels.
+        """Refit the setting of the selected point on other rows, such as all labelled ones.
 
         Parameters
         ----------
@@ -440,12 +440,12 @@ class FittedScheme:
         labels : array of int, shape [M]
             True class indices.
         seed : int, optional
-            As of :func:`fit_scheme`.
+            See :func:`fit_scheme`.
         """
         return _refitted(self.chosen.setting, probs, labels, self.scheme.classes, seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what :meth:`save` writes, as plain values."""
+        """Return the front as JSON-serialisable values, as written by :meth:`save`."""
         return {
             "format": "dcs-front",
             "version": 1,
@@ -456,46 +456,46 @@ class FittedScheme:
 
     @classmethod
     def from_dict(cls, data: Any, *, source: str = "front") -> FittedScheme:
-        """Read a front from what :meth:`to_dict` gives.
+        """Create a front from the values returned by :meth:`to_dict`.
 
         Parameters
         ----------
         data : dict
-            The plain values.
+            The values.
         source : str, optional
-            What error messages call them.
+            Name of the values in error messages.
 
         Raises
         ------
         SchemeError
-            When they are not those of a front; names `source` and the key.
+            If they are not a valid front; the message names `source` and the key.
         """
         file = validated(_File, data, source=source, error=SchemeError)
         return cls.picked(file.points, file.preference, keep_uncorrected=file.keep_uncorrected)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the front with all its schemes to a JSON file, all or nothing.
+        """Write the front with all its schemes to a JSON file, atomically.
 
         Parameters
         ----------
         path : path-like
-            The file to write.
+            File to write.
         """
         atomic_write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FittedScheme:
-        """Read what :meth:`save` wrote.
+        """Read a front written by :meth:`save`.
 
         Parameters
         ----------
         path : path-like
-            The file to read.
+            File to read.
 
         Raises
         ------
         SchemeError
-            When the file is missing or is not a front.
+            If the file does not exist or is not a front.
         """
         return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))
 
@@ -513,7 +513,7 @@ def _refitted(
         ends = [
             _refitted(end, probs, labels, classes, seed) for end in (setting.first, setting.second)
         ]
-        # On other rows an end may be of another kind, with nothing between it and the other.
+        # On other rows the ends may differ in kind, so that they cannot be interpolated.
         return between(ends[0], ends[1], setting.share) or ends[setting.share > 0.5]
     seed = derive_seed(seed, "anneal")
     return fit_settings(probs, labels, [setting], seed=seed, classes=classes)[0]
@@ -526,7 +526,7 @@ def _chosen(
     rates = preference.rates
 
     def pick(among: Sequence[FrontPoint]) -> FrontPoint:
-        # A limit is meant for many rows; the noise of small folds would use up most of it.
+        # Limits refer to large data sets; the noise of small folds would exhaust most of them.
         figures = [
             replace(p.figures, cobias=p.lasting_cobias) if preference.limited else p.figures
             for p in among
@@ -541,20 +541,20 @@ def _chosen(
         return rates[0] * (a.accuracy - b.accuracy) - rates[1] * (a.cobias - b.cobias)
 
     if preference.rule == "balance":
-        # Of nothing but that of middle beta is there no doubt whether it is better.
+        # The point of middle beta has the smallest doubt, since doubt is relative to it.
         middle = min(corrected, key=lambda p: p.doubt)
         share = _CAUTIOUS_ROWS / (_CAUTIOUS_ROWS + plain.estimate.n_rows)
         if gain(best, middle) <= 3.0 * share * best.doubt:
             best = middle
     if not keep_uncorrected:
         return best
-    # The best of many points flatters itself; where it costs accuracy it must show more.
+    # The estimate of the best of many points is optimistic; require more if it costs accuracy.
     costs = best.change.accuracy < -best.change.accuracy_error
     least = (1.0 if costs else 0.5) * best.change.error(*rates)
     rows_per_class = (best.estimate.n_rows + best.unlabelled) / len(best.confusion)
     shrunk = best.setting is not None and best.setting.calibration == "shrunk"
     if shrunk and rows_per_class >= _TRUSTED_ROWS:
-        # All rows say that it is fairer before any label is known: labels must clearly deny it.
+        # All rows indicate, without labels, that it is fairer: labels must clearly contradict it.
         least = -rates[1] * (2.0 * best.change.cobias_error + best.noise)
     enough = gain(best, plain) > least
     harms = preference.rule == "no-harm" and not best.figures.harmless
@@ -562,7 +562,7 @@ def _chosen(
 
 
 class _File(BaseModel):
-    """A stored front: nothing but what is named here."""
+    """Schema of a stored front; other keys are errors."""
 
     model_config = ConfigDict(extra="forbid")
 

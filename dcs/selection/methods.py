@@ -1,10 +1,9 @@
-"""The methods a table can be corrected with, one name each.
+"""Correction methods by name.
 
-`METHODS` are those of the paper, which a study can tune. `BASELINES` are what else people use:
-they are fitted in one go, and so can be the others, by :meth:`Method.fit`. All are judged alike,
-saved in the same file and applied by the same code, since each can be written as a calibration
-that is linear in the log-probabilities, corrections per class, or both. An installed package adds
-one as an entry point of ``dcs.methods``.
+`METHODS` are those of the paper, which a study can tune. `BASELINES` are common alternatives for
+comparison. All are fitted by :meth:`Method.fit`, and evaluated, saved and applied in the same way,
+since each is a calibration that is linear in the log-probabilities, a correction per class, or
+both. Installed packages add methods as entry points of ``dcs.methods``.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ _Labels: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting that a method tried.
+    """One setting evaluated by a method.
 
     Attributes
     ----------
     number : int
-        Its place among the trials, from 0.
+        Index of the trial, from 0.
     params : mapping of str to float
-        What was set.
+        Parameters of the trial.
     accuracy, cobias : float
-        On development rows, 0..1.
+        Metrics on the development rows, 0..1.
     seconds : float
-        Time of its search.
+        Duration of the search.
     """
 
     number: int
@@ -75,18 +74,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What `Method.fitted` gives back.
+    """Result of `Method.fitted`.
 
     Attributes
     ----------
     scheme : CorrectionScheme
         The chosen scheme.
     trials : tuple of Trial
-        What was tried, in order; empty if there was nothing to choose.
+        All trials in order; empty for methods without trials.
     best : Trial or None
-        The trial that the scheme is from.
+        The trial that produced the scheme.
     annealing : AnnealingResult or None
-        The search that found the scheme, where it was one search.
+        The search that found the scheme, if it was a single search.
     """
 
     scheme: CorrectionScheme
@@ -95,7 +94,7 @@ class Fitted:
     annealing: AnnealingResult | None = None
 
 
-#: Fits a method of a package's own: of probabilities and labels, with `classes` and `seed`.
+#: Fits a method of an installed package to probabilities and labels, given `classes` and `seed`.
 Fitter: TypeAlias = Callable[..., CorrectionScheme]
 
 
@@ -106,22 +105,22 @@ class Method:
     Parameters
     ----------
     name : str
-        What is typed and recorded.
+        Name on the command line and in records.
     title : str
-        What tables and figures show.
+        Name in tables and figures.
     summary : str
-        One sentence for people.
+        One-sentence description.
     build : callable, optional
-        Gives the set of corrections to search, from the weight scale D_W. None if there is nothing
-        to search: the probabilities stay as they are.
+        Returns the set of corrections to search, given the weight scale D_W. None for methods
+        without a search.
     uses_weight_scale : bool
-        Whether the set depends on the weight scale, so that tuning it is worth a try.
+        Whether the set depends on the weight scale, which can then be tuned.
     uses_memberships : bool
-        Whether membership functions are in the set, so that there can be fewer of them.
+        Whether the set has membership functions, whose number can then be limited.
     shares : str, optional
-        The method that tries the same settings, and chooses otherwise among them.
+        Method with the same trials but another selection rule.
     fitter : callable, optional
-        What :meth:`fit` does; a method of a package's own needs it.
+        Implementation of :meth:`fit`; required for methods of installed packages.
     """
 
     name: str
@@ -135,21 +134,21 @@ class Method:
 
     @property
     def searches(self) -> bool:
-        """Whether the method has corrections to choose from, so that a study can tune it."""
+        """Whether the method searches for corrections, so that a study can tune it."""
         return self.build is not None
 
     def correction_set(
         self, weight_scale: int = 30, *, memberships: int | None = None
     ) -> CorrectionSet | None:
-        """Return the corrections that a search chooses from, or None if there is no search.
+        """Return the set of corrections to search, or None if there is no search.
 
         Parameters
         ----------
         weight_scale : int
             Number of weights, D_W: the weights are ``i / D_W``, i = 1 .. D_W.
         memberships : int, optional
-            How many of the membership functions are offered, by default all; see
-            :meth:`dcs.CorrectionSet.limited`. Methods without them take no notice.
+            Number of membership functions to search, by default all; see
+            :meth:`dcs.CorrectionSet.limited`. Ignored by methods without membership functions.
         """
         if self.build is None:
             return None
@@ -157,22 +156,22 @@ class Method:
         return corrections.limited(memberships) if self.uses_memberships else corrections
 
     def fit(self, probs: ArrayLike, labels: ArrayLike, **options: Any) -> CorrectionScheme:
-        """Fit the method on labelled probabilities, all choices included.
+        """Fit the method to class probabilities and labels, including all model selection.
 
         Parameters
         ----------
         probs, labels, **options
-            As of :meth:`fitted`.
+            See :meth:`fitted`.
 
         Returns
         -------
         CorrectionScheme
-            What predicts and applies.
+            The fitted scheme.
 
         Raises
         ------
         InvalidInputError
-            When an argument is not allowed.
+            If an argument is invalid.
         """
         return self.fitted(probs, labels, **options).scheme
 
@@ -186,34 +185,34 @@ class Method:
         content_free: ArrayLike | None = None,
         known: dict[Any, Any] | None = None,
     ) -> Fitted:
-        """Fit as :meth:`fit` does, and return what was tried beside the scheme.
+        """Fit the method as :meth:`fit` does, and also return the trials.
 
         Parameters
         ----------
         probs : array of float, shape [M, N]
             Class probabilities.
         labels : array of int, shape [M]
-            True class indices, -1 for unlabelled rows. Methods of other packages are given the
-            labelled rows alone.
+            True class indices, -1 for unlabelled rows. Methods of installed packages receive
+            only the labelled rows.
         classes : sequence of str, optional
             Class names, by default ``"class_0", "class_1", ...``.
         seed : int, optional
-            Seed of methods that draw at random.
+            Seed of randomised methods.
         content_free : array of float, shape [N] or [K, N], optional
-            Probabilities for content-free inputs; needed by contextual calibration only.
+            Probabilities of content-free inputs; required by contextual calibration only.
         known : dict, optional
-            Give the same one, empty at first, to methods that are fitted on the same rows: what
-            one tries serves those that it shares with.
+            Cache of trials, initially empty. Pass the same dictionary to all methods fitted on the
+            same rows, so that methods with the same trials run them only once.
 
         Returns
         -------
         Fitted
-            The grid of ``published`` and its variants is in its trials.
+            The scheme and, for ``published`` and its variants, the trials of the grid.
 
         Raises
         ------
         InvalidInputError
-            When an argument is not allowed.
+            If an argument is invalid.
         """
         values, indices, names = checked_rows(probs, labels, classes, missing=True)
         labelled, name = indices >= 0, self.name
@@ -226,7 +225,7 @@ class Method:
         if name not in _LABEL_FREE:
             if not labelled.any():
                 raise InvalidInputError(
-                    f"no row has a label, and method {name!r} needs some; dcs and batch do not"
+                    f"no row is labelled; method {name!r} requires labels, dcs and batch do not"
                 )
             values, indices = values[labelled], indices[labelled]
         if self.fitter is not None:
@@ -235,7 +234,7 @@ class Method:
             options = {"method": name, "known": known, **_PUBLISHED[name]}
             return fit_published(values, indices, classes=names, seed=seed, **options)
         if name not in _CALIBRATIONS:
-            raise InvalidInputError(f"method {name!r} has no fitter; give it one")
+            raise InvalidInputError(f"method {name!r} has no fitter; specify one")
         calibration = _CALIBRATIONS[name](values, indices, content_free)
         return Fitted(
             CorrectionScheme.identity(names, provenance={"method": name}, calibration=calibration)
@@ -246,11 +245,9 @@ def _memberships(weight_scale: int) -> CorrectionSet:
     return CorrectionSet.furud()
 
 
-#: The methods of the paper, in the order in which tables list them.
+#: Methods of the paper, in the order of tables.
 METHODS: Final = (
-    Method(
-        "icl", "uncorrected", "The probabilities as they are; of prompts, in-context learning."
-    ),
+    Method("icl", "uncorrected", "Unchanged probabilities; for prompts, in-context learning."),
     Method(
         "dnip",
         "DNIP",
@@ -268,35 +265,35 @@ METHODS: Final = (
     Method(
         "dcs",
         "DCS",
-        "A weight or a membership function for each class, whichever serves it.",
+        "A weight or a membership function per class, whichever is better.",
         build=CorrectionSet.dcs,
         uses_weight_scale=True,
         uses_memberships=True,
     ),
 )
 
-#: What else people use, for comparison.
+#: Common alternatives for comparison.
 BASELINES: Final = (
     Method("batch", "Batch calibration", "Divides by the mean probability of every class."),
-    Method("contextual", "Contextual calibration", "Divides by what inputs without content get."),
-    Method("prior", "Prior reweighting", "Moves mean predictions to the shares of the labels."),
-    Method("temperature", "Temperature scaling", "One temperature; predictions stay as they are."),
-    Method("vector", "Vector scaling", "A scale and an offset of every log-probability."),
+    Method("contextual", "Contextual calibration", "Divides by content-free probabilities."),
+    Method("prior", "Prior reweighting", "Adjusts mean probabilities to the class proportions."),
+    Method("temperature", "Temperature scaling", "One temperature; predictions are unchanged."),
+    Method("vector", "Vector scaling", "A scale and an offset per log-probability."),
     Method("logistic", "Logistic regression", "Logistic regression on log-probabilities."),
-    Method("logistic-balanced", "Balanced logistic regression", "The same, classes count alike."),
-    Method("thresholds", "Thresholds", "Thresholds at which all true positive rates are alike."),
+    Method("logistic-balanced", "Balanced logistic regression", "The same with class weights."),
+    Method("thresholds", "Thresholds", "Thresholds that equalise the true positive rates."),
     Method("published", "Published DCS", "Schedule, grid and selection of the paper's code."),
     Method(
         "published-balanced",
         "Published DCS, balanced",
-        "The same by accuracy minus COBias.",
+        "The same, selected by accuracy minus COBias.",
         shares="published",
     ),
     Method("published-long", "Published DCS, long", "As published, with 50 times the moves."),
     Method(
         "published-balanced-long",
         "Published DCS, long, balanced",
-        "Both of these.",
+        "With 50 times the moves, by accuracy minus COBias.",
         shares="published-long",
     ),
 )
@@ -305,25 +302,25 @@ BASELINES: Final = (
 def _contextual(probs: _Probs, labels: _Labels, content_free: ArrayLike | None) -> Calibration:
     if content_free is None:
         raise InvalidInputError(
-            "contextual calibration needs content_free: the class probabilities of inputs "
-            'without content such as "N/A"; batch calibration needs none'
+            "contextual calibration requires content_free: the class probabilities of "
+            'content-free inputs such as "N/A"; batch calibration does not'
         )
     return contextual_calibration(content_free)
 
 
 def _regression(probs: _Probs, labels: _Labels, *, balanced: bool) -> Calibration:
-    """Fit scikit-learn's logistic regression, as anybody would, on log-probabilities."""
-    # What lists methods should not wait for it.
+    """Fit the logistic regression of scikit-learn, with its defaults, to log-probabilities."""
+    # Import lazily: listing methods should not import scikit-learn.
     from sklearn.linear_model import LogisticRegression
 
     n_classes, present = probs.shape[1], np.unique(labels)
-    # What is never seen is never predicted.
+    # Classes without rows are never predicted.
     matrix, offset = np.zeros((n_classes, n_classes)), np.full(n_classes, -100.0)
     offset[present] = 0.0
     if present.size > 1:
         model = LogisticRegression(max_iter=5000, class_weight="balanced" if balanced else None)
         model.fit(np.log(np.maximum(probs, DEFAULT_FLOOR)), labels)
-        # Of two classes only the logit of the second is fitted.
+        # With two classes, only the logit of the second is fitted.
         fitted = present[-len(model.coef_) :]
         matrix[fitted], offset[fitted] = model.coef_, model.intercept_
     return from_arrays("logistic-balanced" if balanced else "logistic", matrix, offset)
@@ -333,10 +330,10 @@ _TARGETS: Final = 99
 
 
 def _thresholds(probs: _Probs, labels: _Labels) -> Calibration:
-    """One threshold per class, all at the same true positive rate, the most accurate such set."""
-    # In the manner of Fairlearn's threshold optimiser: a grid of target rates, for every class the
-    # threshold that meets it, and the target that serves accuracy best. A row goes to the class
-    # that exceeds its threshold by the largest factor.
+    """Fit the most accurate set of thresholds with equal true positive rates."""
+    # As in Fairlearn's threshold optimiser, search a grid of target rates, with the threshold of
+    # every class that attains the target, for the highest accuracy. The predicted class exceeds
+    # its threshold by the largest factor.
     levels = 1.0 - np.arange(1, _TARGETS + 1) / (_TARGETS + 1)
     cuts = np.ones((_TARGETS, probs.shape[1]))
     for j in np.unique(labels):
@@ -346,10 +343,10 @@ def _thresholds(probs: _Probs, labels: _Labels) -> Calibration:
     return from_offset("thresholds", -np.log(cuts[np.argmax(hits)]))
 
 
-#: What is fitted to unlabelled rows too, if only in part.
+#: Methods whose fit uses unlabelled rows, at least in part.
 _LABEL_FREE: Final = ("icl", "batch", "contextual", "prior")
 
-#: What is a calibration and nothing else, of probabilities, labels and content-free inputs.
+#: Methods that are only a calibration of probabilities, labels and content-free inputs.
 _CALIBRATIONS: Final[
     dict[str, Callable[[_Probs, _Labels, ArrayLike | None], Calibration | None]]
 ] = {
@@ -358,7 +355,7 @@ _CALIBRATIONS: Final[
     "contextual": _contextual,
     "prior": lambda probs, labels, free: prior_reweighting(probs, labels),
     "temperature": lambda probs, labels, free: fit_calibration(probs, labels, kind="temperature"),
-    # A ridge of one row or so only keeps classes without rows finite.
+    # A ridge of about one row only keeps classes without rows finite.
     "vector": lambda probs, labels, free: fit_calibration(probs, labels, kind="vector", ridge=1.0),
     "logistic": lambda probs, labels, free: _regression(probs, labels, balanced=False),
     "logistic-balanced": lambda probs, labels, free: _regression(probs, labels, balanced=True),
@@ -368,7 +365,7 @@ _CALIBRATIONS: Final[
 #: Error weight, beta, tau and D_W.
 _Combination: TypeAlias = tuple[float, float, float, int]
 
-#: What the public configuration tries of each.
+#: Values of each parameter in the public configuration.
 _PUBLISHED_AXES: Final[dict[str, tuple[Any, ...]]] = {
     "error_weight": (0.0, 0.5, 1.0, 2.0),
     "beta": (0.5, 1.0, 2.7, 3.0, 10.0),
@@ -379,20 +376,20 @@ _PUBLISHED_AXES: Final[dict[str, tuple[Any, ...]]] = {
 _DEVELOPMENT: Final = 0.05
 
 
-def _counts(combination: _Combination) -> bool:
-    """Whether there is something to minimise, and no other combination is only a scale of it."""
+def _is_distinct(combination: _Combination) -> bool:
+    """Whether an objective is neither empty nor a rescaled duplicate of another combination."""
     positive = [weight for weight in combination[:3] if weight > 0.0]
     return len(positive) > 1 or positive == [1.0]
 
 
 #: The combinations of the public configuration, as (error weight, beta, tau, D_W). Its four rules
-#: leave 304 of 320: where one term stands alone its weight is 1, since every weight of it has the
-#: same optimum.
+#: leave 304 of 320: a single term has only the weight 1, since its optimum does not depend on its
+#: weight.
 PUBLISHED_GRID: Final[tuple[_Combination, ...]] = tuple(
-    filter(_counts, itertools.product(*_PUBLISHED_AXES.values()))
+    filter(_is_distinct, itertools.product(*_PUBLISHED_AXES.values()))
 )
 
-#: What the variants of the published method differ in.
+#: Options of the variants of the published method.
 _PUBLISHED: Final[dict[str, dict[str, Any]]] = {
     "published": {},
     "published-balanced": {"prefer": "balance"},
@@ -414,7 +411,7 @@ def fit_published(
     known: dict[Any, Any] | None = None,
     method: str = "published",
 ) -> Fitted:
-    """Anneal once for every combination of a grid, and choose by 5 % development rows.
+    """Anneal once per combination of a grid, and select by 5 % development rows.
 
     Parameters
     ----------
@@ -427,43 +424,43 @@ def fit_published(
     seed : int, optional
         Seed of the split, which is not stratified, and of the searches.
     prefer : {"accuracy", "balance"}, optional
-        Take the highest development accuracy, ties by the lowest COBias, as the public code does;
-        or the highest accuracy minus COBias.
+        Select by the highest development accuracy, with ties broken by the lowest COBias, as in
+        the public code; or by the highest accuracy minus COBias.
     accepted, generated : int, optional
-        As for :meth:`dcs.Schedule.published`.
+        See :meth:`dcs.Schedule.published`.
     grid : sequence of tuple, optional
         Error weight, beta, tau and D_W of every search, by default the 304 of the public code.
     known : dict, optional
-        As of `Method.fitted`.
+        Cache of trials, see :meth:`Method.fitted`.
     method : str, optional
-        What the provenance of the scheme calls the method.
+        Name of the method in the provenance of the scheme.
 
     Returns
     -------
     Fitted
-        With one trial per combination, in the order of the grid, and the chosen search.
+        One trial per combination, in the order of the grid, and the selected search.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed or there are fewer than two rows.
+        If an argument is invalid or there are fewer than two rows.
 
     Warns
     -----
     UserWarning
-        When a class has no rows.
+        If a class has no rows.
     """
     values, indices, names = checked_rows(probs, labels, classes)
     n_rows = indices.size
     if n_rows < 2:
-        raise InvalidInputError("probs has 1 row; development rows need another")
+        raise InvalidInputError("probs has 1 row; must have at least 2, one for development")
     warn_of_absent_classes(indices, names)
     known, searched = {} if known is None else known, (seed, accepted, generated, *grid)
     if searched not in known:
         known[searched] = _search_grid(values, indices, names, searched)
     trials, searches = known[searched]
     balanced = prefer == "balance"
-    # Of equals the first.
+    # Remaining ties are broken by the first trial.
     best = max(trials, key=lambda t: (t.accuracy - balanced * t.cobias, t.accuracy, -t.cobias))
     found = searches[best.number]
     provenance = {
@@ -480,8 +477,8 @@ def fit_published(
 def _search_grid(
     values: _Probs, indices: _Labels, names: Sequence[str], searched: tuple[Any, ...]
 ) -> tuple[tuple[Trial, ...], list[AnnealingResult]]:
-    """Anneal on 95 % of the rows for every combination, and judge on the others."""
-    # The search compiles; whoever only lists methods should not wait for that.
+    """Anneal on 95 % of the rows for every combination, and evaluate on the others."""
+    # Import lazily: compiling the search should not delay listing methods.
     from dcs.search.annealing import anneal
 
     seed, accepted, generated, *grid = searched
@@ -495,7 +492,7 @@ def _search_grid(
     for number, combination in enumerate(grid):
         error_weight, beta, tau, weight_scale = combination
         with warnings.catch_warnings():
-            # Once is enough.
+            # fit_published has already warned of classes without rows.
             warnings.simplefilter("ignore", UserWarning)
             search = anneal(
                 rows,
@@ -516,33 +513,23 @@ def _search_grid(
 
 
 def method_names(*, baselines: bool = False) -> tuple[str, ...]:
-    """Return the names of the methods, in the order in which tables list them.
+    """Return the names of the methods, in the order of tables.
 
     Parameters
     ----------
     baselines : bool, optional
-        Whether to add the names of `BASELINES`.
+        Whether to include `BASELINES`.
     """
     return tuple(method.name for method in (*METHODS, *(BASELINES if baselines else ())))
 
 
 def get_method(name: str) -> Method:
-    """Return the method of a name: one of the paper, a baseline, or of an installed package.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-
-    Returns
-    -------
-    Method
-        The method.
+    """Return a method by name: one of the paper, a baseline, or of an installed package.
 
     Raises
     ------
     ConfigError
-        If there is none.
+        If the method does not exist, or that of a package is invalid.
     """
     own = {method.name: method for method in (*METHODS, *BASELINES)}
     return find_named("dcs.methods", name, own, Method, lacks=_lacks)
