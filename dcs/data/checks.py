@@ -378,11 +378,8 @@ def warn_of_absent_classes(labels: NDArray[np.int64], classes: tuple[str, ...]) 
     counts = np.bincount(labels, minlength=len(classes))
     absent = [name for name, count in zip(classes, counts, strict=True) if count == 0]
     if absent:
-        warnings.warn(
-            f"no rows are labelled {listing(absent)}; COBias and PMI ignore these classes",
-            UserWarning,
-            stacklevel=3,
-        )
+        message = f"no rows are labelled {listing(absent)}; COBias and PMI ignore these classes"
+        warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def _as_array(values: ArrayLike, source: str) -> NDArray[Any]:

@@ -50,15 +50,13 @@ def stratified_split(
     """
     classes = checked_labels(labels)
     names = tuple(fractions)
-    shares = np.array(
-        [
-            finite_number(share, f"split fraction of {show(name)}", positive=True)
-            for name, share in fractions.items()
-        ]
-    )
-    if abs(math.fsum(shares) - 1) > 1e-9:
+    values = [
+        finite_number(share, f"split fraction of {show(name)}", positive=True)
+        for name, share in fractions.items()
+    ]
+    if abs(math.fsum(values) - 1) > 1e-9:
         raise InvalidInputError(f"split fractions {show(dict(fractions))} must sum to 1")
-    shares /= math.fsum(shares)
+    shares = np.array(values) / math.fsum(values)
     generator = derive_generator(whole_number(seed, "split seed", least=0), "stratified_split")
     part_of = np.empty(classes.size, dtype=np.int64)
     targets = np.zeros(len(names))

@@ -120,13 +120,10 @@ class TableEnsemble:
             If the number of tables, or model, task or prompt of a table, differ from those of the
             scheme, or the tables are not of the same rows.
         """
-        order = f"the scheme expects {listing(scheme.inputs)}, in this order"
-        if len(tables) != max(1, len(scheme.inputs)):
-            raise TableError(
-                f"got {len(tables)} tables; the scheme expects one"
-                if not scheme.inputs
-                else f"got {len(tables)} tables; {order}"
-            )
+        names = scheme.inputs or ("table",)
+        order = f"the scheme expects {len(names)} table(s), in this order: {listing(names)}"
+        if len(tables) != len(names):
+            raise TableError(f"got {len(tables)} tables; {order}")
         origins = scheme.provenance.get("tables", {})
         for name, (source, table) in zip(scheme.inputs, tables, strict=False):
             actual = table.provenance.to_dict()
@@ -136,7 +133,6 @@ class TableEnsemble:
                         f"{source}: {key} is {show(actual[key])}, but {show(value)} for the "
                         f"table {name!r} on which the scheme was fitted; {order}"
                     )
-        names = scheme.inputs or ("table",)
         ensemble = cls.matched(dict(zip(names, (table for _, table in tables), strict=True)))
         for source, table in tables:
             if missing := sorted(set(table.ids) - set(ensemble.tables[0].ids)):

@@ -179,13 +179,11 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         targets = column_or_1d(y, warn=True)
         check_consistent_length(X, targets)
         values = targets.tolist()
-        classes = (
-            [*dict.fromkeys(values)] if self.labels is None else np.asarray(self.labels).tolist()
-        )
+        labels = None if self.labels is None else np.asarray(self.labels).tolist()
         # If y contains only -1 and 1, both are classes: a single class could not be fitted.
-        marked = -1 not in classes if self.labels is not None else len(classes) > 2
+        marked = -1 not in labels if labels is not None else len(set(values)) > 2
         known = np.array([not (marked and label == -1) for label in values])
-        self.classes_ = np.unique(targets[known]) if self.labels is None else np.asarray(classes)
+        self.classes_ = np.unique(targets[known]) if labels is None else np.asarray(labels)
         if self.classes_.size < 2:
             owner = "y" if self.labels is None else "labels"
             raise InvalidInputError(

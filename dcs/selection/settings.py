@@ -13,12 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.errors import check_choice
 from dcs.evaluation.metrics import Objective
-from dcs.schemes.calibration import (
-    CalibrationKind,
-    fit_calibration,
-    from_arrays,
-    from_offset,
-)
+from dcs.schemes.calibration import CalibrationKind, fit_calibration, from_arrays, from_offset
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule

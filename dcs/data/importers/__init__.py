@@ -21,20 +21,6 @@ from dcs.errors import ConfigError, TableError, check_choice, escaped, listing, 
 from dcs.io import Strict, read_text, validated
 from dcs.plugins import find_named
 
-__all__ = [
-    "IMPORTERS",
-    "ImportOptions",
-    "Importer",
-    "build_table",
-    "find_importer",
-    "import_file",
-    "import_tables",
-    "read_tables",
-    "table_sources",
-    "text_of",
-    "the_table",
-]
-
 TargetKind: TypeAlias = Literal["auto", "index", "text"]
 
 #: Maximum size of a text file: its parsed content takes several times that much memory.
@@ -310,9 +296,8 @@ def _read(path: Path) -> ProbabilityTable:
         return ProbabilityTable.read(path)
     if path.suffix in (".npz", ".txt"):
         return import_file("npz" if path.suffix == ".npz" else "vectors", path)
-    if not path.exists():
-        raise TableError(f"{escaped(path)}: file or folder does not exist; {_READABLE}")
-    raise TableError(f"{escaped(path)}: is not a source of tables; {_READABLE}")
+    fault = "is not a source of tables" if path.exists() else "file or folder does not exist"
+    raise TableError(f"{escaped(path)}: {fault}; {_READABLE}")
 
 
 def build_table(

@@ -50,9 +50,8 @@ def read_parquet(path: Path, options: ImportOptions) -> dict[str, ProbabilityTab
         if len(set(names)) < len(names):
             raise TableError(f"{escaped(path)}: column names are not unique; rename one")
 
-        def column(k: int) -> list[Any]:
-            values: list[Any] = file.read(columns=[names[k]]).column(0).to_pylist()
-            return values
+        def column(k: int) -> Any:
+            return file.read(columns=[names[k]]).column(0).to_pylist()
 
         return {"all": _build(path, names, column, file.metadata.num_rows, options)}
 
