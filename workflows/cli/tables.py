@@ -61,8 +61,9 @@ MaxCobias = Annotated[
 
 
 def _names(text: str) -> list[str]:
-    """Return names between commas; one that holds a comma stands in double quotes."""
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    """Return names between commas or on lines; one that holds a comma stands in double quotes."""
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [name.strip() for row in rows for name in row]
 
 
 def import_(

@@ -340,6 +340,14 @@ def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
     assert output.read_text().splitlines()[1] == "0.25,0.75,b"
 
 
+@pytest.mark.parametrize("names", ["a b,c", "a b\nc\n", '"a b", c'])
+def test_names_of_classes_stand_between_commas_or_on_lines(dcs, names, tmp_path):
+    np.savez(tmp_path / "x.npz", probs=[[0.5, 0.5]])
+    imported = ("import", "npz", tmp_path / "x.npz", "-o", tmp_path / "x.parquet")
+    dcs(*imported, "--classes", names)
+    assert ProbabilityTable.read(tmp_path / "x.parquet").classes == ("a b", "c")
+
+
 def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path):
     names = ("gone.parquet", "runs.parquet", "turned.parquet", "scheme.json", "sweep.yaml")
     gone, output, turned, other, config = (tmp_path / name for name in names)
