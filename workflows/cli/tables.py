@@ -500,12 +500,13 @@ def _read_table(path: Path) -> dcs.ProbabilityTable:
 
 
 def _is_table(path: Path) -> bool:
-    """Whether a Parquet file has numbers of classes as labels, as probability tables have."""
+    """Return whether a Parquet file has the columns of a probability table and no others."""
     from dcs.data.table import open_parquet
 
     with open_parquet(path) as file:
         schema = file.schema_arrow
-        return "label" in schema.names and str(schema.field("label").type).startswith("int")
+    others = sorted(name for name in schema.names if not name.startswith("p:"))
+    return others == ["id", "label"] and str(schema.field("label").type).startswith("int")
 
 
 def _read_rows(path: Path) -> pd.DataFrame:

@@ -293,8 +293,8 @@ def test_columns_besides_those_of_classes_come_out_as_they_went_in(dcs, form, ta
     scheme, source, written = (tmp_path / n for n in ("s.json", f"x{form}", f"y{target}"))
     CorrectionScheme.identity(("a", "b")).save(scheme)
     besides = [
-        {"id": 2**60 + 1, "n": None, "x": 0.1 + 0.2},
-        {"id": 7, "n": 2**60 + 3, "x": 5e-324},
+        {"id": 2**60 + 1, "label": 0, "n": None, "x": 0.1 + 0.2},
+        {"id": 7, "label": 1, "n": 2**60 + 3, "x": 5e-324},
     ]
     table = pa.Table.from_pylist([{**row, "a": 0.75, "b": 0.25} for row in besides])
     if form == ".parquet":
