@@ -447,13 +447,13 @@ def apply(
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     table = plain = None
     if len(correction.inputs) > 1 or len(files) > 1:
-        ensemble = _inputs_of(correction, files)
+        ensemble = _inputs_of(correction, files, normalise=normalise)
         correction = correction.for_classes(ensemble.classes, source=str(scheme))
         table, plain = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
         # What is left to do is to correct one table.
         correction = replace(correction, combination=None, inputs=())
     elif rows.suffix == ".npz" or (output.suffix == ".parquet" == rows.suffix and _is_table(rows)):
-        table = _read_table(rows)
+        table = _read_table(rows, normalise=normalise)
     if table is None:
         frame = _read_rows(rows)
         columns = _class_columns(frame, correction.classes, rows)
@@ -486,16 +486,21 @@ def apply(
         console.print(f"next: dcs evaluate {output}", style="bold")
 
 
-def _inputs_of(scheme: CorrectionScheme, files: Sequence[Path]) -> TableEnsemble:
+def _inputs_of(
+    scheme: CorrectionScheme, files: Sequence[Path], *, normalise: bool = False
+) -> TableEnsemble:
     """Return the tables that a scheme takes, checked to be those it is for."""
     from dcs.selection.ensemble import TableEnsemble
 
-    return TableEnsemble.of(scheme, [(str(file), _read_table(file)) for file in files])
+    tables = [(str(file), _read_table(file, normalise=normalise)) for file in files]
+    return TableEnsemble.of(scheme, tables)
 
 
-def _read_table(path: Path) -> dcs.ProbabilityTable:
-    from dcs.data.importers import read_tables, the_table
+def _read_table(path: Path, *, normalise: bool = False) -> dcs.ProbabilityTable:
+    from dcs.data.importers import import_file, read_tables, the_table
 
+    if path.suffix == ".npz":
+        return import_file("npz", path, normalise=normalise)
     return the_table(read_tables(path), None, path)
 
 

@@ -244,10 +244,12 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     expected = CorrectionScheme.load(scheme).predict(source.probs)
     np.testing.assert_array_equal(result.probs.argmax(axis=1), expected)
     archive = tmp_path / "rows.npz"
-    np.savez(archive, probs=source.probs, labels=source.labels, classes=source.classes)
-    dcs("apply", scheme, archive, "-o", tmp_path / "again.parquet")
-    again = ProbabilityTable.read(tmp_path / "again.parquet")
-    np.testing.assert_array_equal(again.probs, result.probs)
+    for scale, more in ((4.0, ["--normalise"]), (1.0, [])):
+        probs = scale * source.probs
+        np.savez(archive, probs=probs, labels=source.labels, classes=source.classes)
+        dcs("apply", scheme, archive, "-o", tmp_path / "again.parquet", *more)
+        again = ProbabilityTable.read(tmp_path / "again.parquet")
+        np.testing.assert_allclose(again.probs, result.probs, rtol=1e-12 if more else 0)
     dcs("evaluate", archive)
 
     accuracy = f"{100 * (expected == source.labels).mean():.1f}"
