@@ -123,7 +123,7 @@ def _sweep_file(config: Path) -> Path:
     """Return the file of a sweep: a bare word that is no file names one in the package."""
     from workflows.config.sweep import packaged_config
 
-    return config if config.suffix or config.exists() else packaged_config(str(config))
+    return config if config.suffix or config.is_file() else packaged_config(str(config))
 
 
 def _configured(

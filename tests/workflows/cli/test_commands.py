@@ -394,6 +394,12 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
     assert not output.exists()
 
 
+def test_a_folder_does_not_hide_a_packaged_sweep_of_its_name(dcs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    assert "cells to compute" in dcs("sweep", "quickstart", "--dry-run").out
+
+
 def test_debug_shows_where_an_error_comes_from(dcs, tmp_path):
     from dcs.errors import DCSError
 
