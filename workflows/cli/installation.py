@@ -119,9 +119,9 @@ def check_store(tracking_uri: str | None, output: Path) -> str:
     from tracking.store.client import open_client
 
     uri = resolve_tracking_uri(tracking_uri, output)
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if uri.startswith("sqlite") and not Path(uri.partition(":///")[2]).exists():
         return f"{uri}: made by the first run"
-    return f"{redact(uri)}: {len(open_client(uri).search_experiments())} experiments"
+    return f"{redact(uri)}: {len(open_client(uri, create=False).search_experiments())} experiments"
 
 
 def check_gpu() -> str:

@@ -43,6 +43,12 @@ def test_stores_that_cannot_be_used(uri: str | None, tmp_path: Path) -> None:
     assert "hunter2" not in text and "\n" not in text
 
 
+@pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
+def test_a_store_is_not_made(driver: str, tmp_path: Path) -> None:
+    assert "first run" in installation.check_store(f"{driver}:///{tmp_path / 'x.db'}", tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_ray_starts() -> None:
     assert installation.check_ray()
