@@ -149,7 +149,9 @@ def check_ray() -> str:
     try:
         subprocess.run(command, capture_output=True, text=True, timeout=_RAY_SECONDS, check=True)
     except subprocess.SubprocessError as error:
-        said = last_line(getattr(error, "stderr", None) or str(error))
+        # The log of a start that hangs ends with a line that is no reason.
+        late = isinstance(error, subprocess.TimeoutExpired)
+        said = f"no answer in {_RAY_SECONDS:.0f} s" if late else last_line(error.stderr)
         raise DCSError(f"{said}; see /tmp/ray/session_latest/logs") from None
     return "starts and runs a task"
 

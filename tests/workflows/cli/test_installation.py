@@ -54,6 +54,15 @@ def test_ray_starts() -> None:
     assert installation.check_ray()
 
 
+@pytest.mark.parametrize("then", ["time.sleep(60)", "raise OSError('full disk')"])
+def test_ray_that_hangs_or_fails(then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"import sys, time; print('a line of log', file=sys.stderr, flush=True); {then}"
+    monkeypatch.setattr(installation, "_RAY_TASK", code)
+    monkeypatch.setattr(installation, "_RAY_SECONDS", 1.0)
+    with pytest.raises(DCSError, match="^(no answer in 1 s|OSError: full disk); see /tmp/ray"):
+        installation.check_ray()
+
+
 def test_the_command_ends_with_0_when_usable_and_1_when_not(output: Path) -> None:
     new = output / "new"
     for folder in (output, new):
