@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcs.errors import ConfigError
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 
@@ -63,25 +64,29 @@ def generate(
     )
     clock = time.perf_counter()
     store = ProbabilityStore.under(output)
-    keys = {request: request_key(request) for request in table_requests(config)}
+    folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
+    if len({*folders.values()}) < len(folders):
+        raise ConfigError(
+            f"--model {', '.join(config.models)}: two of these have the same name; generate their "
+            "tables one at a time, each with its own --output"
+        )
+    keys = {request: request_key(request) for request in folders}
     missing = {key: request for request, key in keys.items() if store.digests(key) is None}
     announce(missing.values())
     scored = sum(
         score(name, {key: each for key, each in missing.items() if each.model == name}, store)
         for name in dict.fromkeys(request.model for request in missing.values())
     )
-    folders = []
     for request, key in keys.items():
-        folders.append(output / "tables" / table_name(request))
         for split, table in store.read(key).items():
-            table.write(folders[-1] / f"{split}.parquet")
+            table.write(folders[request] / f"{split}.parquet")
         earlier = "" if key in missing else " (scored earlier)"
-        console.print(f"{folders[-1]}{earlier}")
+        console.print(f"{folders[request]}{earlier}")
     console.print(
         f"{2 * len(keys)} tables written in {time.perf_counter() - clock:.1f} s, "
         f"{scored} prompts scored"
     )
-    console.print(f"next: dcs tune {folders[0]}", style="bold")
+    console.print(f"next: dcs tune {next(iter(folders.values()))}", style="bold")
 
 
 def table_name(request: TableRequest) -> str:
@@ -176,7 +181,6 @@ def show(
 
     Example: `dcs tasks show reviews --shots N --row 3 --tokenizer gpt2`
     """
-    from dcs.errors import ConfigError
     from dcs.prompting import (
         get_task,
         parse_shots,
