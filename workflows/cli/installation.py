@@ -179,8 +179,9 @@ def new_plugin(
     module, folder = package.replace("-", "_"), output or Path(package)
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ConfigError(f"NAME {name!r}: use small letters, digits and single hyphens")
-    if name in (*_known(group)[0], *plugin_names(group)):
-        raise ConfigError(f"NAME {name!r}: there is such a {kind} already; choose another")
+    # Installing another dcs-debias would replace this package.
+    if name in ("debias", *_known(group)[0], *plugin_names(group)):
+        raise ConfigError(f"NAME {name!r}: already taken; choose another")
     if folder.exists():
         raise ConfigError(f"{folder}: is there already; choose another --output")
     words = {"name": name, "package": package, "module": module, "title": name.title()}

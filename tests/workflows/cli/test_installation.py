@@ -92,7 +92,7 @@ def test_a_new_plugin_works_and_passes_its_test(
     done("new-plugin", name, "--kind", kind, "--output", tmp_path / "other", code=2)
 
 
-@pytest.mark.parametrize("name", ["dnip", "Upper", "../out", "a b", ""])
+@pytest.mark.parametrize("name", ["dnip", "debias", "Upper", "../out", "a b", ""])
 def test_names_that_are_taken_or_none_are_refused(name: str, tmp_path: Path) -> None:
     done("new-plugin", name, "--output", tmp_path / "new", code=2)
     done("new-plugin", "good", "--output", tmp_path, code=2)
