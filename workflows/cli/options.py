@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,8 +75,8 @@ def place(output: Path, tracking_uri: str | None) -> str:
     """Return the options by which a command finds what was recorded."""
     from tracking.store.client import redact
 
-    store = "" if tracking_uri is None else f" --tracking-uri {redact(tracking_uri)}"
-    return f"--output {output}{store}"
+    store = "" if tracking_uri is None else f" --tracking-uri {quote(redact(tracking_uri))}"
+    return f"--output {quote(str(output))}{store}"
 
 
 def ui_command(output: Path, tracking_uri: str | None) -> str:

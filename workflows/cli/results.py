@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -356,7 +357,8 @@ def register(
     console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
     console.print("next:")
     console.print(
-        f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m {served} "
+        f"  MLFLOW_TRACKING_URI={shlex.quote(redact(uri))} mlflow models serve "
+        f"-m {shlex.quote(served)} "
         "--env-manager local --port 5001"
     )
 
@@ -398,7 +400,9 @@ def reproduce(
     console.print(f"{cell_name(record)}, {results.link(record.key)}")
     if requirements is not None:
         atomic_write_text(requirements, again.requirements_of(record))
-        console.print(f"next: pip install --requirement {requirements}", style="bold")
+        console.print(
+            f"next: pip install --requirement {shlex.quote(str(requirements))}", style="bold"
+        )
         return
     software = again.compare_software(record.provenance, collect_provenance())
     _show_compared("software", [row for row in software if not row.same])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,7 +87,7 @@ def generate(
         f"{2 * len(keys)} tables written in {time.perf_counter() - clock:.1f} s, "
         f"{scored} prompts scored"
     )
-    console.print(f"next: dcs tune {next(iter(folders.values()))}", style="bold")
+    console.print(f"next: dcs tune {quote(str(next(iter(folders.values()))))}", style="bold")
 
 
 def table_name(request: TableRequest) -> str:

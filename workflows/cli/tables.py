@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -141,7 +142,8 @@ def import_(
             f"({', '.join(table.classes)}); {judged}"
         )
     pair = {"optimization", "test"} <= found.keys() and len(tables) > 1
-    console.print(f"next: dcs tune {output if pair else next(iter(tables))}", style="bold")
+    named = shlex.quote(str(output if pair else next(iter(tables))))
+    console.print(f"next: dcs tune {named}", style="bold")
 
 
 def tune(
@@ -307,9 +309,9 @@ def tune(
         _warn_of_refitted(path)
     given = dict(zip(members, test or tables, strict=True))
     used = [given[each] for each in scheme.inputs or members]
-    rest = "ROWS" if used[0].is_dir() else " ".join(map(str, used))
+    rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
     console.print(
-        f"next: dcs apply {path} {rest} -o corrected.parquet, or "
+        f"next: dcs apply {shlex.quote(str(path))} {rest} -o corrected.parquet, or "
         f"{options.ui_command(output, tracking_uri)}",
         style="bold",
     )
@@ -483,7 +485,7 @@ def apply(
         changed = int((predicted != before.argmax(axis=1)).sum())
         console.print(f"{output}: {len(probs)} rows, {changed} predictions changed")
     if table is not None and output.suffix == ".parquet":
-        console.print(f"next: dcs evaluate {output}", style="bold")
+        console.print(f"next: dcs evaluate {shlex.quote(str(output))}", style="bold")
 
 
 def _inputs_of(

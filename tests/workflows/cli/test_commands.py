@@ -7,6 +7,7 @@ import csv
 import functools
 import io
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -197,12 +198,13 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
-    other = tmp_path / "other.parquet"
+    other = tmp_path / "other rows.parquet"
     biased_table(90, seed=1).write(other)
     batch = ("--method", "batch", *UNDRAWN)
     compared = ("--compare", "logistic,batch", "--test", other, "--refit")
     outcome = dcs("tune", table, *compared, *batch, "--output", output)
     assert "90 held-out rows" in outcome.out
+    assert str(other) in shlex.split(outcome.out.splitlines()[-1])
     assert "uncorrected batch logistic" in " ".join(outcome.out.split())
     assert outcome.out.count("against batch") == 2
     whole = CorrectionScheme.load(scheme_of(output, "batch").with_name("refitted.json"))
