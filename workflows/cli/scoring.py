@@ -181,20 +181,15 @@ def show(
 
     Example: `dcs tasks show reviews --shots N --row 3 --tokenizer gpt2`
     """
-    from dcs.prompting import (
-        get_task,
-        parse_shots,
-        render_prefix,
-        render_query,
-        select_demonstrations,
-    )
+    from dcs import prompting
 
-    task = get_task(name, data)
-    demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
+    task = prompting.get_task(name, data)
+    demonstrations = prompting.select_demonstrations(task, prompting.parse_shots(shots), seed=seed)
     texts = task.examples("test")
     if row >= len(texts):
         raise ConfigError(f"--row {row}: task {task.name!r} has test texts 0 to {len(texts) - 1}")
-    prompt = render_prefix(task, demonstrations) + render_query(task, texts[row].text)
+    prefix = prompting.render_prefix(task, demonstrations)
+    prompt = prefix + prompting.render_query(task, texts[row].text)
     typer.echo(prompt)
     console.rule(style="dim")
     for line in (

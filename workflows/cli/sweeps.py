@@ -60,7 +60,8 @@ def sweep(
     engine: options.Engine = None,
     settings: options.Settings = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the remaining work and its duration.")
+        bool,
+        typer.Option("--dry-run", help="Only print the remaining work and its time."),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Compute failed cells again.")

@@ -213,7 +213,7 @@ def tune(
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Search a correction scheme for probability tables and evaluate it on held-out rows.
+    """Find a correction scheme for probability tables and evaluate it on held-out rows.
 
     Schemes are searched by simulated annealing and selected by cross-validation, or with
     --set tuner.protocol=study by an Optuna study on 5 % development rows. The selected scheme is
@@ -269,8 +269,7 @@ def tune(
             report = recorder.finish()
 
     records = [recorder.archive.read(cell.key) for cell in cells]
-    whole = [record for record in records if record.identity["optimization_size"] is None]
-    found = {record.identity["method"]: record for record in whole}
+    found = {r.identity["method"]: r for r in records if r.identity["optimization_size"] is None}
     schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
     record, scheme = found[method], schemes[method]
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)

@@ -33,16 +33,9 @@ from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
 from dcs.selection.methods import get_method
 from tracking import CellRecord
+from tracking.results import frames
 from tracking.results.figures import class_accuracy_figure, learning_curve_figure
-from tracking.results.frames import (
-    MEASURES,
-    Estimate,
-    cells_frame,
-    classes_frame,
-    estimates,
-    grouped,
-    learning_curve_frame,
-)
+from tracking.results.frames import MEASURES, Estimate
 from tracking.results.settings import axes_of
 from tracking.results.style import figure_bytes
 from tracking.store.runs import cell_name
@@ -64,7 +57,7 @@ _RATES: Final = ("prompts", "trials", "moves")
 #: Columns of cell counts by status.
 _STATES = ("cells", "finished", "failed", "to do")
 
-#: Column heads of the metrics of schemes, and short forms for narrow tables.
+#: Titles of the metrics of schemes, and short forms for narrow tables.
 _TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
 _SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
 
@@ -177,15 +170,15 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
         separate tables.
     """
     axes = axes_of(records)
-    frame = cells_frame(records)
+    frame = frames.cells_frame(records)
     for axis in axes:
         pairs = zip(frame["method"], frame[axis.name], strict=True)
         frame[axis.name] = [axis.short(v) if m in axis.methods else "" for m, v in pairs]
     by = ["shots", "method", *(axis.name for axis in axes)]
-    rows = estimates(frame, by)
+    rows = frames.estimates(frame, by)
     with_shots = bool(rows["shots"].notna().any())
     tested = bool(rows["accuracy_p"].notna().any())
-    accuracies = classes_frame(records)
+    accuracies = frames.classes_frame(records)
     classes = [str(name) for name in accuracies["class"].unique()]
     p = ["p"] if tested else []
     head = [
@@ -195,7 +188,8 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
     table = new_table(*head, *classes)
     previous: object = None
     columns: dict[str, list[str]] = {}
-    for row, (_, group) in zip(rows.to_dict("records"), grouped(frame, by)[1], strict=True):
+    _, groups = frames.grouped(frame, by)
+    for row, (_, group) in zip(rows.to_dict("records"), groups, strict=True):
         method = get_method(row["method"])
         names = [method.title, *(row[axis.name] for axis in axes)]
         own = accuracies[accuracies["key"].isin(group["key"])]
@@ -444,7 +438,7 @@ def _advice(fitted: FittedScheme) -> str:
 
 def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) -> None:
     """Print the metrics of a method by number of labelled rows, and write the figure."""
-    frame = learning_curve_frame(records, method=method)
+    frame = frames.learning_curve_frame(records, method=method)
     console.print("% of the same held-out rows by labelled rows", style="bold")
     shown = new_table("labelled rows ", "rows ", "accuracy ↑", "COBias ↓")
     for row in frame.sort_values(["labelled", "rows_used"]).to_dict("records"):
