@@ -147,12 +147,13 @@ def check_ray() -> str:
     command = [sys.executable, "-c", _RAY_TASK]
     try:
         subprocess.run(command, capture_output=True, text=True, timeout=_RAY_SECONDS, check=True)
-    except subprocess.SubprocessError as error:
-        # If Ray hangs, the last line of its log is not the cause.
-        timed_out = isinstance(error, subprocess.TimeoutExpired)
-        cause = f"no answer in {_RAY_SECONDS:.0f} s" if timed_out else last_line(error.stderr)
-        raise DCSError(f"{cause}; see /tmp/ray/session_latest/logs") from None
-    return "started and ran a task"
+    except subprocess.TimeoutExpired:
+        cause = f"no answer in {_RAY_SECONDS:.0f} s"
+    except subprocess.CalledProcessError as error:
+        cause = last_line(error.stderr)
+    else:
+        return "started and ran a task"
+    raise DCSError(f"{cause}; see /tmp/ray/session_latest/logs")
 
 
 def new_plugin(
