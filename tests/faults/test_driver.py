@@ -29,7 +29,7 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored):
         else:
             assert code == 128 + number
             assert err.strip().splitlines() == [
-                "dcs: stopped; what is finished is kept, run the same command again to go on"
+                "dcs: stopped; finished work is saved, run the same command to continue"
             ]
             parents = queries.cells(f"sqlite:///{scored / 'mlflow.db'}", CONFIG.name)
             # None at all where the first cell was not sent yet.

@@ -1,4 +1,4 @@
-"""The ``dcs`` command: one module per group of commands, errors on one line."""
+"""The ``dcs`` command line, with one module per group of commands."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    help="Fairer class accuracies from class probabilities, searched for on all your CPUs and "
-    "GPUs and recorded in MLflow.\n\nNew here? Type `dcs quickstart`. With class probabilities "
-    "of your own: `dcs import npz FILE -o table.parquet`, then `dcs tune table.parquet`.",
+    help="Correct class probabilities for fairer class accuracies: search on all CPUs and GPUs, "
+    "record in MLflow.\n\nTo get started, run `dcs quickstart`. For your own class "
+    "probabilities, run `dcs import npz FILE -o table.parquet`, then `dcs tune table.parquet`.",
 )
 
-_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FORMATS = installation.listing("FORMAT is one of:", "dcs.importers")
-_METHODS = installation.listing("--method is one of:", "dcs.methods", but=("icl", "contextual"))
+_METHODS = installation.listing("--method is one of:", "dcs.methods", omit=("icl", "contextual"))
 _ENGINES = installation.listing("--engine is one of:", "dcs.engines")
 
 app.command()(sweeps.quickstart)
 app.command()(installation.doctor)
 app.command()(installation.new_plugin)
-_own = functools.partial(app.command, rich_help_panel="Your own class probabilities")
-_own("import", cls=_FORMATS)(tables.import_)
-_own(cls=_METHODS)(tables.tune)
-_own()(tables.pick)
-_own()(tables.evaluate)
-_own()(tables.apply)
-_own()(tables.check)
-_models = functools.partial(app.command, rich_help_panel="Models and sweeps")
-_models(cls=_ENGINES)(scoring.generate)
-_models()(sweeps.sweep)
-_models(context_settings=_PASSED_ON)(sweeps.submit)
+_table_command = functools.partial(app.command, rich_help_panel="Your own class probabilities")
+_table_command("import", cls=_FORMATS)(tables.import_)
+_table_command(cls=_METHODS)(tables.tune)
+_table_command()(tables.pick)
+_table_command()(tables.evaluate)
+_table_command()(tables.apply)
+_table_command()(tables.check)
+_model_command = functools.partial(app.command, rich_help_panel="Models and sweeps")
+_model_command(cls=_ENGINES)(scoring.generate)
+_model_command()(sweeps.sweep)
+_model_command(context_settings=_PASS_THROUGH)(sweeps.submit)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel="Models and sweeps")
-_after = functools.partial(app.command, rich_help_panel="What came of it")
-_after()(results.runs)
-_after()(results.ui)
-_after()(results.report)
-_after()(results.table)
-_after()(results.compare)
-_after()(results.reproduce)
-_after()(results.register)
-_after()(sweeps.sync)
+_result_command = functools.partial(app.command, rich_help_panel="Results")
+_result_command()(results.runs)
+_result_command()(results.ui)
+_result_command()(results.report)
+_result_command()(results.table)
+_result_command()(results.compare)
+_result_command()(results.reproduce)
+_result_command()(results.register)
+_result_command()(sweeps.sync)
 
 
-def _show_version(asked: bool) -> None:
-    if not asked:
+def _show_version(requested: bool) -> None:
+    if not requested:
         return
     from tracking.environment import git_commit, installed_version
 
@@ -66,12 +66,12 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _root(
     debug: bool = typer.Option(
-        False, "--debug", help="Show the traceback of an expected error; works anywhere."
+        False, "--debug", help="Show the traceback of a user error; accepted anywhere."
     ),
     version: bool = typer.Option(
         False,
         "--version",
-        help="Show the version, and the commit in a checkout.",
+        help="Show the version and, in a checkout, the commit.",
         callback=_show_version,
         is_eager=True,
     ),
@@ -80,13 +80,13 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line: exit code 2 and one line for a user-correctable error."""
+    """Run the command line; a user-correctable error prints one line and exits with code 2."""
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     console.STOP.listen()
     console.prepare_output()
     try:
-        # Its own way to end would print a box of several lines for a mistyped option.
+        # Typer's standalone mode would print usage errors in a box of several lines.
         sys.exit(app(arguments, prog_name="dcs", standalone_mode=False))
     except console.USER_ERRORS as error:
         if debug:
@@ -104,6 +104,6 @@ def main() -> None:
         if console.STOP.number is None:
             raise
         typer.echo(
-            "dcs: stopped; what is finished is kept, run the same command again to go on", err=True
+            "dcs: stopped; finished work is saved, run the same command to continue", err=True
         )
         sys.exit(128 + console.STOP.number)

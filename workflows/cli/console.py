@@ -1,4 +1,4 @@
-"""What people see while a command works, when it is done, and when it fails or is stopped."""
+"""Console output: tables, progress bars, error messages, and handling of stop signals."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rich.text import Text
 
 from dcs.errors import ConfigError, DCSError, escaped, redact, show
 
-#: A file or a pipe has no width of its own: wide enough for a table of ten classes.
+#: Width for files and pipes, which have none; fits a table of ten classes.
 _PIPE_WIDTH = 130
 
 
 class _Console(Console):
-    """Shows names that come from files as they are, but for what could move the cursor."""
+    """Console that prints text verbatim, except for escaped control characters."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         visible = "\n".join(escaped(line) for line in text.split("\n"))
         return super().render_str(visible, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        # Lines are left whole, for people to copy; tables are laid out in the width there is.
+        # Lines are not wrapped, so that they can be copied; tables are fitted to the width.
         super().print(
             *objects, soft_wrap=not any(isinstance(each, Table) for each in objects), **options
         )
@@ -47,7 +47,7 @@ if not console.is_terminal:
 
 
 def new_table(*columns: str, dense: bool = False) -> Table:
-    """Return an empty table in the one style; columns ending in a space are aligned left."""
+    """Return an empty table; columns whose name ends with a space are left-aligned."""
     padding = (0, 1, 0, 0) if dense else (0, 1)
     table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, padding=padding)
     for name in columns:
@@ -63,58 +63,58 @@ def column_tables(
     width: int,
     ruled: int = 0,
 ) -> Iterator[Table]:
-    """Lay columns out by their heads, as many on each table as fit; rule off the first rows."""
+    """Yield tables with as many columns each as fit; a rule follows the first `ruled` rows."""
     widest = max(
-        len(line) for head, texts in columns.items() for line in (*head.split("\n"), *texts)
+        len(line) for head, cells in columns.items() for line in (*head.split("\n"), *cells)
     )
-    number = max(1, (width - max(map(len, rows)) - 1) // (widest + 2))
+    per_table = max(1, (width - max(map(len, rows)) - 1) // (widest + 2))
     heads = list(columns)
-    for start in range(0, len(heads), number):
-        some = heads[start : start + number]
-        table = new_table(corner, *some, dense=True)
+    for start in range(0, len(heads), per_table):
+        shown = heads[start : start + per_table]
+        table = new_table(corner, *shown, dense=True)
         for i, name in enumerate(rows):
-            table.add_row(name, *(columns[head][i] for head in some), end_section=i + 1 == ruled)
+            table.add_row(name, *(columns[head][i] for head in shown), end_section=i + 1 == ruled)
         yield table
 
 
 def width_of(table: Table) -> int:
-    """Return how many characters wide a table is where nothing is folded."""
+    """Return the width of a table in characters if no cell is wrapped."""
     return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time for people: ``45 s``, ``12 min``, ``3.5 h``."""
+    """Return a human-readable duration: ``45 s``, ``12 min``, ``3.5 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of a length of time such as ``90s``, ``45m``, ``2h``, ``1d12h``.
+    """Return the number of seconds in a duration such as ``90s``, ``45m``, ``2h``, ``1d12h``.
 
     Raises
     ------
     ConfigError
-        It is none.
+        If the text is not a positive duration.
     """
     units = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
     parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
     seconds = sum(float(number) * units[unit] for number, unit in parts)
     if "".join(map("".join, parts)) != text or not seconds:
-        raise ConfigError(f"{show(text)} is no length of time; write 90s, 45m, 2h or 1h30m")
+        raise ConfigError(f"invalid duration {show(text)}; expected e.g. 90s, 45m, 2h or 1h30m")
     return seconds
 
 
 def bars(*columns: progress.ProgressColumn) -> progress.Progress:
-    """Return a display of bars, each with what it is of and these columns."""
-    what = progress.TextColumn("{task.description}", markup=False)
+    """Return a progress display; each bar shows its description and the given columns."""
+    description = progress.TextColumn("{task.description}", markup=False)
     bar = progress.BarColumn(bar_width=28)
-    return progress.Progress(progress.SpinnerColumn(), what, bar, *columns, console=console)
+    return progress.Progress(progress.SpinnerColumn(), description, bar, *columns, console=console)
 
 
 @contextmanager
 def progress_bar(description: str, total: float = 1.0) -> Iterator[Callable[..., None]]:
-    """Show one bar; what is given takes the amount `completed`, or to `advance` by."""
+    """Show one bar; the yielded function updates it by `completed=` or `advance=`."""
     counts = [progress.MofNCompleteColumn()] if total > 1.0 else []
     with bars(*counts, progress.TimeElapsedColumn(), progress.TimeRemainingColumn()) as shown:
         task = shown.add_task(description, total=total)
@@ -122,31 +122,31 @@ def progress_bar(description: str, total: float = 1.0) -> Iterator[Callable[...,
         shown.update(task, completed=total)
 
 
-#: User-correctable errors: bad input, a full or read-only disk, too little memory. The rest is
-#: a bug and shows its traceback.
+#: User-correctable errors: bad input, a full or read-only disk, too little memory. Any other
+#: exception is a bug and shows its traceback.
 USER_ERRORS = (DCSError, OSError, MemoryError)
 
-#: A mistyped command or option. Typer has it of its own or of Click, by its version.
+#: An invalid command or option. Depending on its version, Typer defines this or uses Click's.
 USAGE_ERROR = cast(type[Exception], typer.BadParameter.__base__)
 
 
 class Stop:
-    """Takes SIGINT and SIGTERM: a command ends in order, its runs marked as killed.
+    """Handler of SIGINT and SIGTERM: a command ends in order, its runs marked as killed.
 
-    Ray passes an interrupt of its waits on as a bare KeyboardInterrupt, so the signal has to be
-    kept beside it for the exit code.
+    Ray re-raises an interrupt of its waits as a bare KeyboardInterrupt, so the signal number has
+    to be stored separately for the exit code.
 
     Attributes
     ----------
     number : int or None
-        The signal, once it has come.
+        Number of the received signal, if any.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
 
     def listen(self) -> None:
-        """Take the signals; to be called again after Ray has taken them."""
+        """Install the handlers; call again after Ray, which installs its own."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
@@ -155,28 +155,28 @@ class Stop:
         raise KeyboardInterrupt
 
 
-#: Signals belong to the process, and so does what is remembered of them.
+#: One instance, since signal handlers are per process.
 STOP = Stop()
 
 
 def explained(error: BaseException) -> str:
-    """Return the one line for an error: printable, without secrets, and not endless."""
+    """Return a one-line message for an error: printable, redacted and limited in length."""
     if isinstance(error, MemoryError):
         return "out of memory; use fewer rows, or a machine with more memory"
     if isinstance(error, OSError) and not isinstance(error, DCSError) and error.filename:
-        # A temporary sibling stands for the file that was to be written.
+        # Files are written to a temporary sibling first; filename2 is the final name.
         return _one_line(f"{os.fsdecode(error.filename2 or error.filename)}: {error.strerror}")
     return _one_line(str(error) or type(error).__name__)
 
 
 def usage_line(error: Exception) -> str | None:
-    """Return what was mistyped and which help to read; None if that has been printed."""
+    """Return the message of a usage error; None if the help has been printed instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return None
-    # Not annotated as what it is: see USAGE_ERROR.
-    context, said = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
+    # These attributes are not known statically: see USAGE_ERROR.
+    context, text = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
     command = context.command_path if context is not None else "dcs"
-    return f"{_one_line(said).rstrip('.')}; see {command} --help"
+    return f"{_one_line(text).rstrip('.')}; see {command} --help"
 
 
 def _one_line(text: str) -> str:
@@ -185,7 +185,7 @@ def _one_line(text: str) -> str:
 
 
 def prepare_output() -> None:
-    """Have warnings and tracebacks shown without secrets, and names of any bytes escaped."""
+    """Redact warnings and tracebacks, and escape text that the streams cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if callable(reconfigure):

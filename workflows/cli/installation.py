@@ -1,7 +1,6 @@
-"""What is installed and whether it works: ``dcs doctor``, plug-ins, ``dcs new-plugin``.
+"""``dcs doctor``, ``dcs new-plugin``, and plug-ins in the help of other commands.
 
-A check of the doctor says what it found, and raises DCSError with what to do where something does
-not work.
+Each check of the doctor returns a summary, or raises DCSError with advice if the check fails.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from workflows.cli.console import console
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
-#: Group and object of each kind of plug-in, and how it is used.
+#: Entry-point group, object name and example command of each kind of plug-in.
 _KINDS: dict[str, tuple[Group, str, str]] = {
     "method": ("dcs.methods", "METHOD", "dcs tune TABLE --method {}"),
     "importer": ("dcs.importers", "IMPORTER", "dcs import {} FILE -o table.parquet"),
     "engine": ("dcs.engines", "Scorer", "dcs generate --engine {} --task helpdesk"),
 }
 
-_LEAST_ROOM = 1e9
+_MIN_FREE_BYTES = 1e9
 _RAY_SECONDS = 90.0
 _RAY_TASK = """
 from workflows.cluster.connect import connected
@@ -48,11 +47,11 @@ with connected():
 def doctor(
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Do not look at GPUs and Ray.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip GPUs and Ray.")] = False,
 ) -> None:
-    """Check versions, disk, MLflow, plug-ins, GPUs and Ray by using them, and say what to do.
+    """Check versions, disk, MLflow, plug-ins, GPUs and Ray by using them; print advice.
 
-    Exit code 1 if one of them fails. Nothing is changed.
+    The exit code is 1 if a check fails. Nothing is changed.
 
     Example: `dcs doctor --quick --tracking-uri http://127.0.0.1:5000`
     """
@@ -73,15 +72,15 @@ def doctor(
 
 
 def result_of(check: Callable[[], str]) -> tuple[bool, str]:
-    """Return whether a check passes, and on one line what it found."""
+    """Return whether a check passes, and its one-line summary or error."""
     try:
         return True, check()
-    except Exception as error:  # A broken installation; the other checks still tell more.
+    except Exception as error:  # A broken installation must not hide the other checks.
         return False, redact(str(error) if isinstance(error, DCSError) else named(error))
 
 
 def check_versions(requirements: list[str] | None = None) -> str:
-    """Compare the installed packages with `requirements`, by default those of this one."""
+    """Compare the installed packages with `requirements`, by default those of this package."""
     from packaging.requirements import Requirement
 
     wrong = []
@@ -91,12 +90,12 @@ def check_versions(requirements: list[str] | None = None) -> str:
             if found == "none" or not wanted.specifier.contains(found, prereleases=True):
                 wrong.append(f"{wanted.name}{wanted.specifier} (found {found})")
     if wrong:
-        raise DCSError(f"needed: {', '.join(wrong)}; pip install --constraint constraints.txt .")
+        raise DCSError(f"unmet: {', '.join(wrong)}; pip install --constraint constraints.txt .")
     return f"Python {platform.python_version()}, all packages within their ranges"
 
 
 def check_disk(output: Path) -> str:
-    """Write to the folder of the results, or to where it would be made, and leave nothing."""
+    """Check that the output folder can be written, without leaving any file."""
     from dcs.io import atomic_write_bytes
 
     folder = output.absolute()
@@ -108,24 +107,24 @@ def check_disk(output: Path) -> str:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise DCSError(f"{output}: {reason(error)}; choose another --output") from None
-    if free < _LEAST_ROOM:
-        raise DCSError(f"{output}: only {free / 1e6:.0f} MB free; make room")
+    if free < _MIN_FREE_BYTES:
+        raise DCSError(f"{output}: only {free / 1e6:.0f} MB free; free some disk space")
     return f"{output}: writable, {free / 1e9:.1f} GB free"
 
 
 def check_store(tracking_uri: str | None, output: Path) -> str:
-    """Open the MLflow store that runs would be recorded in, without making one."""
+    """Open the MLflow store in which runs would be recorded, without creating it."""
     from tracking import resolve_tracking_uri
     from tracking.store.client import open_client
 
     uri = resolve_tracking_uri(tracking_uri, output)
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
-        return f"{uri}: made by the first run"
-    return f"{redact(uri)}: {len(open_client(uri).search_experiments())} experiments"
+    if uri.startswith("sqlite") and not Path(uri.partition(":///")[2]).exists():
+        return f"{uri}: will be created by the first run"
+    return f"{redact(uri)}: {len(open_client(uri, create=False).search_experiments())} experiments"
 
 
 def check_gpu() -> str:
-    """Add on each GPU that torch names."""
+    """Run a small sum on each GPU that torch finds."""
     import torch
 
     names = []
@@ -135,38 +134,41 @@ def check_gpu() -> str:
             torch.ones(8, device=f"cuda:{index}").sum().item()
         except RuntimeError as error:
             raise DCSError(
-                f"cuda:{index} ({names[-1]}): {reason(error)}; see what else uses it "
+                f"cuda:{index} ({names[-1]}): {reason(error)}; check which processes use it "
                 "(nvidia-smi), or hide it with CUDA_VISIBLE_DEVICES"
             ) from None
     if not names and Path("/proc/driver/nvidia/version").exists():
-        return f"none that torch {torch.__version__} can use; install the build for your CUDA"
-    return ", ".join(names) or "none; models run on the CPU"
+        return f"none usable by torch {torch.__version__}; install the build for your CUDA version"
+    return ", ".join(names) or "none found; models run on the CPU"
 
 
 def check_ray() -> str:
-    """Start Ray in a process of its own, run a task and stop it."""
+    """Start Ray in a separate process, run a task and stop it."""
     command = [sys.executable, "-c", _RAY_TASK]
     try:
         subprocess.run(command, capture_output=True, text=True, timeout=_RAY_SECONDS, check=True)
-    except subprocess.SubprocessError as error:
-        said = last_line(getattr(error, "stderr", None) or str(error))
-        raise DCSError(f"{said}; see /tmp/ray/session_latest/logs") from None
-    return "starts and runs a task"
+    except subprocess.TimeoutExpired:
+        cause = f"no answer in {_RAY_SECONDS:.0f} s"
+    except subprocess.CalledProcessError as error:
+        cause = last_line(error.stderr)
+    else:
+        return "started and ran a task"
+    raise DCSError(f"{cause}; see /tmp/ray/session_latest/logs")
 
 
 def new_plugin(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What people will type.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the plug-in.")],
     kind: Annotated[
-        Literal["method", "importer", "engine"], typer.Option(help="What the package brings.")
+        Literal["method", "importer", "engine"], typer.Option(help="What the package adds.")
     ] = "method",
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="A new folder.", show_default="dcs-NAME"
+            "--output", "-o", metavar="FOLDER", help="New folder.", show_default="dcs-NAME"
         ),
     ] = None,
 ) -> None:
-    """Write a package that adds a method, an importer or an engine, with a test that passes.
+    """Create a package that adds a method, an importer or an engine, with a passing test.
 
     Example: `dcs new-plugin quotas`, then `pip install -e dcs-quotas`
     """
@@ -176,11 +178,12 @@ def new_plugin(
     package = f"dcs-{name}"
     module, folder = package.replace("-", "_"), output or Path(package)
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ConfigError(f"NAME {name!r}: use small letters, digits and single hyphens")
-    if name in (*_known(group)[0], *plugin_names(group)):
-        raise ConfigError(f"NAME {name!r}: there is such a {kind} already; choose another")
+        raise ConfigError(f"NAME {name!r}: use lowercase letters, digits and single hyphens")
+    # Installing another dcs-debias would replace this package.
+    if name in ("debias", *_known(group)[0], *plugin_names(group)):
+        raise ConfigError(f"NAME {name!r}: already taken; choose another")
     if folder.exists():
-        raise ConfigError(f"{folder}: is there already; choose another --output")
+        raise ConfigError(f"{folder}: already exists; choose another --output")
     words = {"name": name, "package": package, "module": module, "title": name.title()}
     words |= {"kind": kind, "group": group, "point": point}
     files = {"pyproject.toml": "pyproject.toml", f"{module}.py": f"{kind}.py"}
@@ -194,7 +197,7 @@ def new_plugin(
 
 
 def _known(group: Group) -> tuple[Mapping[str, str], Callable[[str], object]]:
-    """Return what is built in under a group, each with its summary, and what finds all of it."""
+    """Return the summaries of a group's built-in names, and the function that finds any name."""
     if group == "dcs.importers":
         from dcs.data.importers import IMPORTERS, find_importer
 
@@ -209,23 +212,23 @@ def _known(group: Group) -> tuple[Mapping[str, str], Callable[[str], object]]:
 
 
 def installed() -> Iterator[str]:
-    """Import what installed packages bring, and yield what each is."""
+    """Import every installed plug-in, and yield its kind and name."""
     for kind, (group, *_) in _KINDS.items():
         for name in plugin_names(group):
             _known(group)[1](name)
             yield f"{kind} {name}"
 
 
-def listing(head: str, group: Group, *, but: tuple[str, ...] = ()) -> type[TyperCommand]:
-    """Return a command whose help ends with the names of a group, imported for that alone."""
+def listing(head: str, group: Group, *, omit: tuple[str, ...] = ()) -> type[TyperCommand]:
+    """Return a command class whose help lists the names of a group, imported only for help."""
 
     class ListingCommand(TyperCommand):
         def format_help(self, ctx: Any, formatter: Any) -> None:
-            """Write the help."""
-            known = {k: text for k, text in _known(group)[0].items() if k not in but}
+            """Format the help with the list appended."""
+            known = {k: text for k, text in _known(group)[0].items() if k not in omit}
             for name in plugin_names(group):
-                taken = "built in, and refused as a plug-in"
-                known[name] = taken if name in known else "of a package that is installed"
+                taken = "built in; a plug-in of this name is refused"
+                known[name] = taken if name in known else "from an installed package"
             lines = [f"* **{_plain(name)}**: {_plain(text)}" for name, text in known.items()]
             self.help = "\n\n".join((self.help or "", head, "\n".join(lines)))
             super().format_help(ctx, formatter)
@@ -234,5 +237,5 @@ def listing(head: str, group: Group, *, but: tuple[str, ...] = ()) -> type[Typer
 
 
 def _plain(text: str) -> str:
-    """Return text as Markdown that shows it as it is."""
+    """Escape text so that Markdown renders it verbatim."""
     return re.sub(r"([<_*\[])", r"\\\1", text.replace("`", ""))

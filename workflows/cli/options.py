@@ -1,9 +1,10 @@
-"""Options that several commands share, worded once, and the results that they name."""
+"""Options shared by several commands, and access to recorded results."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,33 +23,31 @@ Models = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the YAML: tuner.trials=10"),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a configuration key: tuner.trials=10"),
 ]
 Engine = Annotated[
-    str | None, typer.Option(metavar="NAME", help="What scores prompts: vllm, openai, ...")
+    str | None, typer.Option(metavar="NAME", help="Scoring engine: vllm, openai, ...")
 ]
 Limit = Annotated[
-    int | None, typer.Option(metavar="ROWS", min=1, help="Most texts of each split.")
+    int | None, typer.Option(metavar="ROWS", min=1, help="Maximum number of texts per split.")
 ]
-Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")
-]
-#: Where commands look that only read.
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Output folder.")]
+#: The folder option of commands that only read results.
 Runs = Annotated[
     Path,
-    typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="The --output of the runs."),
+    typer.Option("--runs", "--output", "-o", metavar="FOLDER", help="Output folder of the runs."),
 ]
 TrackingUri = Annotated[
-    str | None, typer.Option(metavar="URI", help="MLflow; by default FOLDER/mlflow.db.")
+    str | None, typer.Option(metavar="URI", help="MLflow store; by default FOLDER/mlflow.db.")
 ]
 Data = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Texts of tasks: FOLDER/TASK/...")
+    Path | None, typer.Option(metavar="FOLDER", help="Folder with task texts: FOLDER/TASK/...")
 ]
 RunName = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A cell key or run id, or how it begins; the name of a run; or the best one, e.g. "
+        help="Cell key or run id, or a unique prefix; run name; or the best run, e.g. "
         "best:test/cobias<5. `dcs runs` lists them.",
     ),
 ]
@@ -57,7 +56,7 @@ RunName = Annotated[
 def recording(
     tracking_uri: str | None, *, output: Path, tracking: TrackingSettings, **sweep: Any
 ) -> Recorder:
-    """Return what records a sweep as the configuration says, and warns on the terminal."""
+    """Return a recorder configured by `tracking`, with warnings printed on the terminal."""
     from tracking import Recorder
 
     return Recorder(
@@ -71,15 +70,15 @@ def recording(
 
 
 def place(output: Path, tracking_uri: str | None) -> str:
-    """Return the options by which a command finds what was recorded."""
+    """Return the options that point a command to the recorded results."""
     from tracking.store.client import redact
 
-    store = "" if tracking_uri is None else f" --tracking-uri {redact(tracking_uri)}"
-    return f"--output {output}{store}"
+    store = "" if tracking_uri is None else f" --tracking-uri {quote(redact(tracking_uri))}"
+    return f"--output {quote(str(output))}{store}"
 
 
 def ui_command(output: Path, tracking_uri: str | None) -> str:
-    """Return the command that opens MLflow, or where its server is."""
+    """Return the command that opens MLflow, or ``MLflow's server`` if the store is a server."""
     from tracking.store.client import has_server
 
     if tracking_uri is not None and has_server(tracking_uri):
@@ -89,19 +88,19 @@ def ui_command(output: Path, tracking_uri: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Finished work: a folder of records, and the store that they are recorded in."""
+    """Recorded results: a folder of records and the tracking store."""
 
     folder: Path
     tracking_uri: str | None
 
     @property
     def store(self) -> str:
-        """The address of the store, which is only read.
+        """URI of the tracking store, for reading.
 
         Raises
         ------
         dcs.errors.TrackingError
-            It is an SQLite file that does not exist: MLflow would make one and find nothing.
+            If it is an SQLite file that does not exist; MLflow would create an empty one.
         """
         from tracking import resolve_tracking_uri
 
@@ -110,14 +109,13 @@ class Results:
         file = Path(name.partition("?")[0]) if self.tracking_uri else self.folder / "mlflow.db"
         if is_sqlite and not file.is_file():
             raise TrackingError(
-                f"{file}: no such file; nothing is recorded there yet: run dcs quickstart, dcs "
-                "tune or dcs sweep first, or say where the results are with --runs or "
-                "--tracking-uri"
+                f"{file}: no such file, so nothing has been recorded; run dcs quickstart, dcs "
+                "tune or dcs sweep first, or set --runs or --tracking-uri to existing results"
             )
         return uri
 
     def cells(self, experiment: str) -> list[StoredCell]:
-        """Return the cells of an experiment, in the order of tables."""
+        """Return the cells of an experiment, ordered as in tables."""
         from tracking import Archive
         from tracking.store.queries import stored_cells
 
@@ -125,7 +123,7 @@ class Results:
             return stored_cells(self.store, experiment, archive=Archive(self.folder))
 
     def cell(self, name: str) -> StoredCell:
-        """Return the cell of a `RunName` and its run in the store."""
+        """Return the cell that a `RunName` identifies, with its run in the store."""
         from tracking import Archive
         from tracking.store.queries import find_cell
 
@@ -133,7 +131,7 @@ class Results:
             return find_cell(self.store, name, archive=Archive(self.folder))
 
     def record(self, name: str) -> CellRecord:
-        """Return the cell of a `RunName`, from the disk alone where its key is of a file there."""
+        """Return the record of a `RunName`, from disk if it is a key or prefix of one file."""
         from tracking import Archive
 
         archive = Archive(self.folder)
@@ -143,7 +141,7 @@ class Results:
         return self.cell(name).record
 
     def link(self, key: str) -> str:
-        """Return a cell's key and link for people, without the link while it is in no store."""
+        """Return a cell's key with the link to its run, or the key alone if there is no run."""
         from tracking.store.client import run_link
 
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
 
-#: Opens the second address once the first answers, for five minutes at most.
+#: Open the second URL as soon as the first responds; give up after five minutes.
 _OPEN = """
 import sys, time, urllib.request, webbrowser
 for _ in range(600):
@@ -47,30 +48,30 @@ for _ in range(600):
 
 def report(
     experiments: Annotated[
-        list[str], typer.Argument(metavar="EXPERIMENT...", help="Names of sweeps, put together.")
+        list[str], typer.Argument(metavar="EXPERIMENT...", help="Sweeps to combine.")
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
     ] = Path("report.html"),
     runs: Annotated[
-        Path, typer.Option("--runs", metavar="FOLDER", help="The --output of the runs.")
+        Path, typer.Option("--runs", metavar="FOLDER", help="Output folder of the runs.")
     ] = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
     ui: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where the links find MLflow.")
+        str | None, typer.Option(metavar="URL", help="MLflow URL for the links.")
     ] = None,
     files: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write all tables and figures here too."),
+        typer.Option(metavar="FOLDER", help="Also write all tables and figures to this folder."),
     ] = None,
     log: Annotated[
-        bool, typer.Option("--log/--no-log", help="Keep the report in MLflow, on the sweep's run.")
+        bool, typer.Option("--log/--no-log", help="Log the report to the sweep's run in MLflow.")
     ] = True,
 ) -> None:
-    """Write the report of sweeps: tables, figures, schemes in words, links to MLflow.
+    """Write a report of sweeps: tables, figures, schemes in words, links to MLflow.
 
-    One file that needs no network, with the paper's figures beside the measured ones where the
-    paper has them; `--files` writes tables as Markdown, LaTeX, CSV and JSON, figures as PNG, SVG.
+    The report is one file that needs no network. Results are shown beside those of the paper if
+    it has them. `--files` writes tables as Markdown, LaTeX, CSV and JSON, figures as PNG and SVG.
 
     Example: `dcs report quickstart -o report.html --files figures`
     """
@@ -83,7 +84,7 @@ def report(
 
     results = Results(runs, tracking_uri)
     uri = results.store
-    # A cell that several sweeps have is one.
+    # A cell that belongs to several sweeps is reported once.
     found = {cell.record.key: cell for each in experiments[::-1] for cell in results.cells(each)}
     cells, title = list(found.values()), " and ".join(experiments)
     records = [cell.record for cell in cells if cell.record.finished]
@@ -104,8 +105,7 @@ def report(
     also = "" if files is None else f", tables and figures in {files}"
     console.print(f"{len(records)} cells reported in {output} ({len(page) / 1e6:.1f} MB){also}")
     console.print(
-        f"next: open it in a browser; {options.ui_command(runs, tracking_uri)} makes its links "
-        "work",
+        f"next: open it in a browser; its links need {options.ui_command(runs, tracking_uri)}",
         style="bold",
     )
 
@@ -130,15 +130,15 @@ def table(
     ] = "main",
     form: Annotated[
         Literal["markdown", "latex", "csv"],
-        typer.Option("--format", "-f", help="How it is written."),
+        typer.Option("--format", "-f", help="Output format."),
     ] = "markdown",
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Print a table of a sweep as the paper has it, the published figures below the measured.
+    """Print a table of a sweep as in the paper, with the published results below the measured.
 
-    transfer judges schemes on the tables of other prompts, demonstrations and models; it reads
-    these from the folder of the results.
+    transfer evaluates schemes on the tables of other prompts, demonstrations and models, which it
+    reads from the output folder of the runs.
 
     Example: `dcs table quickstart ablation --format latex`
     """
@@ -151,17 +151,15 @@ def table(
     else:
         made = [each for each in TABLES[which](records) if each.rows]
     if not made:
-        raise TrackingError(
-            f"experiment {experiment!r} has no finished cells for the table {which!r}"
-        )
+        raise TrackingError(f"experiment {experiment!r} has no finished cells for table {which!r}")
     texts: list[str] = [getattr(each, f"to_{form}")() for each in made]
     lines = "\n".join(texts).rstrip("\n").split("\n")
-    # A file gets names as they are; a terminal would turn text around, or move its cursor.
+    # On a terminal, control characters in names could move the cursor or reverse the text.
     typer.echo("\n".join(map(escaped, lines) if sys.stdout.isatty() else lines))
 
 
 def _test_rows(records: Sequence[CellRecord], runs: Path) -> dict[str, ProbabilityTable]:
-    """Return the stored test rows of cells of one table, by the key of the cell."""
+    """Return the stored test rows of cells that have a single table, by cell key."""
     from dcs.data.table import ProbabilityTable
     from workflows.reproduce import stored_tables
 
@@ -177,12 +175,12 @@ def _test_rows(records: Sequence[CellRecord], runs: Path) -> dict[str, Probabili
 def ui(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
-    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="On 127.0.0.1.")] = 5000,
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Local port.")] = 5000,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open a browser once MLflow answers.")
+        bool, typer.Option("--browser/--no-browser", help="Open a browser when MLflow is ready.")
     ] = True,
 ) -> None:
-    """Open MLflow on what is recorded; it listens on this machine only. Ctrl-C ends it.
+    """Start the MLflow UI on the recorded runs, on this machine only. Ctrl-C stops it.
 
     Example: `dcs ui --output dcs-runs --port 5001`
     """
@@ -198,43 +196,43 @@ def ui(
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
     if redact(uri) != uri:
-        # Whoever is on this machine sees the arguments of a process, but not its environment.
+        # Other users of the machine can see the arguments of a process, not its environment.
         at = arguments.index("--backend-store-uri")
         del arguments[at : at + 2]
         os.environ["MLFLOW_BACKEND_STORE_URI"] = uri
-    console.print(f"MLflow in some seconds at {link}", style="bold")
+    console.print(f"MLflow will be ready in a few seconds at {link}", style="bold")
     if browser:
-        # A process of its own, away from the terminal: some browsers are programs of the terminal.
+        # A process without the terminal, since some browsers run in the terminal.
         null = subprocess.DEVNULL
         opener = [sys.executable, "-c", _OPEN, f"{here}/health", link]
         subprocess.Popen(opener, stdin=null, stdout=null, stderr=null, start_new_session=True)
-    # MLflow takes this process over, so that Ctrl-C and signals reach it and nothing stays behind.
+    # MLflow replaces this process, so that it receives Ctrl-C and signals directly.
     os.execv(sys.executable, arguments)
 
 
 def runs(
     sweep: Annotated[
         str | None,
-        typer.Argument(metavar="[SWEEP]", help="Name of a sweep, e.g. tune; by default all."),
+        typer.Argument(metavar="[SWEEP]", help="Name of a sweep, e.g. tune; all by default."),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CONDITION",
-            help="Only such cells: method=dcs, or 'test/cobias<5' (in percent); repeatable.",
+            help="Filter: method=dcs, or 'test/cobias<5' (in percent); repeatable.",
         ),
     ] = None,
     sort: Annotated[
         str | None,
-        typer.Option(metavar="METRIC", help="Best first by a metric, e.g. test/cobias."),
+        typer.Option(metavar="METRIC", help="Sort by a metric, best first, e.g. test/cobias."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with every metric as it is recorded.")
+        bool, typer.Option("--json", help="Print JSON with all recorded metrics, not in percent.")
     ] = False,
     output: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """List the cells that are recorded: key, name, result, and the link to MLflow.
+    """List the recorded cells: key, name, results, and link to MLflow.
 
     Example: `dcs runs quickstart --where method=dcs --sort test/cobias`
     """
@@ -256,12 +254,12 @@ def runs(
     names = ["name"] if sweep else ["sweep", "name"]
     if len(found):
         _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
-    number = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
-    console.print(f"{number}; {options.ui_command(output, tracking_uri)} makes the links work")
+    count = f"{len(found):,} cell{'' if len(found) == 1 else 's'}"
+    console.print(f"{count}; the links need {options.ui_command(output, tracking_uri)}")
 
 
 def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> None:
-    """Print a line for each cell, with its link where that fits or nobody reads along."""
+    """Print one row per cell, with its link unless a terminal is too narrow for it."""
     from dcs.evaluation.uncertainty import percent
     from tracking.store.queries import is_share
 
@@ -290,7 +288,7 @@ def compare(
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Compare two runs: what differs in them, what they reached, and their schemes in words.
+    """Compare two runs: settings that differ, results, and schemes in words.
 
     Example: `dcs compare 1f0c 'best:test/cobias<5'`
     """
@@ -301,9 +299,9 @@ def compare(
     cells = results.record(first), results.record(second)
     names = [cell_name(cell) for cell in cells]
     if cells[0].key == cells[1].key:
-        console.print("both names are of the same cell", style="yellow")
+        console.print("both runs are the same cell", style="yellow")
     for title, rows in compare_records(*cells).items():
-        shown = new_table(" ", *(f"{head} " for head in _told_apart(names)))
+        shown = new_table(" ", *(f"{head} " for head in _short_names(names)))
         for row in rows:
             shown.add_row(*row)
         console.print(title, style="bold")
@@ -312,8 +310,8 @@ def compare(
         console.print(f"{name}, {results.link(cell.key)}")
 
 
-def _told_apart(names: list[str]) -> list[str]:
-    """Return what each of two names has and the other has not, or both whole."""
+def _short_names(names: list[str]) -> list[str]:
+    """Return the words in which two names differ, or the full names if one has no such word."""
     first, second = (name.split() for name in names)
     own = [word for word in first if word not in second], [w for w in second if w not in first]
     return [" ".join(words) for words in own] if all(own) else names
@@ -323,17 +321,17 @@ def register(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="As of `dcs compare`, or the scheme.json of a fit of your own."
+            metavar="RUN", help="As in `dcs compare`, or the path of a scheme.json file."
         ),
     ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="The model, or a new one.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="New or existing registered model.")],
     alias: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What this version is called: champion")
+        str | None, typer.Option(metavar="NAME", help="Alias of this version, e.g. champion.")
     ] = None,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Register the scheme of a run as an MLflow model, and say how to serve it.
+    """Register the scheme of a run as an MLflow model, and print how to serve it.
 
     Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
     """
@@ -349,14 +347,15 @@ def register(
     else:
         results = Results(runs, tracking_uri)
         uri, run_id = results.store, results.cell(run).run_id
-    with console.status("registering"):
+    with console.status("registering the model"):
         version = register_scheme(uri, run_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
-    console.print(f"version {version} of model {name!r} is run {run_id}")
+    console.print(f"version {version} of model {name!r} registered from run {run_id}")
     console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
     console.print("next:")
     console.print(
-        f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m {served} "
+        f"  MLFLOW_TRACKING_URI={shlex.quote(redact(uri))} mlflow models serve "
+        f"-m {shlex.quote(served)} "
         "--env-manager local --port 5001"
     )
 
@@ -367,56 +366,58 @@ def reproduce(
     tracking_uri: options.TrackingUri = None,
     table: Annotated[
         list[Path] | None,
-        typer.Option(metavar="TABLE", help="What dcs tune was given; repeatable."),
+        typer.Option(metavar="TABLE", help="TABLE of dcs tune; repeatable."),
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option(metavar="TABLE", help="And that as --test; repeatable.")
+        list[Path] | None, typer.Option(metavar="TABLE", help="Its --test; repeatable.")
     ] = None,
     unlabelled: Annotated[
         list[Path] | None,
-        typer.Option(metavar="TABLE", help="And that as --unlabelled; repeatable."),
+        typer.Option(metavar="TABLE", help="Its --unlabelled; repeatable."),
     ] = None,
     requirements: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Only write the packages of the run, for pip."),
+        typer.Option(metavar="FILE", help="Only write the run's package versions, for pip."),
     ] = None,
 ) -> None:
-    """Compute a recorded cell again and compare scheme, metrics and trials to the last bit.
+    """Recompute a recorded cell and compare scheme, metrics and trials to the last bit.
 
-    Says which software differs from that of the record. Exit code 0 if all is identical, 1 if
-    something differs, 2 if it cannot be tried.
+    Software that differs from the record is listed. The exit code is 0 if everything is
+    identical, 1 if something differs, and 2 if the cell cannot be recomputed.
 
     Example: `dcs reproduce best:method=dcs --table my.parquet`
     """
     from dcs.io import atomic_write_text
     from tracking import collect_provenance
     from tracking.store.runs import cell_name
-    from workflows import reproduce as again
+    from workflows import reproduce as rerun
 
     results = Results(runs, tracking_uri)
     record = results.record(run)
     console.print(f"{cell_name(record)}, {results.link(record.key)}")
     if requirements is not None:
-        atomic_write_text(requirements, again.requirements_of(record))
-        console.print(f"next: pip install --requirement {requirements}", style="bold")
+        atomic_write_text(requirements, rerun.requirements_of(record))
+        console.print(
+            f"next: pip install --requirement {shlex.quote(str(requirements))}", style="bold"
+        )
         return
-    software = again.compare_software(record.provenance, collect_provenance())
+    software = rerun.compare_software(record.provenance, collect_provenance())
     _show_compared("software", [row for row in software if not row.same])
     given = [each or () for each in (table, test, unlabelled)]
     tables = (
-        again.tuned_tables(record, *given) if any(given) else again.stored_tables(record, runs)
+        rerun.tuned_tables(record, *given) if any(given) else rerun.stored_tables(record, runs)
     )
     if tables is None:
         raise TrackingError(
-            f"cell {record.key}: its tables are not in {runs}; give the table that dcs tune was "
-            "given with --table, or run its sweep again, which scores what is missing"
+            f"cell {record.key}: its tables are not in {runs}; set --table to the TABLE of dcs "
+            "tune, or run its sweep again, which scores missing tables"
         )
-    with progress_bar("computing the cell again") as progress:
-        now = again.recompute(record, tables, progress=lambda share: progress(completed=share))
-    rows = again.compare_results(record, now)
+    with progress_bar("recomputing the cell") as progress:
+        now = rerun.recompute(record, tables, progress=lambda share: progress(completed=share))
+    rows = rerun.compare_results(record, now)
     _show_compared("results", [r for r in rows if not r.same or r.name.startswith("test/")])
     if different := [row.name for row in rows if not row.same]:
-        console.print(f"not the same: {', '.join(different)}", style="red")
+        console.print(f"different: {', '.join(different)}", style="red")
         raise typer.Exit(1)
     end = "identical" if record.finished else "failed as recorded"
     console.print(f"{end}: {len(rows)} values, {len(record.trials)} trials", style="green")

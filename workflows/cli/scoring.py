@@ -1,4 +1,4 @@
-"""``dcs generate`` and ``dcs tasks``: prompts, and the class probabilities of models on them."""
+"""``dcs generate`` and ``dcs tasks``: class probabilities of models, and their prompts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcs.errors import ConfigError
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 
@@ -37,11 +39,10 @@ def generate(
     engine: options.Engine = None,
     settings: options.Settings = None,
 ) -> None:
-    """Write the class probabilities of a model: an optimization and a test table per prompt.
+    """Score prompts with a model and write an optimization and a test table per prompt.
 
-    Every prompt is scored once: what a stopped run has done is found again, and tables that are
-    there, of a sweep too, are not made again. The API key of a server is read from
-    OPENAI_API_KEY.
+    Every prompt is scored once: a stopped run continues where it stopped, and existing tables,
+    including those of sweeps, are reused. The API key of a server is read from OPENAI_API_KEY.
 
     Example: `dcs generate --task helpdesk --model tiny_lm --shots 1,N --limit 100`
     """
@@ -63,29 +64,33 @@ def generate(
     )
     clock = time.perf_counter()
     store = ProbabilityStore.under(output)
-    keys = {request: request_key(request) for request in table_requests(config)}
+    folders = {each: output / "tables" / table_name(each) for each in table_requests(config)}
+    if len({*folders.values()}) < len(folders):
+        raise ConfigError(
+            f"--model {', '.join(config.models)}: two models have the same name; generate their "
+            "tables separately, each with its own --output"
+        )
+    keys = {request: request_key(request) for request in folders}
     missing = {key: request for request, key in keys.items() if store.digests(key) is None}
     announce(missing.values())
     scored = sum(
         score(name, {key: each for key, each in missing.items() if each.model == name}, store)
         for name in dict.fromkeys(request.model for request in missing.values())
     )
-    folders = []
     for request, key in keys.items():
-        folders.append(output / "tables" / table_name(request))
         for split, table in store.read(key).items():
-            table.write(folders[-1] / f"{split}.parquet")
+            table.write(folders[request] / f"{split}.parquet")
         earlier = "" if key in missing else " (scored earlier)"
-        console.print(f"{folders[-1]}{earlier}")
+        console.print(f"{folders[request]}{earlier}")
     console.print(
         f"{2 * len(keys)} tables written in {time.perf_counter() - clock:.1f} s, "
         f"{scored} prompts scored"
     )
-    console.print(f"next: dcs tune {folders[0]}", style="bold")
+    console.print(f"next: dcs tune {quote(str(next(iter(folders.values()))))}", style="bold")
 
 
 def table_name(request: TableRequest) -> str:
-    """Return what a pair of tables is called: people do not know keys."""
+    """Return a readable folder name for the tables of a request."""
     from dcs.prompting import get_task
 
     model = Path(request.model).name if Path(request.model).exists() else request.model
@@ -95,7 +100,7 @@ def table_name(request: TableRequest) -> str:
 
 
 def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore) -> int:
-    """Score requests, by key, with one model; return how many prompts were not cached."""
+    """Score requests, by key, with one model; return the number of prompts not in the cache."""
     from dcs.scoring.generation import count_queries
     from workflows.cluster.scoring import ScoringActor
 
@@ -113,22 +118,22 @@ def score(model: str, missing: dict[str, TableRequest], store: ProbabilityStore)
 
 
 def announce(requests: Iterable[TableRequest]) -> None:
-    """Say how much servers will be asked, before the first prompt.
+    """Print the maximum number of requests to each server before the first prompt is scored.
 
     Parameters
     ----------
     requests : iterable of TableRequest
-        What is to be scored; nothing is said of engines that run here.
+        Tables to score; engines that run locally are left out.
     """
     from dcs.scoring import is_served
     from dcs.scoring.generation import count_queries
 
-    asked: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
         if is_served(request.scoring.engine):
             address = request.scoring.base_url or request.scoring.engine
-            asked[request.model, address] += count_queries(**request.prompted)
-    for (model, address), number in asked.items():
+            counts[request.model, address] += count_queries(**request.prompted)
+    for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number} requests")
 
 
@@ -140,19 +145,19 @@ def list_tasks(context: typer.Context) -> None:
     from dcs.prompting import SPLITS, described_task_names, get_task, task_names
 
     table = new_table("task ", "classes ", "optimization", "test", "about ")
-    at_hand = task_names()
-    for name in (*at_hand, *described_task_names()):
+    with_texts = task_names()
+    for name in (*with_texts, *described_task_names()):
         task = get_task(name)
         sizes = dict(task.sizes)
-        if name in at_hand:
+        if name in with_texts:
             sizes = {str(split): len(task.examples(split)) for split in SPLITS}
         counts = (str(sizes.get(split, "?")) for split in SPLITS)
         table.add_row(name, ", ".join(task.classes), *counts, task.title)
     console.print(table)
     console.print(
-        f"{', '.join(described_task_names())} come without texts: give their folder with "
-        "--data DIR, and have a second prompt, as the published code renders it, by the name "
-        "NAME@published; a task of your own is a YAML file, given by its path"
+        f"{', '.join(described_task_names())} have no texts included: set their folder with "
+        "--data FOLDER; NAME@published selects the prompt as the published code renders it; "
+        "for your own task, use the path of its YAML file"
     )
     console.print("next: dcs tasks show NAME --shots N prints a prompt", style="bold")
 
@@ -165,45 +170,39 @@ def show(
     shots: Annotated[
         str, typer.Option(metavar="K", help="Demonstrations: 0, 1, 5, ... or N, one per class.")
     ] = "1",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the demonstrations.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Demonstration seed.")] = 0,
     data: options.Data = None,
-    row: Annotated[int, typer.Option(metavar="N", min=0, help="Which test text.")] = 0,
+    row: Annotated[int, typer.Option(metavar="N", min=0, help="Index of the test text.")] = 0,
     tokenizer: Annotated[
-        str, typer.Option(metavar="MODEL", help="Count the tokens as this model does.")
+        str, typer.Option(metavar="MODEL", help="Model whose tokenizer counts tokens.")
     ] = "tiny_lm",
 ) -> None:
-    """Print a prompt exactly as the model reads it, and what it is to answer.
+    """Print a prompt exactly as the model reads it, with label words and token counts.
 
     Example: `dcs tasks show reviews --shots N --row 3 --tokenizer gpt2`
     """
-    from dcs.errors import ConfigError
-    from dcs.prompting import (
-        get_task,
-        parse_shots,
-        render_prefix,
-        render_query,
-        select_demonstrations,
-    )
+    from dcs import prompting
 
-    task = get_task(name, data)
-    demonstrations = select_demonstrations(task, parse_shots(shots), seed=seed)
+    task = prompting.get_task(name, data)
+    demonstrations = prompting.select_demonstrations(task, prompting.parse_shots(shots), seed=seed)
     texts = task.examples("test")
     if row >= len(texts):
-        raise ConfigError(f"--row {row}: task {task.name!r} has {len(texts)} test texts, from 0")
-    prompt = render_prefix(task, demonstrations) + render_query(task, texts[row].text)
+        raise ConfigError(f"--row {row}: task {task.name!r} has test texts 0 to {len(texts) - 1}")
+    prefix = prompting.render_prefix(task, demonstrations)
+    prompt = prefix + prompting.render_query(task, texts[row].text)
     typer.echo(prompt)
     console.rule(style="dim")
     for line in (
         f"label words: {', '.join(task.label_words)}",
         f"gold label: {task.classes[texts[row].label]}",
         f"demonstrations: {', '.join(e.id for e in demonstrations.examples) or 'none'}",
-        *_tokens(tokenizer, prompt, task.label_words),
+        *_describe_tokens(tokenizer, prompt, task.label_words),
     ):
         console.print(line)
 
 
-def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
-    """Return how long the prompt is for a model, and how it would read the label words."""
+def _describe_tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
+    """Return lines with the token count of the prompt and the tokens of the label words."""
     from dcs.errors import ScoringError
     from dcs.scoring.base import read_label_words
     from dcs.scoring.models import load_tokenizer
@@ -211,11 +210,11 @@ def _tokens(model: str, prompt: str, label_words: tuple[str, ...]) -> list[str]:
     tokenizer = load_tokenizer(model)
     ids = tokenizer.encode(prompt)
     first = tokenizer.describe(ids[0]) if ids else ""
-    start = "" if not ids or prompt.startswith(first) else f", the start token {first!r} included"
+    start = "" if not ids or prompt.startswith(first) else f", including start token {first!r}"
     length = f"tokens of {model}: {len(ids)} in the prompt{start}"
     try:
         found, rule = read_label_words(tokenizer, prompt, label_words, "auto")
     except ScoringError as error:
-        return [length, f"not by any rule: {error}"]
+        return [length, f"label tokens: no rule applies: {error}"]
     words = (" ".join(repr(tokenizer.describe(token)) for token in word) for word in found)
     return [length, f"label tokens ({rule}): {', '.join(words)}"]

@@ -1,4 +1,4 @@
-"""``dcs quickstart``, ``sweep``, ``submit`` and ``sync``: grids of cells, computed, recorded."""
+"""``dcs quickstart``, ``sweep``, ``submit`` and ``sync``: compute and record grids of cells."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from workflows.config.sweep import SweepConfig
     from workflows.plan import SweepPlan
 
-#: Exit code of a sweep whose time budget is used up, with more to do.
-_OUT_OF_TIME = 3
+#: Exit code of a sweep that used up its time budget before it was complete.
+_EXIT_OUT_OF_TIME = 3
 
 
 def quickstart(
@@ -27,11 +27,11 @@ def quickstart(
     tracking_uri: options.TrackingUri = None,
     settings: options.Settings = None,
 ) -> None:
-    """Run the main job on the built-in demonstration model and tasks: about a minute.
+    """Run a small sweep on the built-in demonstration model and tasks in about a minute.
 
     A tiny language model scores two generated tasks with 1-shot and N-shot prompts and three
-    seeds; uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are in MLflow
-    afterwards. What is finished is not computed again when the command is repeated.
+    seeds; uncorrected, DNIP, FuRud and DCS are compared on the same texts; all runs are recorded
+    in MLflow. Finished cells are not computed again when the command is repeated.
 
     Example: `dcs quickstart --output dcs-runs`, then `dcs runs quickstart`
     """
@@ -44,39 +44,38 @@ def quickstart(
 def sweep(
     config: Annotated[
         Path,
-        typer.Argument(
-            metavar="CONFIG.yaml", help="The sweep, or one that comes along: quickstart"
-        ),
+        typer.Argument(metavar="CONFIG.yaml", help="Sweep file, or a packaged sweep: quickstart"),
     ],
     tables: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Tables in place of prompts; repeatable."),
+        typer.Option(metavar="PATH", help="Tables to use instead of prompts; repeatable."),
     ] = None,
     model: options.Models = None,
     data: options.Data = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="AXIS=VALUE,...", help="Only such cells: tasks=trec,rte"),
+        typer.Option(metavar="AXIS=VALUE,...", help="Restrict the cells: tasks=trec,rte"),
     ] = None,
     limit: options.Limit = None,
     engine: options.Engine = None,
     settings: options.Settings = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count what there is to do, and how long.")
+        bool,
+        typer.Option("--dry-run", help="Only print the remaining work and its time."),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Compute failed cells again.")
     ] = False,
     address: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Ray cluster: auto, 10.0.0.5:6379"),
+        typer.Option(metavar="ADDRESS", help="Ray cluster to join: auto, 10.0.0.5:6379"),
     ] = None,
     time_budget: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop after so long, e.g. 90m or 2h; the same command goes on. Exit code 3 says "
-            "that there is more to do.",
+            help="Stop after this time, e.g. 90m or 2h; the same command continues. The exit "
+            "code is 3 if work remains.",
         ),
     ] = None,
     output: options.Output = Path("dcs-runs"),
@@ -84,8 +83,8 @@ def sweep(
 ) -> None:
     """Run every cell of a sweep: models x tasks x shots x seeds x methods x ablations.
 
-    What is finished is not computed again when the command is repeated, also after it was
-    stopped or the machine went down. The command line wins over the file, the file over defaults.
+    Finished cells are not computed again when the command is repeated, even after it was stopped
+    or the machine crashed. The command line overrides the file, the file overrides defaults.
 
     Example: `dcs sweep paper_main --model tiny_lm --only tasks=rte --set tuner.trials=5 --dry-run`
     """
@@ -103,14 +102,14 @@ def sweep(
         data=None if data is None else str(data.absolute()),
         engine=engine,
     )
-    said = "looking at what is there already"
-    with console.status(said) as status:
+    message = "checking existing results"
+    with console.status(message) as status:
         plan = plan_sweep(
             part,
             output,
             retry_failed=retry_failed,
             strict=not dry_run,
-            progress=lambda done: status.update(f"{said}: {done:,} tables"),
+            progress=lambda done: status.update(f"{message}: {done:,} tables"),
         )
     if dry_run:
         show_plan(plan)
@@ -120,10 +119,10 @@ def sweep(
 
 
 def _sweep_file(config: Path) -> Path:
-    """Return the file of a sweep: a bare word that is no file names one in the package."""
+    """Return the path of a sweep file; a name without suffix may be that of a packaged sweep."""
     from workflows.config.sweep import packaged_config
 
-    return config if config.suffix or config.exists() else packaged_config(str(config))
+    return config if config.suffix or config.is_file() else packaged_config(str(config))
 
 
 def _configured(
@@ -135,7 +134,7 @@ def _configured(
     engine: str | None,
     **named: Any,
 ) -> tuple[SweepConfig, SweepConfig]:
-    """Return a sweep as the command line changes it, whole and as far as it is asked for."""
+    """Return a sweep with the options of the command line, complete and restricted by --only."""
     from workflows.config.sweep import load_config, narrowed
 
     whole = load_config(file, sets=settings or (), models=model, scoring__engine=engine, **named)
@@ -150,7 +149,7 @@ def _run(
     *,
     until: float | None,
 ) -> None:
-    """Do what a plan, of a part of `whole`, lacks; print its tables and what to type next."""
+    """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
     from workflows.cli.scoring import announce
     from workflows.cli.views import headline, show_results, sweep_progress
     from workflows.cluster.connect import OutOfTimeError, connected
@@ -167,7 +166,7 @@ def _run(
         tracking=whole.tracking,
         experiment=whole.name,
         sweep_key=sweep_key(whole),
-        # The address of a server may hold a password.
+        # Server addresses may contain a password.
         sweep_params=json.loads(redact(whole.model_dump_json())),
         run_name=whole.name,
     ) as recorder:
@@ -176,19 +175,19 @@ def _run(
             if plan.has_work:
                 with console.status("starting Ray" if address is None else "joining Ray"):
                     opened.enter_context(connected(address))
-                STOP.listen()  # Ray has taken the signals over.
+                STOP.listen()  # Ray has installed its own signal handlers.
             progress = opened.enter_context(sweep_progress())
             try:
                 records = run_sweep(plan, recorder, progress, until=until)
             except OutOfTimeError as error:
-                # Its frames hold actors, which would keep CPUs and GPUs.
+                # The frames reference actors, which would keep their CPUs and GPUs.
                 stopped = error.with_traceback(None)
         with console.status("recording in MLflow"):
             report = recorder.finish("KILLED" if stopped else "FINISHED")
     if stopped is not None:
         console.print(report.message)
         console.print(str(stopped), style="bold")
-        raise SystemExit(_OUT_OF_TIME)
+        raise SystemExit(_EXIT_OUT_OF_TIME)
     store = ProbabilityStore.under(plan.output)
     for key, request in plan.missing_tables.items():
         scoring = store.scoring(key)
@@ -212,17 +211,17 @@ def submit(
     context: typer.Context,
     address: Annotated[
         str,
-        typer.Option(metavar="URL", help="The dashboard, mostly through a tunnel."),
+        typer.Option(metavar="URL", help="Ray dashboard, usually through a tunnel."),
     ] = "http://127.0.0.1:8265",
     detach: Annotated[
-        bool, typer.Option("--detach", help="Print the job's id and leave, without waiting.")
+        bool, typer.Option("--detach", help="Print the job id and exit without waiting.")
     ] = False,
 ) -> None:
-    """Run a sweep on a Ray cluster as a job, follow it, and end with its exit code.
+    """Run a sweep as a job on a Ray cluster, follow its log, and return its exit code.
 
     CONFIG.yaml and all other options are those of `dcs sweep`; folders and addresses are those of
     the cluster, by default `--output /mnt/dcs/runs`. Only the configuration is uploaded. Ctrl-C
-    ends the following, not the job. The cluster's token is read from RAY_AUTH_TOKEN.
+    stops following the log, not the job. The cluster's token is read from RAY_AUTH_TOKEN.
 
     Example: `dcs submit paper_main --output /mnt/dcs/runs --only tasks=rte --detach`
     """
@@ -232,14 +231,14 @@ def submit(
     for text in arguments:
         if redact(text) != text:
             raise ConfigError(
-                f"{redact(text)}: the password would be shown with the job; set "
+                f"{redact(text)}: the password would be visible in the job; set "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, DCS_OPTUNA_STORAGE or "
                 "PGPASSWORD on the cluster instead"
             )
     group: Any = context.find_root().command
     parsed = group.commands["sweep"].make_context("dcs submit", list(arguments))
     given = parsed.params
-    # Errors in the configuration show here and not on the cluster, which has the texts.
+    # Report errors in the configuration before the upload; the texts are on the cluster only.
     file = _sweep_file(Path(given["config"]))
     names = ("settings", "model", "only", "engine", "tables", "limit")
     _configured(file, **{name: given[name] or None for name in names})
@@ -249,15 +248,15 @@ def submit(
     client = open_jobs(address)
     job = start_job(client, file, arguments)
     typer.echo(
-        f"job {job} goes on when this command ends; to stop it: ray job stop --address {address} "
-        f"{job}, to follow it again: ray job logs --address {address} --follow {job}"
+        f"job {job} continues when this command ends; to stop it: ray job stop --address "
+        f"{address} {job}, to follow it again: ray job logs --address {address} --follow {job}"
     )
     if not detach:
         raise SystemExit(follow_job(client, job, lambda text: typer.echo(text, nl=False)))
 
 
 def sync(runs: options.Runs = Path("dcs-runs"), tracking_uri: options.TrackingUri = None) -> None:
-    """Record in MLflow what is finished on disk but not recorded yet, each cell exactly once.
+    """Record finished cells on disk that are not in MLflow yet, each exactly once.
 
     Example: `dcs sync --output dcs-runs --tracking-uri http://127.0.0.1:5000`
     """
@@ -274,6 +273,6 @@ def sync(runs: options.Runs = Path("dcs-runs"), tracking_uri: options.TrackingUr
         if report.link:
             console.print(report.link)
     if not reports:
-        console.print(f"nothing to send: all that is finished under {runs} is recorded")
+        console.print(f"nothing to record: all finished cells in {runs} are recorded")
     if any(report.pending for report in reports):
         raise typer.Exit(1)

@@ -1,10 +1,11 @@
-"""``dcs import``, ``tune``, ``pick``, ``evaluate``, ``apply``, ``check``: tables of one's own."""
+"""``dcs import``, ``tune``, ``pick``, ``evaluate``, ``apply``, ``check``: user-provided tables."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -26,61 +27,57 @@ if TYPE_CHECKING:
     from dcs.evaluation.drift import Drift
     from dcs.selection.ensemble import TableEnsemble
 
-#: Beside a scheme: the front it is picked from, and the same setting fitted on all labelled rows.
+#: Files beside a scheme: its front, and the same setting fitted on all labelled rows.
 FRONT, REFITTED = "front.json", "refitted.json"
 
 Scheme = Annotated[Path, typer.Argument(metavar="SCHEME", help="scheme.json of dcs tune.")]
-Normalise = Annotated[
-    bool, typer.Option("--normalise", help="Divide each row by its sum instead of refusing.")
-]
+Normalise = Annotated[bool, typer.Option("--normalise", help="Divide each row by its sum.")]
 Prefer = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
         help="Point of the front: no-harm is the fairest that costs no accuracy beyond noise, "
-        "balance has the best accuracy minus COBias, knee lies where the price of fairness "
-        "starts to rise; accuracy, balanced-accuracy, macro-f1 and weakest-class have the best "
-        "figure of that name.",
+        "balance maximizes accuracy minus COBias, knee is where the price of fairness starts to "
+        "rise; accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric.",
         show_default="no-harm",
     ),
 ]
 ExchangeRate = Annotated[
     float | None,
-    typer.Option(help="Points of accuracy that a point of COBias is worth, e.g. 0.25."),
+    typer.Option(help="Points of accuracy that one point of COBias is worth, e.g. 0.25."),
 ]
 MaxAccuracyLoss = Annotated[
     float | None,
-    typer.Option(
-        metavar="POINTS", help="The fairest scheme at most so far below the best accuracy."
-    ),
+    typer.Option(metavar="POINTS", help="Fairest scheme at most this far below best accuracy."),
 ]
 MaxCobias = Annotated[
     float | None,
-    typer.Option(metavar="POINTS", help="Keep to schemes with at most this COBias."),
+    typer.Option(metavar="POINTS", help="Only schemes with at most this COBias."),
 ]
 
 
 def _names(text: str) -> list[str]:
-    """Return names between commas; one that holds a comma stands in double quotes."""
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    """Split names at commas and line breaks; names with a comma must be in double quotes."""
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [name.strip() for row in rows for name in row]
 
 
 def import_(
     context: typer.Context,
-    format: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file or folder to read.")],
+    format: Annotated[str, typer.Argument(metavar="FORMAT", help="File format.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder to read.")],
     output: Annotated[
         Path,
         typer.Option(
             "--output",
             "-o",
             metavar="TABLE",
-            help="The Parquet file to write; a folder for all tables, where PATH holds several.",
+            help="Parquet file to write; a folder for all tables if PATH contains several.",
         ),
     ],
     normalise: Normalise = False,
     logits: Annotated[
-        bool, typer.Option("--logits", help="The values are logits: apply a softmax.")
+        bool, typer.Option("--logits", help="Values are logits: apply a softmax.")
     ] = False,
     classes: Annotated[
         Any,
@@ -88,59 +85,60 @@ def import_(
             parser=_names, metavar="A,B,...", help="Class names, in the order of columns."
         ),
     ] = None,
-    id_column: Annotated[str | None, typer.Option(help="Column of the row names.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column of the true classes.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Column of the row ids.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column of the labels.")] = None,
     class_columns: Annotated[
         Any,
         typer.Option(parser=_names, metavar="A,B,...", help="Columns of the probabilities."),
     ] = None,
     part: Annotated[
-        str | None, typer.Option(help="Which table of a folder, such as optimization or test.")
+        str | None, typer.Option(help="Table of a folder, such as optimization or test.")
     ] = None,
     filter: Annotated[
-        str | None, typer.Option(help="lm-eval: which filter's responses to read.")
+        str | None, typer.Option(help="lm-eval: filter whose responses are read.")
     ] = None,
     targets: Annotated[
-        Literal["auto", "index", "text"], typer.Option(help="lm-eval: what targets are.")
+        Literal["auto", "index", "text"], typer.Option(help="lm-eval: type of targets.")
     ] = "auto",
     model: Annotated[
-        str | None, typer.Option("--origin-model", help="Model to note as the origin.")
+        str | None, typer.Option("--origin-model", help="Model to record as origin.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--origin-task", help="Task to note as the origin.")
+        str | None, typer.Option("--origin-task", help="Task to record as origin.")
     ] = None,
 ) -> None:
-    """Turn class probabilities from elsewhere into a probability table.
+    """Convert class probabilities from other sources to a probability table.
 
     Example: `dcs import csv rows.csv -o rows.parquet --class-columns good,bad`
     """
     from dcs.data.importers import import_tables, the_table
 
-    said = ("format", "path", "output", "part")
-    options = {k: v for k, v in context.params.items() if k not in said}
+    named = ("format", "path", "output", "part")
+    options = {k: v for k, v in context.params.items() if k not in named}
     found = import_tables(format, path, **options)
     tables = {output / f"{name}.parquet": table for name, table in found.items()}
     if output.suffix == ".parquet":
         tables = {output: the_table(found, part, path)}
     elif part is not None or (len(found) == 1 and not path.is_dir()):
-        raise ConfigError(f"--output {output}: one table is written here; end it in .parquet")
+        raise ConfigError(f"--output {output}: must end in .parquet for a single table")
     for file, table in tables.items():
         table.write(file)
-        judged = "none has a label"
+        summary = "no labels"
         if table.labelled.any():
             labelled = table.only_labelled()
             metrics = dcs.ClassificationMetrics.from_predictions(
                 labelled.labels, labelled.probs.argmax(axis=1), table.n_classes
             )
-            judged = f"accuracy {100 * metrics.accuracy:.1f} %, COBias {100 * metrics.cobias:.1f}"
+            summary = f"accuracy {100 * metrics.accuracy:.1f} %, COBias {100 * metrics.cobias:.1f}"
             if labelled.n_rows < table.n_rows:
-                judged += f" of the {labelled.n_rows} labelled rows"
+                summary += f" on the {labelled.n_rows} labelled rows"
         console.print(
             f"{file}: {table.n_rows} rows, {table.n_classes} classes "
-            f"({', '.join(table.classes)}); {judged}"
+            f"({', '.join(table.classes)}); {summary}"
         )
     pair = {"optimization", "test"} <= found.keys() and len(tables) > 1
-    console.print(f"next: dcs tune {output if pair else next(iter(tables))}", style="bold")
+    written = shlex.quote(str(output if pair else next(iter(tables))))
+    console.print(f"next: dcs tune {written}", style="bold")
 
 
 def tune(
@@ -149,28 +147,28 @@ def tune(
         typer.Argument(
             metavar="TABLE...",
             help="Probability table (see dcs import), .npz archive, or folder of dcs generate. "
-            "Several of the same rows, matched by id, get one scheme.",
+            "Several tables of the same rows, matched by id, get one joint scheme.",
         ),
     ],
     test: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="TABLE",
-            help="Table for the final figures; by default 30 % of TABLE are held out.",
+            help="Table for the final evaluation; by default 30 % of TABLE is held out.",
         ),
     ] = None,
     unlabelled: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="TABLE",
-            help="Rows without labels that the fit uses too; for each table, in their order.",
+            help="Unlabelled rows that the fit uses too; one per table, in the same order.",
         ),
     ] = None,
     method: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="dcs, dnip (weights only), furud (memberships only), a baseline or a plug-in: "
+            help="dcs, dnip (weights only), furud (memberships only), a baseline or a plug-in; "
             "see below.",
         ),
     ] = "dcs",
@@ -178,7 +176,7 @@ def tune(
         int | None,
         typer.Option(
             min=0,
-            help="Settings for Optuna to try beside the standard ones.",
+            help="Number of Optuna trials beside the standard settings.",
             show_default="0; 30 of a study",
         ),
     ] = None,
@@ -191,38 +189,36 @@ def tune(
         typer.Option(
             parser=_names,
             metavar="NAME,...",
-            help="Methods to judge beside it on the same rows, e.g. logistic-balanced,batch.",
+            help="Methods to compare with on the same rows, e.g. logistic-balanced,batch.",
         ),
     ] = None,
     refit: Annotated[
         bool,
         typer.Option(
             "--refit",
-            help="Fit the chosen setting on all labelled rows too, those held out among them: "
-            f"{REFITTED}, to be used from then on.",
+            help="Also fit the chosen setting on all labelled rows, including held-out ones, and "
+            f"write {REFITTED} for deployment.",
         ),
     ] = False,
     learning_curve: Annotated[
         bool,
         typer.Option(
             "--learning-curve",
-            help="Fit to 10, 30, 100, ... labelled rows too, by themselves and with all others "
-            "unlabelled: how many labels are needed.",
+            help="Also fit on 10, 30, 100, ... labelled rows, alone and with all others "
+            "unlabelled, to show how many labels are needed.",
         ),
     ] = False,
     settings: options.Settings = None,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Root seed of all that is random.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Root random seed.")] = 0,
     output: options.Output = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Find the correction scheme of probability tables, judge it on held-out rows, keep it.
+    """Find a correction scheme for probability tables and evaluate it on held-out rows.
 
-    Schemes are searched by simulated annealing and chosen among by cross-validation; with
-    --set tuner.protocol=study by an Optuna study judged on 5 % development rows. The chosen one
-    is written to OUTPUT/TABLE-METHOD/scheme.json, all that was tried to MLflow. Of several tables
-    of the same rows, cross-validation decides whether one alone, their mean or a stack is taken.
+    Schemes are searched by simulated annealing and selected by cross-validation, or with
+    --set tuner.protocol=study by an Optuna study on 5 % development rows. The selected scheme is
+    written to OUTPUT/TABLE-METHOD/scheme.json; all trials are recorded in MLflow. For several
+    tables of the same rows, cross-validation selects one of them, their mean or a stack.
 
     Example: `dcs tune rows.parquet --prefer knee --output runs`
     """
@@ -273,8 +269,7 @@ def tune(
             report = recorder.finish()
 
     records = [recorder.archive.read(cell.key) for cell in cells]
-    whole = [record for record in records if record.identity["optimization_size"] is None]
-    found = {record.identity["method"]: record for record in whole}
+    found = {r.identity["method"]: r for r in records if r.identity["optimization_size"] is None}
     schemes = {each: dcs.CorrectionScheme.from_dict(found[each].scheme) for each in found}
     record, scheme = found[method], schemes[method]
     front = None if record.front is None else dcs.FittedScheme.from_dict(record.front)
@@ -295,20 +290,22 @@ def tune(
     _print_paragraph(scheme.explain(inputs_of(scheme, rows["test"])))
     console.print(report.message)
     console.print(Results(output, tracking_uri).link(record.key))
-    console.print(f"scheme written to {path}{', in place of another' if replaced else ''}")
+    console.print(f"scheme written to {path}{', replacing another one' if replaced else ''}")
     if refit:
         path = path.with_name(REFITTED)
         single = [each for each in rows.values() if isinstance(each, dcs.ProbabilityTable)]
         with console.status("fitting on all rows"):
             refitted(record, single).save(path)
-        console.print(f"the same setting fitted on all labelled rows written to {path}")
+        console.print(
+            f"scheme of the same setting, fitted on all labelled rows, written to {path}"
+        )
     elif replaced:
         _warn_of_refitted(path)
     given = dict(zip(members, test or tables, strict=True))
     used = [given[each] for each in scheme.inputs or members]
-    rest = "ROWS" if used[0].is_dir() else " ".join(map(str, used))
+    rest = "ROWS" if used[0].is_dir() else shlex.join(map(str, used))
     console.print(
-        f"next: dcs apply {path} {rest} -o corrected.parquet, or "
+        f"next: dcs apply {shlex.quote(str(path))} {rest} -o corrected.parquet, or "
         f"{options.ui_command(output, tracking_uri)}",
         style="bold",
     )
@@ -322,7 +319,7 @@ def pick(
     scheme: Annotated[
         Path,
         typer.Argument(
-            metavar="SCHEME", help="scheme.json of dcs tune, or its folder; it is written anew."
+            metavar="SCHEME", help="scheme.json of dcs tune, or its folder; is overwritten."
         ),
     ],
     prefer: Prefer = None,
@@ -330,26 +327,26 @@ def pick(
     max_accuracy_loss: MaxAccuracyLoss = None,
     max_cobias: MaxCobias = None,
 ) -> None:
-    """Pick another point of the front that dcs tune kept beside a scheme; nothing is fitted.
+    """Pick another point of the front that dcs tune wrote beside a scheme, without refitting.
 
-    Example: dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1
+    Example: `dcs pick dcs-runs/reviews-dcs --max-accuracy-loss 1`
     """
     from workflows.cli.views import show_front
 
     path = scheme / "scheme.json" if scheme.is_dir() else scheme
     if path.name == REFITTED:
-        raise ConfigError(f"{path}: was fitted on all rows; pick from the scheme.json beside")
+        raise ConfigError(f"{path}: fitted on all rows; use the scheme.json in the same folder")
     old, front = dcs.CorrectionScheme.load(path), path.with_name(FRONT)
     if not front.exists():
         raise SchemeError(
-            f"{front}: no such file, so nothing to pick from; dcs tune keeps a front of what it "
-            "chooses by cross-validation, which is a scheme of dcs, dnip or furud"
+            f"{front}: does not exist; dcs tune writes a front only for schemes of dcs, dnip or "
+            "furud that are selected by cross-validation"
         )
     before = dcs.FittedScheme.load(front)
     wanted: Any = prefer or "no-harm"
     picked = before.pick(dcs.Preference(wanted, exchange_rate, max_accuracy_loss, max_cobias))
     new = picked.scheme
-    # What rows and tables it is of stays.
+    # Rows and input tables are those of the previous scheme.
     provenance = {**old.provenance, **new.provenance}
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     new.save(path)
@@ -357,22 +354,22 @@ def pick(
     show_front(picked)
     _print_paragraph(new.explain())
     if picked.chosen == before.chosen:
-        console.print(f"{path}: the same point as before")
+        console.print(f"{path}: unchanged, the same point as before")
     else:
         changes = (
             f"{title} {100 * getattr(before.chosen, name):.1f} -> "
             f"{100 * getattr(picked.chosen, name):.1f}"
             for name, title in (("accuracy", "accuracy"), ("lasting_cobias", "COBias"))
         )
-        console.print(f"{path} is another point now: {', '.join(changes)}")
+        console.print(f"{path} is now another point: {', '.join(changes)}")
         _warn_of_refitted(path)
 
 
 def _warn_of_refitted(path: Path) -> None:
-    """Say where a scheme fitted on all rows is that of the scheme before."""
-    if (earlier := path.with_name(REFITTED)).exists():
-        told = "is of the scheme before; dcs tune --refit renews it"
-        console.print(f"{earlier} {told}", style="yellow")
+    """Warn if there is a refitted scheme, which belongs to the previous scheme."""
+    if (outdated := path.with_name(REFITTED)).exists():
+        advice = "belongs to the previous scheme; update it with dcs tune --refit"
+        console.print(f"{outdated} {advice}", style="yellow")
 
 
 def evaluate(
@@ -382,27 +379,25 @@ def evaluate(
     ],
     scheme: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--scheme", "-s", metavar="SCHEME", help="Judge this scheme too; repeatable."
-        ),
+        typer.Option("--scheme", "-s", metavar="SCHEME", help="Scheme to evaluate; repeatable."),
     ] = None,
 ) -> None:
-    """Judge a table as it is and corrected by schemes: figures, intervals, paired tests.
+    """Evaluate a table, uncorrected and corrected by schemes: metrics, intervals, paired tests.
 
-    Example: dcs evaluate new.parquet -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json
+    Example: `dcs evaluate new.parquet -s runs/a-dcs/scheme.json -s runs/a-batch/scheme.json`
     """
     from workflows.cli.views import show_judgement, warn_of_fitted_rows
 
     rows = _read_table(table).only_labelled(source=str(table))
     schemes = {"uncorrected": dcs.CorrectionScheme.identity(rows.classes)}
     for path in scheme or ():
-        # Schemes of dcs tune are told apart by their folders.
+        # Schemes of dcs tune are named by their folders.
         name = path.resolve().parent.name if path.stem == "scheme" else path.stem
         loaded = dcs.CorrectionScheme.load(path)
         if len(loaded.inputs) > 1:
             raise ConfigError(
-                f"{path}: takes the tables {listing(loaded.inputs)}; correct them with dcs apply, "
-                "and evaluate what it writes"
+                f"{path}: requires the tables {listing(loaded.inputs)}; correct them with dcs "
+                "apply, then evaluate its output"
             )
         found = loaded.for_classes(rows.classes, source=str(path))
         schemes[str(path) if name in schemes else name] = found
@@ -417,8 +412,8 @@ def apply(
         typer.Argument(
             metavar="ROWS...",
             help="Probability table, .npz archive, or Parquet, .csv or .jsonl with a column per "
-            "class, named as the class or p:CLASS; - reads CSV from the standard input. A scheme "
-            "of several tables takes as many probability tables, in the order it was tuned with.",
+            "class, named CLASS or p:CLASS; - reads CSV from standard input. A scheme of several "
+            "tables requires as many probability tables, in the order of tuning.",
         ),
     ],
     output: Annotated[
@@ -427,15 +422,15 @@ def apply(
             "--output",
             "-o",
             metavar="FILE",
-            help="The file to write: .parquet, .csv or .jsonl; - prints CSV.",
+            help="File to write: .parquet, .csv or .jsonl; - prints CSV.",
         ),
     ],
     normalise: Normalise = False,
 ) -> None:
-    """Write the corrected probabilities of rows, which need no labels.
+    """Write the corrected probabilities of rows, labelled or not.
 
-    A probability table becomes one of the same form. In other files the columns of the classes
-    are corrected, those besides stay, and a column `predicted` names the class.
+    A probability table is written in the same format. In other files, class columns are
+    corrected, other columns are kept, and a column `predicted` with the class is added.
 
     Example: `dcs apply dcs-runs/rows-dcs/scheme.json new.csv -o corrected.csv`
     """
@@ -446,17 +441,17 @@ def apply(
     correction, rows = dcs.CorrectionScheme.load(scheme), files[0]
     table = plain = None
     if len(correction.inputs) > 1 or len(files) > 1:
-        ensemble = _inputs_of(correction, files)
+        ensemble = _inputs_of(correction, files, normalise=normalise)
         correction = correction.for_classes(ensemble.classes, source=str(scheme))
         table, plain = ensemble.combined(correction), ensemble.combined(mean_of(ensemble)).probs
-        # What is left to do is to correct one table.
+        # The tables are combined already, so only the correction remains.
         correction = replace(correction, combination=None, inputs=())
     elif rows.suffix == ".npz" or (output.suffix == ".parquet" == rows.suffix and _is_table(rows)):
-        table = _read_table(rows)
+        table = _read_table(rows, normalise=normalise)
     if table is None:
         frame = _read_rows(rows)
         columns = _class_columns(frame, correction.classes, rows)
-        # Whatever is no number is refused as NaN is.
+        # Values that are not numbers become NaN, which is refused.
         ids = [*map(str, frame["id"])] if "id" in frame else []
         probs = dcs.ProbabilityTable.from_arrays(
             frame[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float),
@@ -482,29 +477,35 @@ def apply(
         changed = int((predicted != before.argmax(axis=1)).sum())
         console.print(f"{output}: {len(probs)} rows, {changed} predictions changed")
     if table is not None and output.suffix == ".parquet":
-        console.print(f"next: dcs evaluate {output}", style="bold")
+        console.print(f"next: dcs evaluate {shlex.quote(str(output))}", style="bold")
 
 
-def _inputs_of(scheme: CorrectionScheme, files: Sequence[Path]) -> TableEnsemble:
-    """Return the tables that a scheme takes, checked to be those it is for."""
+def _inputs_of(
+    scheme: CorrectionScheme, files: Sequence[Path], *, normalise: bool = False
+) -> TableEnsemble:
+    """Read the input tables of a scheme and check that they match it."""
     from dcs.selection.ensemble import TableEnsemble
 
-    return TableEnsemble.of(scheme, [(str(file), _read_table(file)) for file in files])
+    tables = [(str(file), _read_table(file, normalise=normalise)) for file in files]
+    return TableEnsemble.of(scheme, tables)
 
 
-def _read_table(path: Path) -> dcs.ProbabilityTable:
-    from dcs.data.importers import read_tables, the_table
+def _read_table(path: Path, *, normalise: bool = False) -> dcs.ProbabilityTable:
+    from dcs.data.importers import import_file, read_tables, the_table
 
+    if path.suffix == ".npz":
+        return import_file("npz", path, normalise=normalise)
     return the_table(read_tables(path), None, path)
 
 
 def _is_table(path: Path) -> bool:
-    """Whether a Parquet file has numbers of classes as labels, as probability tables have."""
+    """Return whether a Parquet file has the columns of a probability table and no others."""
     from dcs.data.table import open_parquet
 
     with open_parquet(path) as file:
         schema = file.schema_arrow
-        return "label" in schema.names and str(schema.field("label").type).startswith("int")
+    others = sorted(name for name in schema.names if not name.startswith("p:"))
+    return others == ["id", "label"] and str(schema.field("label").type).startswith("int")
 
 
 def _read_rows(path: Path) -> pd.DataFrame:
@@ -513,8 +514,8 @@ def _read_rows(path: Path) -> pd.DataFrame:
     from dcs.data.importers import text_of
     from dcs.data.table import open_parquet
 
-    # Whatever is no probability stays what it is: of itself, pandas makes floats of integers in a
-    # column that lacks some, and takes columns away as its index.
+    # Other columns must not change. By default, pandas converts integer columns with missing
+    # values to float, and turns some columns into an index.
     if path.suffix == ".parquet":
         with open_parquet(path) as file:
             table: pd.DataFrame = file.read().to_pandas(
@@ -534,7 +535,7 @@ def _read_rows(path: Path) -> pd.DataFrame:
             io.StringIO(text), header=None, sep=separator, dtype=str, keep_default_na=False
         )
     except ValueError as error:
-        raise TableError(f"{path}: cannot be read as rows: {reason(error)}") from None
+        raise TableError(f"{path}: cannot be read as CSV: {reason(error)}") from None
     return cells[1:].set_axis(cells.iloc[0].tolist(), axis=1)
 
 
@@ -543,27 +544,26 @@ def _json_row(line: str, source: str) -> dict[str, Any]:
 
     row = parse_json(line, source=source, error=TableError, finite=False)
     if not isinstance(row, dict):
-        raise TableError(f"{source}: is {show(row)}; an object with a key per column is needed")
+        raise TableError(f"{source}: expected an object with a key per column, got {show(row)}")
     return row
 
 
 def _class_columns(frame: pd.DataFrame, classes: tuple[str, ...], path: Path) -> list[str]:
-    # One form for all: a class may be called p:odd.
+    # All columns must use the same form, since a class itself may be named p:odd.
     forms = [f"p:{name}" for name in classes], list(classes)
     best = min(forms, key=lambda form: len({*form} - {*frame}))
-    if lacking := [column for column in best if column not in frame]:
+    if missing := [column for column in best if column not in frame]:
         raise TableError(
-            f"{path}: no column {lacking[0]!r}; the scheme needs one for each class, all "
-            "named as the class or all p:<class>; its columns are "
-            f"{listing(list(map(str, frame.columns)))}"
+            f"{path}: no column {missing[0]!r}; expected one per class, all named <class> or all "
+            f"p:<class>; existing columns: {listing(list(map(str, frame.columns)))}"
         )
     if "predicted" in best:
         raise TableError(
-            f"{path}: the predictions would replace the class 'predicted'; name all columns of "
-            "classes p:<class>"
+            f"{path}: column 'predicted' of predictions would overwrite the class 'predicted'; "
+            "name all class columns p:<class>"
         )
     if not frame.columns.is_unique:
-        raise TableError(f"{path}: two columns have one name; rename one")
+        raise TableError(f"{path}: two columns have the same name; rename one")
     return best
 
 
@@ -577,11 +577,11 @@ def _write_rows(frame: pd.DataFrame, path: Path) -> None:
             data = frame.to_parquet()
         except (pa.ArrowException, OverflowError, ValueError) as error:
             raise TableError(
-                f"--output {path}: Parquet cannot hold a column: {reason(error)}; give .jsonl"
+                f"--output {path}: Parquet cannot store a column: {reason(error)}; use .jsonl"
             ) from None
         atomic_write_bytes(path, data)
     elif path.suffix == ".jsonl":
-        # pandas would round to 15 digits. What is missing does not equal itself.
+        # pandas would round to 15 digits. Missing values (NaN) do not equal themselves.
         rows = ({k: None if v != v else v for k, v in r.items()} for r in frame.to_dict("records"))
         atomic_write_text(path, "".join(f"{json.dumps(row, default=str)}\n" for row in rows))
     elif str(path) == "-":
@@ -589,7 +589,7 @@ def _write_rows(frame: pd.DataFrame, path: Path) -> None:
     elif path.suffix == ".csv":
         atomic_write_text(path, frame.to_csv(index=False))
     else:
-        raise ConfigError(f"--output {path}: .parquet, .csv, .jsonl or - is needed")
+        raise ConfigError(f"--output {path}: must end in .parquet, .csv or .jsonl, or be -")
 
 
 def check(
@@ -598,30 +598,30 @@ def check(
         list[Path],
         typer.Argument(
             metavar="TABLE...",
-            help="Probability table of new rows, labelled or not; for a scheme of several tables "
-            "as many, in the order it was tuned with.",
+            help="Probability table of new rows, labelled or not; as many as the scheme has input "
+            "tables, in the order of tuning.",
         ),
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print all comparisons as JSON instead.")
+        bool, typer.Option("--json", help="Print all comparisons as JSON.")
     ] = False,
     run: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Also keep them as metrics drift/... of this run, such as that of a served "
-            "model; named as `dcs register` takes it.",
+            help="Also log the comparisons as metrics drift/... to this run, e.g. the run of a "
+            "served model; see `dcs compare` for its names.",
         ),
     ] = None,
     runs: options.Runs = Path("dcs-runs"),
     tracking_uri: options.TrackingUri = None,
 ) -> None:
-    """Say whether new rows have drifted from those that a scheme was fitted on.
+    """Check new rows for drift from the rows that a scheme was fitted on.
 
-    Compared are the shares of true and of predicted classes, the confidence, and the mean
-    probability of every class. The exit code is 1 if something has drifted, and 0 if nothing has.
+    The shares of true and of predicted classes, the confidence, and the mean probability of every
+    class are compared. The exit code is 1 if any of them has drifted, else 0.
 
-    Example: dcs check dcs-runs/my-dcs/scheme.json new.parquet
+    Example: `dcs check dcs-runs/my-dcs/scheme.json new.parquet`
     """
     from dcs.evaluation.drift import compare_rows
     from dcs.evaluation.uncertainty import chance
@@ -631,7 +631,7 @@ def check(
     references = fitted.provenance.get("reference")
     if not isinstance(references, dict) or not references:
         raise SchemeError(
-            f"{scheme}: says nothing of the rows it was fitted on; tune it again with this version"
+            f"{scheme}: has no summary of the rows it was fitted on; tune again with this version"
         )
     rows = _inputs_of(fitted, files)
     found: dict[str, list[Drift]] = {}
@@ -657,7 +657,7 @@ def check(
         for name, some in found.items():
             shown = new_table(f"{name} ", "moved, points", "p", " ")
             for each in some:
-                verdict = _largest(each, fitted.classes) if each.drifted else ""
+                verdict = _largest_change(each, fitted.classes) if each.drifted else ""
                 shown.add_row(each.subject, f"{100 * each.distance:.1f}", chance(each.p), verdict)
             console.print(shown)
         if drifted:
@@ -667,13 +667,13 @@ def check(
                 style="yellow",
             )
         else:
-            console.print("nothing has drifted from the rows it was fitted on", style="green")
+            console.print("no drift from the rows that the scheme was fitted on", style="green")
     if drifted:
         raise typer.Exit(1)
 
 
-def _largest(drift: Drift, classes: Sequence[str]) -> str:
-    """Say what moved most, in percent of the rows."""
+def _largest_change(drift: Drift, classes: Sequence[str]) -> str:
+    """Return the largest change of a comparison, in percent of the rows."""
     k = max(range(len(drift.now)), key=lambda k: abs(drift.now[k] - drift.before[k]))
     names = {"confidence": [f"tenth {k + 1}" for k in range(len(drift.now))]}
     name = names.get(drift.subject, classes)[k] if len(drift.now) > 1 else ""

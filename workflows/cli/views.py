@@ -1,4 +1,4 @@
-"""What people see of a sweep while it goes and afterwards, and of schemes on labelled rows."""
+"""Views of sweeps in progress and of their results, and of schemes on labelled rows."""
 
 from __future__ import annotations
 
@@ -33,16 +33,9 @@ from dcs.selection.ensemble import inputs_of
 from dcs.selection.front import FittedScheme, FrontPoint, Prefer, Preference
 from dcs.selection.methods import get_method
 from tracking import CellRecord
+from tracking.results import frames
 from tracking.results.figures import class_accuracy_figure, learning_curve_figure
-from tracking.results.frames import (
-    MEASURES,
-    Estimate,
-    cells_frame,
-    classes_frame,
-    estimates,
-    grouped,
-    learning_curve_frame,
-)
+from tracking.results.frames import MEASURES, Estimate
 from tracking.results.settings import axes_of
 from tracking.results.style import figure_bytes
 from tracking.store.runs import cell_name
@@ -51,45 +44,45 @@ from workflows.cli.scoring import announce
 from workflows.plan import Progress, SweepPlan, rest_of
 from workflows.tables import Rows
 
-#: How often a sweep tells how far it is in a file, which nobody watches.
+#: Interval between progress lines if the output is not a terminal.
 _LINE_SECONDS = 30.0
 
-#: Cells of a run, and their share of all it computes, that say nothing yet of the time left.
+#: Number of cells, and share of all cells to compute, before the remaining time is estimated.
 _FEWEST_TIMED: Final = 3
 _SHARE_TIMED: Final = 0.1
 
-#: What is told by the second.
+#: Units of work that are shown per second.
 _RATES: Final = ("prompts", "trials", "moves")
 
-#: Columns of cells by how far they are.
+#: Columns of cell counts by status.
 _STATES = ("cells", "finished", "failed", "to do")
 
-#: Heads of the figures of schemes, and the same where there is little room.
+#: Titles of the metrics of schemes, and short forms for narrow tables.
 _TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
 _SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
 
-#: Lines of a front, if no more points have an option by name.
-_MOST_POINTS: Final = 20
+#: Maximum number of rows of a front, unless more points can be picked by name.
+_MAX_POINTS: Final = 20
 
-#: Standard errors to either side in which 95 % of estimates lie.
-_REACH: Final = 1.96
+#: Half-width of a 95 % interval in standard errors.
+_Z_95: Final = 1.96
 
-#: A cost of which chance is less likely than this is warned of.
+#: Significance level below which a loss of accuracy is reported.
 _SIGNIFICANT: Final = 0.05
 
 
 def headline(plan: SweepPlan) -> str:
-    """Return how large a sweep is and how much of it is done, on one line."""
+    """Return the size of a sweep and how much of it is finished, on one line."""
     failed = f", {plan.n_failed} failed" if plan.n_failed else ""
     return (
-        f"{plan.config.name}: {_some(plan.n_tables, 'table')}, "
-        f"{_some(plan.n_cells, 'cell')}; {_some(len(plan.ended) - plan.n_failed, 'cell')} "
+        f"{plan.config.name}: {_count(plan.n_tables, 'table')}, "
+        f"{_count(plan.n_cells, 'cell')}; {_count(len(plan.ended) - plan.n_failed, 'cell')} "
         f"finished earlier{failed}"
     )
 
 
 def show_plan(plan: SweepPlan) -> None:
-    """Print the cells of a sweep: what is finished, what is missing, how long that may take."""
+    """Print the finished and missing cells of a sweep, and estimates of the remaining time."""
     variants = plan.variants
     keys: dict[tuple[str, str], list[str]] = {}
     for key, (source, *_) in plan.sources.items():
@@ -113,7 +106,7 @@ def show_plan(plan: SweepPlan) -> None:
     announce(each for each in missing if each.task not in plan.without_texts)
     kinds = (("table", "to score", "worker"), ("cell", "to compute", "CPU"))
     parts = [
-        f"{_some(rest.number, noun)} {verb} ({_took(rest.seconds, worker)})"
+        f"{_count(rest.number, noun)} {verb} ({_estimate(rest.seconds, worker)})"
         for rest, (noun, verb, worker) in zip(rest_of(plan), kinds, strict=True)
         if rest.number
     ]
@@ -124,18 +117,18 @@ def _states(cells: int, finished: int, failed: int) -> list[str]:
     return [f"{n:,}" for n in (cells, finished, failed, cells - finished - failed)]
 
 
-def _took(seconds: float, worker: str) -> str:
+def _estimate(seconds: float, worker: str) -> str:
     if math.isnan(seconds):
-        return "how long shows once the first are done"
+        return "no time estimate before the first are done"
     return f"{duration(seconds)} of one {worker}"
 
 
-def _some(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def show_results(records: Sequence[CellRecord], picture: Path) -> None:
-    """Print the tables of a sweep, by task, and what failed; draw the class accuracies of DCS."""
+    """Print results by task and failed cells; plot the class accuracies of DCS."""
     finished = [record for record in records if record.finished]
     for (model, _), group in groupby(sorted(finished, key=_group), key=_group):
         cells = list(group)
@@ -154,7 +147,7 @@ def show_results(records: Sequence[CellRecord], picture: Path) -> None:
     console.print()
     if any(record.identity["method"] == "dcs" for record in finished):
         atomic_write_bytes(picture, figure_bytes(class_accuracy_figure(finished), "png"))
-        console.print(f"class accuracies before and after drawn in {picture}")
+        console.print(f"class accuracies before and after plotted in {picture}")
 
 
 def _group(record: CellRecord) -> tuple[str, str]:
@@ -162,30 +155,30 @@ def _group(record: CellRecord) -> tuple[str, str]:
 
 
 def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
-    """Return accuracy, COBias and class accuracies by method, on as many tables as it takes.
+    """Return accuracy, COBias and class accuracies by method, in one or more tables.
 
-    Cells that differ in a setting, as those of an ablation do, have rows of their own and a
-    column for each such setting. Several seeds are averaged; a single one is shown with its 95 %
-    interval and the p-values of a paired test against uncorrected.
+    Cells that differ in a setting, as in an ablation, have separate rows and a column for each
+    such setting. Several seeds are averaged; a single one is shown with its 95 % interval and the
+    p-values of a paired test against uncorrected.
 
     Parameters
     ----------
     records : sequence of CellRecord
-        Finished cells of one model and task, in the order of the rows wanted.
+        Finished cells of one model and task, in the order of the rows.
     width : int
-        Characters there are. Where the classes do not fit beside the rest they are the rows of
-        tables of their own.
+        Available characters. If the classes do not fit beside the rest, they become the rows of
+        separate tables.
     """
     axes = axes_of(records)
-    frame = cells_frame(records)
+    frame = frames.cells_frame(records)
     for axis in axes:
         pairs = zip(frame["method"], frame[axis.name], strict=True)
         frame[axis.name] = [axis.short(v) if m in axis.methods else "" for m, v in pairs]
     by = ["shots", "method", *(axis.name for axis in axes)]
-    rows = estimates(frame, by)
+    rows = frames.estimates(frame, by)
     with_shots = bool(rows["shots"].notna().any())
     tested = bool(rows["accuracy_p"].notna().any())
-    accuracies = classes_frame(records)
+    accuracies = frames.classes_frame(records)
     classes = [str(name) for name in accuracies["class"].unique()]
     p = ["p"] if tested else []
     head = [
@@ -195,11 +188,12 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
     table = new_table(*head, *classes)
     previous: object = None
     columns: dict[str, list[str]] = {}
-    for row, (_, group) in zip(rows.to_dict("records"), grouped(frame, by)[1], strict=True):
+    _, groups = frames.grouped(frame, by)
+    for row, (_, group) in zip(rows.to_dict("records"), groups, strict=True):
         method = get_method(row["method"])
         names = [method.title, *(row[axis.name] for axis in axes)]
         own = accuracies[accuracies["key"].isin(group["key"])]
-        # A class without rows has no accuracy.
+        # The accuracy of a class without rows is undefined.
         shares = own.groupby("class", sort=False)["after"].mean().reindex(classes)
         texts = [percent(each, digits=0) or "-" for each in shares]
         shots = [str(row["shots"])] if with_shots else []
@@ -219,21 +213,21 @@ def results_tables(records: Sequence[CellRecord], *, width: int) -> list[Table]:
 
 
 def rates(progress: Progress, now: float) -> str:
-    """Return work per second, time left if the rest is like what was done, and machines.
+    """Return work per second, the estimated time left, and the CPUs and GPUs in use.
 
     Parameters
     ----------
     progress : Progress
-        How far the sweep is.
+        Progress of the sweep.
     now : float
-        The time, by :func:`time.monotonic`.
+        Current time of :func:`time.monotonic`.
     """
     seconds = max(1e-9, now - progress.started)
     work, machines = progress.work, progress.machines
     parts = [f"{progress.running} running"]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
     rest = progress.cells_total - progress.cells_done
-    # The first cells wait for tables and for code to be compiled: they say nothing of others.
+    # The first cells wait for tables and for compilation, so their time is not representative.
     if work["cells"] > max(_FEWEST_TIMED, _SHARE_TIMED * (work["cells"] + rest)):
         each = (now - progress.first_computed) / (work["cells"] - 1)
         parts.append(f"{duration(each * rest)} left")
@@ -245,7 +239,7 @@ def rates(progress: Progress, now: float) -> str:
 
 
 def progress_line(progress: Progress, now: float) -> str:
-    """Return how far a sweep is, on one line."""
+    """Return the progress of a sweep on one line."""
     failed = f", {progress.cells_failed} failed" if progress.cells_failed else ""
     return (
         f"tables {progress.tables_done}/{progress.tables_total}, "
@@ -255,7 +249,7 @@ def progress_line(progress: Progress, now: float) -> str:
 
 @contextmanager
 def sweep_progress() -> Iterator[Progress]:
-    """Show a sweep while the block runs: bars on a terminal, a line now and then in a file."""
+    """Show progress while the block runs: bars on a terminal, periodic lines otherwise."""
     if not console.is_terminal:
         due = time.monotonic() + _LINE_SECONDS
 
@@ -285,27 +279,27 @@ def sweep_progress() -> Iterator[Progress]:
 def show_tuned(
     name: str, rows: Mapping[str, Rows], schemes: Mapping[str, CorrectionScheme]
 ) -> None:
-    """Print how schemes do on the held-out rows of a table, or why that cannot be told."""
+    """Print the metrics of schemes on held-out rows, or why they cannot be computed."""
     fitted, held_out = rows["optimization"], rows["test"]
     labelled = int(fitted.labelled.sum())
     if labelled < fitted.n_rows:
-        console.print(f"{name}: of {fitted.n_rows} rows to fit on {labelled} have labels")
+        console.print(f"{name}: {labelled} of {fitted.n_rows} optimization rows have labels")
     if held_out.labelled.any():
         judged = held_out.only_labelled()
         show_judgement(f"{name}: % of {judged.n_rows} held-out rows", judged, schemes)
     elif labelled:
-        console.print("No held-out row has a label: nothing can be judged.", style="yellow")
+        console.print("No held-out row has a label, so nothing can be evaluated.", style="yellow")
     else:
         console.print(
             "No row has a label: this is batch calibration, which makes the mean probabilities of "
-            "all classes alike. What it does to accuracy and COBias nobody can tell without "
-            "labels; label some hundred rows and tune again.",
+            "all classes equal. Its effect on accuracy and COBias is unknown without labels; "
+            "label a few hundred rows and tune again.",
             style="yellow",
         )
 
 
 def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionScheme]) -> None:
-    """Print how schemes do on labelled rows, beside each other."""
+    """Print the metrics of schemes on labelled rows side by side."""
     console.print(f"{title} [95 % interval]", style="bold")
     console.print(*judged_tables(rows, schemes, width=console.width))
 
@@ -313,19 +307,19 @@ def show_judgement(title: str, rows: Rows, schemes: Mapping[str, CorrectionSchem
 def judged_tables(
     rows: Rows, schemes: Mapping[str, CorrectionScheme], *, width: int
 ) -> Iterator[Table]:
-    """Judge schemes on labelled rows: a column for each, figures and class accuracies as rows.
+    """Evaluate schemes on labelled rows: a column per scheme, metrics and classes as rows.
 
-    Under accuracy and COBias stand the changes, tested on the same rows, against the first scheme
-    and, where there are more than two, against the second.
+    Rows below accuracy and COBias show the changes, tested on the same rows, against the first
+    scheme and, with more than two schemes, against the second.
 
     Parameters
     ----------
     rows : ProbabilityTable or TableEnsemble
-        The rows.
+        Labelled rows.
     schemes : mapping of str to CorrectionScheme
-        By the heads of their columns; the classes in the order of the rows.
+        Schemes by column head, with the classes in the order of the rows.
     width : int
-        Characters there are. Columns that do not fit come on a table of their own.
+        Available characters. Columns that do not fit continue in another table.
     """
     against = [*schemes][: min(2, len(schemes) - 1)]
     labels, n_classes = rows.labels, rows.n_classes
@@ -347,72 +341,72 @@ def judged_tables(
                 by, p = getattr(pair, figure).estimate, getattr(pair, f"{figure}_p")
                 change = f"{100 * by:+.1f}, {sentence_of_chance(p)}"
                 heads.append(f"  against {reference}")
-                # Of the earlier ones the column of the later one tells.
+                # Each pair is shown once, in the column of the later scheme.
                 texts.append(change if reference in columns else "")
         columns[name] = [*texts, *map(_figure, found.class_accuracies)]
     return column_tables(" ", [*heads, *rows.classes], columns, width=width, ruled=len(heads))
 
 
 def _figure(interval: Interval) -> str:
-    # A class without rows has no accuracy.
+    # The accuracy of a class without rows is undefined.
     ends = interval.low, interval.high
     return percent(interval.estimate, interval=ends, padded=True) or "-"
 
 
 def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[str, CorrectionScheme]) -> None:
-    """Warn where rows to be judged on are those that a scheme was fitted on."""
+    """Warn if the evaluated rows include rows that a scheme was fitted on."""
     for name, scheme in schemes.items():
         if share := scheme.share_fitted(rows):
             console.print(
                 f"warning: about {100 * share:.0f} % of the rows that {name} was fitted on are "
-                "among these; its figures here flatter it, those that count are of other rows",
+                "among these; its metrics are optimistic, evaluate it on other rows",
                 style="yellow",
             )
 
 
 def show_front(fitted: FittedScheme) -> None:
-    """Print a front, a line for each point with the option that picks it, and what to mind.
+    """Print a front, one row per point with the option that picks it, and advice.
 
-    Points that no other beats are shown, those that an option picks by name, and the uncorrected
-    one; the most accurate first, the chosen one marked. Of very many that have no name some are
-    left out.
+    Non-dominated points are shown, as well as those that an option picks by name and the
+    uncorrected one; the most accurate first, the chosen one marked. If there are very many points
+    without a name, some are omitted.
     """
     chosen, plain = fitted.chosen, fitted.points[-1]
-    picked = _options(fitted)
+    picked = _names_of_points(fitted)
     named = [p for p in fitted.points if id(p) in picked or p is chosen]
     others = [p for p in fitted.front if not any(p is each for each in named)]
-    kept = others[:: 1 + len(others) // max(1, _MOST_POINTS - len(named))]
+    kept = others[:: 1 + len(others) // max(1, _MAX_POINTS - len(named))]
     table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
     for column in table.columns[1:]:
         column.no_wrap = True
     for point in sorted((*named, *kept), key=lambda p: (-p.accuracy, p.cobias)):
-        names = picked.get(id(point)) or [_limit(fitted, point)]
+        names = picked.get(id(point)) or [_limiting_option(fitted, point)]
         found = bootstrap_intervals(np.array(point.confusion), resamples=500)
-        reach = (_REACH * getattr(found, name).standard_error for name in FIGURES)
-        # Limits are held against the COBias that is not due to the folds being small.
+        margins = (_Z_95 * getattr(found, name).standard_error for name in FIGURES)
+        # Limits apply to the COBias that is not caused by small folds.
         estimate = replace(point.estimate, cobias=point.lasting_cobias)
         figures = (percent(getattr(estimate, name)) for name in FIGURES)
         mark, style = ("→ ", "bold") if point is chosen else ("", "")
-        texts = (f"{a} ±{percent(b)}" for a, b in zip(figures, reach, strict=True))
+        texts = (f"{a} ±{percent(b)}" for a, b in zip(figures, margins, strict=True))
         table.add_row(mark + ", ".join(names), *texts, style=style)
-    some = "" if len(kept) == len(others) else f"; {len(kept)} of {len(others)} in between"
+    omitted = "" if len(kept) == len(others) else f"; {len(kept)} of {len(others)} in between"
     rows = plain.estimate.n_rows
-    console.print(f"front: % of {rows} rows, cross-validated, ± 95 %{some}", style="bold")
+    console.print(f"front: % of {rows} rows, cross-validated, ± 95 %{omitted}", style="bold")
     console.print(table)
-    if said := _advice(fitted):
-        console.print(said, style="yellow")
+    if advice := _advice(fitted):
+        console.print(advice, style="yellow")
 
 
-def _options(fitted: FittedScheme) -> dict[int, list[str]]:
-    """Return the names of points, and of what picks them, for the id of each such point."""
+def _names_of_points(fitted: FittedScheme) -> dict[int, list[str]]:
+    """Return the names of points and the values of --prefer that pick them, by id of the point."""
     found = {id(fitted.points[-1]): ["uncorrected"]}
     for name in get_args(Prefer):
         found.setdefault(id(fitted.pick(Preference(prefer=name)).chosen), []).append(name)
     return found
 
 
-def _limit(fitted: FittedScheme, point: FrontPoint) -> str:
-    """Return the limit that picks a point, or nothing where none does."""
+def _limiting_option(fitted: FittedScheme, point: FrontPoint) -> str:
+    """Return the limit options that pick a point, or an empty string if there are none."""
     loss = max(each.accuracy for each in fitted.points) - point.accuracy
     low, near = (math.ceil(1000 * share) / 10 for share in (point.lasting_cobias, loss))
     options = {
@@ -425,7 +419,7 @@ def _limit(fitted: FittedScheme, point: FrontPoint) -> str:
 
 
 def _advice(fitted: FittedScheme) -> str:
-    """Return one sentence where nothing was changed or the choice has its price, else nothing."""
+    """Return a sentence if no class is corrected or accuracy is lost, else an empty string."""
     chosen, plain = fitted.chosen, fitted.points[-1]
     if chosen is not plain:
         bias = chosen.lasting_cobias - plain.lasting_cobias
@@ -443,8 +437,8 @@ def _advice(fitted: FittedScheme) -> str:
 
 
 def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) -> None:
-    """Print what a method reaches with more and more labelled rows, and write the figure."""
-    frame = learning_curve_frame(records, method=method)
+    """Print the metrics of a method by number of labelled rows, and write the figure."""
+    frame = frames.learning_curve_frame(records, method=method)
     console.print("% of the same held-out rows by labelled rows", style="bold")
     shown = new_table("labelled rows ", "rows ", "accuracy ↑", "COBias ↓")
     for row in frame.sort_values(["labelled", "rows_used"]).to_dict("records"):
@@ -457,7 +451,7 @@ def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) 
 
 
 def cost_of(record: CellRecord) -> str:
-    """Return a sentence where a scheme costs accuracy on held-out rows, else nothing."""
+    """Return a warning if a scheme loses accuracy on held-out rows, else an empty string."""
     values = record.metrics
     accuracy, bias = (values[f"test/{m}"] - values[f"uncorrected/test/{m}"] for m in MEASURES)
     return _price(accuracy, bias, values["test/accuracy_p"])

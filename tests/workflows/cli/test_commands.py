@@ -7,6 +7,7 @@ import csv
 import functools
 import io
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -123,7 +124,7 @@ def _tuned_cell(output: Path) -> CellRecord:
 def test_tune_again_computes_nothing(dcs, tuned, table):
     _, output = tuned
     before = cell_times(output), scheme_of(output).read_bytes()
-    assert "in place of another" not in dcs("tune", table, *STUDY, "--output", output).out
+    assert "replacing another" not in dcs("tune", table, *STUDY, "--output", output).out
     assert (cell_times(output), scheme_of(output).read_bytes()) == before
 
 
@@ -197,12 +198,13 @@ def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
 
 
 def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output):
-    other = tmp_path / "other.parquet"
+    other = tmp_path / "other rows.parquet"
     biased_table(90, seed=1).write(other)
     batch = ("--method", "batch", *UNDRAWN)
     compared = ("--compare", "logistic,batch", "--test", other, "--refit")
     outcome = dcs("tune", table, *compared, *batch, "--output", output)
     assert "90 held-out rows" in outcome.out
+    assert str(other) in shlex.split(outcome.out.splitlines()[-1])
     assert "uncorrected batch logistic" in " ".join(outcome.out.split())
     assert outcome.out.count("against batch") == 2
     whole = CorrectionScheme.load(scheme_of(output, "batch").with_name("refitted.json"))
@@ -213,7 +215,7 @@ def test_a_baseline_is_judged_on_a_table_of_its_own(dcs, table, tmp_path, output
     refused("pick", scheme_of(output, "batch"), says=["front.json", "cross-validation"])
     first = scheme_of(output, "batch").read_bytes()
     again = dcs("tune", table, *batch, "--seed", 1, "--output", output)
-    assert "in place of another" in again.out
+    assert "replacing another" in again.out
     assert scheme_of(output, "batch").read_bytes() != first
     assert not scheme_of(output).exists()
 
@@ -244,10 +246,12 @@ def test_apply_writes_a_table_that_evaluate_reads(dcs, tuned, table, tmp_path):
     expected = CorrectionScheme.load(scheme).predict(source.probs)
     np.testing.assert_array_equal(result.probs.argmax(axis=1), expected)
     archive = tmp_path / "rows.npz"
-    np.savez(archive, probs=source.probs, labels=source.labels, classes=source.classes)
-    dcs("apply", scheme, archive, "-o", tmp_path / "again.parquet")
-    again = ProbabilityTable.read(tmp_path / "again.parquet")
-    np.testing.assert_array_equal(again.probs, result.probs)
+    for scale, more in ((4.0, ["--normalise"]), (1.0, [])):
+        probs = scale * source.probs
+        np.savez(archive, probs=probs, labels=source.labels, classes=source.classes)
+        dcs("apply", scheme, archive, "-o", tmp_path / "again.parquet", *more)
+        again = ProbabilityTable.read(tmp_path / "again.parquet")
+        np.testing.assert_allclose(again.probs, result.probs, rtol=1e-12 if more else 0)
     dcs("evaluate", archive)
 
     accuracy = f"{100 * (expected == source.labels).mean():.1f}"
@@ -293,8 +297,8 @@ def test_columns_besides_those_of_classes_come_out_as_they_went_in(dcs, form, ta
     scheme, source, written = (tmp_path / n for n in ("s.json", f"x{form}", f"y{target}"))
     CorrectionScheme.identity(("a", "b")).save(scheme)
     besides = [
-        {"id": 2**60 + 1, "n": None, "x": 0.1 + 0.2},
-        {"id": 7, "n": 2**60 + 3, "x": 5e-324},
+        {"id": 2**60 + 1, "label": 0, "n": None, "x": 0.1 + 0.2},
+        {"id": 7, "label": 1, "n": 2**60 + 3, "x": 5e-324},
     ]
     table = pa.Table.from_pylist([{**row, "a": 0.75, "b": 0.25} for row in besides])
     if form == ".parquet":
@@ -340,6 +344,14 @@ def test_rows_that_cannot_be_corrected_are_named(dcs, tmp_path):
     assert output.read_text().splitlines()[1] == "0.25,0.75,b"
 
 
+@pytest.mark.parametrize("names", ["a b,c", "a b\nc\n", '"a b", c'])
+def test_names_of_classes_stand_between_commas_or_on_lines(dcs, names, tmp_path):
+    np.savez(tmp_path / "x.npz", probs=[[0.5, 0.5]])
+    imported = ("import", "npz", tmp_path / "x.npz", "-o", tmp_path / "x.parquet")
+    dcs(*imported, "--classes", names)
+    assert ProbabilityTable.read(tmp_path / "x.parquet").classes == ("a b", "c")
+
+
 def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path):
     names = ("gone.parquet", "runs.parquet", "turned.parquet", "scheme.json", "sweep.yaml")
     gone, output, turned, other, config = (tmp_path / name for name in names)
@@ -382,6 +394,12 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
     refused("tasks", "show", "revews", says=["reviews"])
     refused("evaluate", table, "--scheme", gone, says=[str(gone)])
     assert not output.exists()
+
+
+def test_a_folder_does_not_hide_a_packaged_sweep_of_its_name(dcs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    assert "cells to compute" in dcs("sweep", "quickstart", "--dry-run").out
 
 
 def test_debug_shows_where_an_error_comes_from(dcs, tmp_path):

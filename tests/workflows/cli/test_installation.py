@@ -43,9 +43,24 @@ def test_stores_that_cannot_be_used(uri: str | None, tmp_path: Path) -> None:
     assert "hunter2" not in text and "\n" not in text
 
 
+@pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
+def test_a_store_is_not_made(driver: str, tmp_path: Path) -> None:
+    assert "first run" in installation.check_store(f"{driver}:///{tmp_path / 'x.db'}", tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_ray_starts() -> None:
     assert installation.check_ray()
+
+
+@pytest.mark.parametrize("then", ["time.sleep(60)", "raise OSError('full disk')"])
+def test_ray_that_hangs_or_fails(then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"import sys, time; print('a line of log', file=sys.stderr, flush=True); {then}"
+    monkeypatch.setattr(installation, "_RAY_TASK", code)
+    monkeypatch.setattr(installation, "_RAY_SECONDS", 1.0)
+    with pytest.raises(DCSError, match="^(no answer in 1 s|OSError: full disk); see /tmp/ray"):
+        installation.check_ray()
 
 
 def test_the_command_ends_with_0_when_usable_and_1_when_not(output: Path) -> None:
@@ -77,7 +92,7 @@ def test_a_new_plugin_works_and_passes_its_test(
     done("new-plugin", name, "--kind", kind, "--output", tmp_path / "other", code=2)
 
 
-@pytest.mark.parametrize("name", ["dnip", "Upper", "../out", "a b", ""])
+@pytest.mark.parametrize("name", ["dnip", "debias", "Upper", "../out", "a b", ""])
 def test_names_that_are_taken_or_none_are_refused(name: str, tmp_path: Path) -> None:
     done("new-plugin", name, "--output", tmp_path / "new", code=2)
     done("new-plugin", "good", "--output", tmp_path, code=2)
