@@ -221,7 +221,7 @@ def _check_reachable(address: str) -> None:
         raise ClusterError(f"{place!r} is no address of a Ray cluster; write auto or HOST:PORT")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no valid host name or port
         raise ClusterError(
             f"no Ray cluster at {place} ({one_line(error)}); start one with `ray start --head`, "
             "or leave --address out to use this machine"

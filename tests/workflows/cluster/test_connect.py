@@ -25,7 +25,7 @@ def test_ray_that_does_not_start_is_said_on_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://somewhere"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://somewhere", "a..b:6379", "127.0.0.1:²"])
 def test_no_cluster_is_said_on_one_line(address):
     with pytest.raises(ClusterError, match=address) as caught, connected(address):
         pass
