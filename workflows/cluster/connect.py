@@ -355,6 +355,9 @@ def open_jobs(address: str) -> JobSubmissionClient:
     ClusterError
         Nothing answers, it does not let us in, or it runs another version of Ray.
     """
+    # Without a scheme Ray takes the address for that of a head, waits, and may abort the process.
+    if not address.startswith(("http://", "https://")):
+        raise ClusterError(f"--address {address!r} is not a URL; expected http://HOST:PORT")
     # Otherwise it depends on files of earlier runs whether Ray sends the token.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     from ray.job_submission import JobSubmissionClient

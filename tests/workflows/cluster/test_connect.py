@@ -32,9 +32,11 @@ def test_no_cluster_is_said_on_one_line(address):
     assert "\n" not in str(caught.value)
 
 
-def test_no_dashboard_is_said_with_its_address():
-    with pytest.raises(ClusterError, match="http://127.0.0.1:1"):
-        open_jobs("http://127.0.0.1:1")
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "127.0.0.1:1"])
+def test_no_dashboard_is_said_with_its_address(address, capfd):
+    with pytest.raises(ClusterError, match=address):
+        open_jobs(address)
+    assert capfd.readouterr().err == ""
 
 
 def _fail() -> None:
