@@ -133,5 +133,5 @@ check: $(INSTALLED)  ## lint, types, import contracts, unsafe code, known vulner
 audit: $(INSTALLED)  ## ask for known vulnerabilities, and fail if PyPI cannot be reached
 	$(BIN)/python scripts/audit.py constraints.txt
 
-clean:  ## remove the environment and what the demo wrote
-	rm -rf $(VENV) $(VLLM) $(PACKAGE) $(MINIMUM) build dist dcs-runs docs/reference
+clean:  ## remove the environments and what the demo wrote
+	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) build dist dcs-runs docs/reference
