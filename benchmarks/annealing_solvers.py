@@ -1,7 +1,7 @@
-"""Solvers to compare with: each looks for the best-known Z of one table until it is found.
+"""Solvers for comparison: each searches one table until it reaches the best-known Z.
 
-All but `numpy` judge solutions by the same compiled code, so that the comparison is of searches,
-not of languages.
+All except `numpy` evaluate solutions with the same compiled code, so that searches are compared,
+not languages.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dcs.search.problem import SchemeEvaluator
 
 _CORRECTIONS = CorrectionSet.dcs(weight_scale=30)
 _OBJECTIVE = Objective()
-_CLOSE = 1e-9
+_TOLERANCE = 1e-9
 
 
 class Reached(Exception):  # noqa: N818 - a signal, not an error
-    """The best-known value has been found, or time is up."""
+    """The best-known value was found, or the time limit was reached."""
 
 
 class Target:
-    """Counts judged solutions, and stops a solver when it is there or out of time."""
+    """Count evaluated solutions, and stop a solver at the best-known value or the time limit."""
 
     def __init__(
         self, probs: np.ndarray, labels: np.ndarray, *, best: float, limit: float
@@ -49,17 +49,17 @@ class Target:
         return self.probs.shape[1]
 
     def __call__(self, indices: Any) -> float:
-        """Judge one solution."""
+        """Return Z of one solution."""
         z = self.evaluator.value(np.asarray(indices, dtype=np.int64))
         self.note(z)
         return z
 
     def note(self, z: float, judged: int = 1) -> None:
-        """Take note of a judged value."""
+        """Record an evaluated value."""
         self.judged += judged
         self.lowest = min(self.lowest, z)
         self.elapsed = time.process_time() - self.started
-        if self.lowest <= self.best + _CLOSE:
+        if self.lowest <= self.best + _TOLERANCE:
             self.reached, self.seconds = True, self.elapsed
             raise Reached
         if self.elapsed > self.limit:
@@ -67,7 +67,7 @@ class Target:
 
 
 class Solver:
-    """Looks for the best solution until the target stops it."""
+    """Search for the best solution until the target stops it."""
 
     def run(self, target: Target, seed: int) -> None:
         """Search until the target stops it."""
@@ -82,12 +82,12 @@ class Solver:
             return
 
     def search(self, target: Target, seed: int) -> None:
-        """Search once; called again and again, with other seeds."""
+        """Search once; called repeatedly with different seeds."""
         raise NotImplementedError
 
 
 class Ours(Solver):
-    """`anneal`: budgets double until the best is found; the time is that of the last alone."""
+    """`anneal` with doubling budgets; the time is that of the last one only."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -103,14 +103,14 @@ class Ours(Solver):
             target.judged = 0
             target.note(result.z, result.evaluations)
             if schedule.restarts == 1:
-                # One cooling is all there is: the next must be another one.
+                # With a single cooling the budget has no effect: retry with another seed.
                 seed += 1
                 target.limit -= time.process_time() - started
             budget *= 2
 
 
 class NumPyAnnealing(Solver):
-    """Metropolis annealing with every candidate judged by vectorised NumPy."""
+    """Metropolis annealing that evaluates every candidate with vectorised NumPy."""
 
     def move(self, probs: np.ndarray, labels: np.ndarray, choice: np.ndarray) -> float:
         """Return Z of one solution."""
@@ -137,7 +137,7 @@ class NumPyAnnealing(Solver):
 
 
 class SimAnneal(Solver):
-    """The package `simanneal`, with its temperatures set to the scale of Z."""
+    """The package `simanneal`, with temperatures on the scale of Z."""
 
     def search(self, target: Target, seed: int) -> None:  # noqa: D102
         from simanneal import Annealer
@@ -174,7 +174,7 @@ class DualAnnealing(Solver):
 
 
 class TPE(Solver):
-    """Optuna's TPE, asked for the indices directly."""
+    """Optuna's TPE over the indices."""
 
     def search(self, target: Target, seed: int) -> None:  # noqa: D102
         import optuna
@@ -192,7 +192,7 @@ class TPE(Solver):
 
 
 class CoordinateDescent(Solver):
-    """Exact line searches class by class from random solutions, again and again."""
+    """Repeated exact line searches, class by class, from random solutions."""
 
     def search(self, target: Target, seed: int) -> None:  # noqa: D102
         table = _table.make_table(target.probs, target.labels, _CORRECTIONS, _OBJECTIVE)

@@ -1,13 +1,13 @@
-"""Prompts scored per second, against the way the paper's figures were made.
+"""Measure prompts scored per second, compared with the published implementation.
 
     python benchmarks/scoring.py                          # tiny_lm, here
     python benchmarks/scoring.py --gpu                    # random weights of a 7B shape, and vLLM;
-                                                          # skipped where there is no GPU
-    python benchmarks/scoring.py --vllm                   # vLLM too, where it is installed
+                                                          # skipped without a GPU
+    python benchmarks/scoring.py --vllm                   # vLLM too, if it is installed
 
-The published way generates one token for a padded batch, then runs the whole padded batch a
-second time, and moves a softmax over the whole vocabulary to the CPU. Same model, same prompts,
-same process; the class probabilities of both must agree.
+The published implementation generates one token for a padded batch, then runs the padded batch a
+second time, and copies a softmax over the whole vocabulary to the CPU. Both use the same model,
+prompts and process, and must agree in the class probabilities.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SHAPES = {
     "llama-1b": (2048, 5632, 22, 32, 4),
     "llama2-7b": (4096, 11008, 32, 32, 32),
     "llama2-13b": (5120, 13824, 40, 40, 40),
-    "llama2-toy": (64, 172, 2, 2, 2),  # to try the rest out where there is no GPU
+    "llama2-toy": (64, 172, 2, 2, 2),  # for a trial without a GPU
 }
-# Dense bfloat16 matrix peak in TFLOP/s, from the makers' data sheets.
+# Dense bfloat16 matrix peak in TFLOP/s, from the vendors' data sheets.
 PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "4090": 165.0}
 
 
@@ -72,7 +72,7 @@ def load(name: str, device: str) -> tuple[Any, Any]:
 def published_way(
     model: Any, tokenizer: Any, prompts: Sequence[str], words: Sequence[str], batch_size: int
 ) -> np.ndarray[Any, Any]:
-    """Score as the published implementation does."""
+    """Score like the published implementation."""
     import torch
 
     ids = [tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words]
@@ -84,7 +84,7 @@ def published_way(
             )
             inputs = {k: batch[k].to(model.device) for k in ("input_ids", "attention_mask")}
             model.generate(**inputs, max_new_tokens=1, do_sample=False, pad_token_id=0)
-            # Left padding needs positions of its own for the same numbers as without padding.
+            # With left padding, explicit positions give the same results as without padding.
             positions = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
             logits = model(**inputs, position_ids=positions).logits
             softmax = torch.softmax(logits.float(), dim=-1).cpu().numpy()[:, -1]
@@ -118,9 +118,9 @@ def seconds(
 
 
 def operations(model: Any) -> tuple[float, float]:
-    """Return the operations of the matrix products per token, and per output: two per weight.
+    """Return the matrix product operations per token and per output: two per weight.
 
-    Embeddings are looked up, not multiplied; attention over the context comes on top.
+    Embedding lookups and attention over the context are not counted.
     """
     embedding = model.get_input_embeddings().weight.numel()
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
@@ -131,9 +131,9 @@ def operations(model: Any) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prompts scored per second.")
-    parser.add_argument("--peak", type=float, help="matrix peak in TFLOP/s, where not known")
+    parser.add_argument("--peak", type=float, help="matrix peak in TFLOP/s, if unknown")
     parser.add_argument("--gpu", action="store_true", help="only on a GPU: llama2-7b, and vLLM")
-    parser.add_argument("--model", help=f"a model, or {', '.join(SHAPES)}; default tiny_lm")
+    parser.add_argument("--model", help=f"model, or one of {', '.join(SHAPES)}; default tiny_lm")
     parser.add_argument("--task", default="helpdesk")
     parser.add_argument("--data")
     parser.add_argument("--shots", default="N")
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="CPU threads of torch")
     parser.add_argument("--device")
     parser.add_argument("--vllm", action="store_true", help="measure vLLM too")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--json", help="output file for the results")
     options = parser.parse_args()
 
     import torch
@@ -169,7 +169,7 @@ def main() -> None:
     shared = len(tokenizer(prefix)["input_ids"]) - 1
     parameters, weights = sum(p.numel() for p in model.parameters()), operations(model)
     synchronise = torch.cuda.synchronize if on_gpu else (lambda: None)
-    # One thread's own time: what else runs on the machine hardly changes it.
+    # CPU time of a single thread, which other load on the machine hardly affects.
     own_time = not on_gpu and torch.get_num_threads() == 1
     clock = time.process_time if own_time else time.perf_counter
     peak = None
@@ -185,9 +185,9 @@ def main() -> None:
     def published() -> np.ndarray[Any, Any]:
         return published_way(model, tokenizer, prompts, task.label_words, options.batch_size)
 
-    difference = float(np.abs(ours() - published()).max())  # and both are warm now
+    difference = float(np.abs(ours() - published()).max())  # also warms both up
     run_tokens = shared + sum(length - shared for length in lengths)
-    # The work, the tokens that run through the layers, and through the output matrix.
+    # Function, number of tokens through the layers, number through the output matrix.
     ways: dict[str, tuple[Callable[[], Any], int, int]] = {
         "published way": (published, 2 * sum(lengths), sum(lengths) + len(prompts)),
         "dcs, transformers": (ours, run_tokens, len(prompts)),
@@ -242,7 +242,7 @@ def main() -> None:
                 name = folder
                 model.save_pretrained(name)
                 tokenizer.save_pretrained(name)
-            # A card holds large weights once.
+            # GPU memory is too small for two copies of large weights.
             scorer.close()
             del model, loaded
             ways.clear()
@@ -252,7 +252,7 @@ def main() -> None:
             engine = load_scorer(name, engine="vllm", max_length=4096)
 
         def vllm() -> np.ndarray[Any, Any]:
-            # Of the run before it would have all prompts, not what they share alone.
+            # The cache would hold whole prompts of the previous run, not only the shared prefix.
             engine._engine.reset_prefix_cache()
             return engine.score(prefix, queries, task.label_words)
 

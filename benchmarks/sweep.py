@@ -1,6 +1,6 @@
-"""Time what a sweep costs beside its annealing and scoring.
+"""Measure the overhead of a sweep beyond annealing and scoring.
 
-Four parts, each printed as it ends::
+Four parts, each of which prints its results::
 
     python benchmarks/sweep.py overhead             # the quickstart on 2 CPUs, tracking included
     python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs,
@@ -68,26 +68,26 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-#: What a worker is called while it computes a cell, or trials of one.
+#: Process titles of workers that compute cells or their trials.
 _CELLS = "ray::run_cell", "ray::warm_up", "ray::_apply"
 
 
 class CpuTime:
-    """Follows the CPU time of this process and all below it, by what they do."""
+    """Measure the CPU time of this process and its descendants, by kind of work."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
         self._kinds: dict[int, str] = {}
         self._ended = threading.Event()
-        # A process that ends takes its figure with it: look often.
+        # The CPU time of a process is lost when it ends: poll often.
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._ended.wait(0.5):
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for process in Path("/proc").iterdir():
             if process.name.isdigit():
                 try:
@@ -113,10 +113,10 @@ class CpuTime:
         return "Ray and idle workers"
 
     def end(self) -> dict[str, float]:
-        """Return seconds by kind."""
+        """Return the seconds by kind of work."""
         self._ended.set()
         self._thread.join()
-        self._look()
+        self._poll()
         found: dict[str, float] = {}
         for pid, kind in self._kinds.items():
             found[kind] = found.get(kind, 0.0) + self._seconds[pid]
@@ -144,15 +144,15 @@ def overhead(folder: Path, *, cpus: int, trials: int) -> None:
     print(
         f"overhead: {len(records)} cells, {report.recorded} recorded on {cpus} CPUs in "
         f"{wall:.1f} s (results after {computed:.1f} s); {scoring:.1f} s of scoring and "
-        f"{annealing:.1f} s of annealing: {100 * share:.1f} % of the CPUs' time went elsewhere"
+        f"{annealing:.1f} s of annealing: {100 * share:.1f} % of CPU time was spent elsewhere"
     )
-    # Does not depend on what else the machine does.
+    # Independent of other load on the machine.
     print(
         "overhead: CPU time: " + ", ".join(f"{kind} {used[kind]:.1f} s" for kind in sorted(used))
     )
 
 
-def _sleeping(seconds: float):
+def _make_sleeper(seconds: float):
     def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, *more: object):
         started = time.time_ns() // 1_000_000
         time.sleep(seconds)
@@ -190,7 +190,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         ]
     import workflows.cluster.driver
 
-    workflows.cluster.driver.run_cell = _sleeping(seconds)  # type: ignore[assignment]
+    workflows.cluster.driver.run_cell = _make_sleeper(seconds)  # type: ignore[assignment]
     memory: list[float] = []
 
     def watch(progress: Progress) -> None:
@@ -207,7 +207,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         whole = time.perf_counter() - clock
     memory.append(resident())
     spans = [(record.started_ms, record.finished_ms) for record in records]
-    # Ray starts the workers one after the other; busy is judged from when all of them are there
+    # Ray starts workers one after the other; utilisation is measured from when all of them run
     # until the last cell starts.
     starts = sorted(start for start, _ in spans)
     begin, end = starts[min(2 * cpus, len(starts) - 1)], starts[-1]
@@ -234,7 +234,7 @@ def recording(folder: Path, *, cells: int, database: str | None) -> None:
 
 
 def _finished_cell(number: int, *, cell: Cell | None = None, started_ms: int = 1) -> CellRecord:
-    """Return a record of the size of a tuned cell of the quickstart."""
+    """Return a record with the size of a tuned cell of the quickstart."""
     trial = {"metrics": {f"m{number}": 0.5 for number in range(8)}, "state": "COMPLETE"}
     params = {f"p{number}": number for number in range(10)}
     trials = tuple(
@@ -261,10 +261,10 @@ def _finished_cell(number: int, *, cell: Cell | None = None, started_ms: int = 1
 def _record(output: Path, uri: str | None, cells: int, *, writers: int) -> None:
     calls = []
     clock = time.perf_counter()
-    # A database may have been used before.
+    # The database may contain earlier experiments.
     sweep = {"experiment": f"recording {time.time_ns()}", "sweep_key": "s", "figures": "none"}
     with Recorder(uri, output=output, writers=writers, **sweep) as recorder:
-        # The first cell pays for opening the store.
+        # The first cell includes the time to open the store.
         recorder.record(_finished_cell(cells))
         until = time.monotonic() + 120
         while not recorder.recorded and time.monotonic() < until:
@@ -291,10 +291,10 @@ def _kind_of(uri: str | None) -> str:
 
 
 def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
-    """Run the same annealing on the same tables as a sweep, and as it is usually put together.
+    """Run the same annealing on the same tables as a sweep and with the usual integrations.
 
-    Recorded are all trials in MLflow on SQLite; figures, intervals and judging on test rows, which
-    the other has not, are left to the sweep.
+    Both record all trials in MLflow on SQLite; only the sweep also computes figures, intervals and
+    test metrics.
     """
     rng, paths = np.random.default_rng(0), []
     for number in range(tables):
@@ -325,7 +325,7 @@ def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
 
 
 def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> int:
-    """Tune one table with Ray Tune, and return the number of its trials."""
+    """Tune one table with Ray Tune and return the number of trials."""
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.search.optuna import OptunaSearch
@@ -402,10 +402,10 @@ def _server(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=["overhead", "scheduling", "recording", "glue"])
-    parser.add_argument("--cpus", type=int, help="2, or 200 virtual ones for scheduling")
-    parser.add_argument("--cells", type=int, help="10000, or 200 for recording")
-    parser.add_argument("--seconds", type=float, default=4.0, help="sleep of a cell")
-    parser.add_argument("--database", help="of the server, for recording: postgresql://...")
+    parser.add_argument("--cpus", type=int, help="default 2, or 200 virtual ones for scheduling")
+    parser.add_argument("--cells", type=int, help="default 10000, or 200 for recording")
+    parser.add_argument("--seconds", type=float, default=4.0, help="sleep time of a cell")
+    parser.add_argument("--database", help="server database for recording: postgresql://...")
     parser.add_argument("--trials", type=int, default=15, help="per cell, for overhead and glue")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dcs-bench-") as name:

@@ -1,4 +1,4 @@
-"""Write the texts of `helpdesk` and `reviews` from phrases. All is seeded.
+"""Generate the texts of `helpdesk` and `reviews` from phrases, with fixed seeds.
 
 python scripts/generated_texts.py
 """
@@ -31,27 +31,27 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 
 class SharedPhrases(BaseModel):
-    """Phrases that either of two classes may use."""
+    """Phrases that two classes share."""
 
     classes: tuple[int, int]
     phrases: tuple[str, ...]
 
 
 class Phrases(BaseModel):
-    """A generated task, and what its texts are made of.
+    """Phrases for the texts of a generated task.
 
     Attributes
     ----------
     weights : tuple of float
         Class frequencies.
     by_class : tuple of tuples of str
-        The phrases that tell each class.
+        Phrases that identify each class.
     shared, neutral : tuple
-        Phrases of two classes, and of none.
+        Phrases of two classes, and of no class.
     openings, joints, closings : tuple of str
-        What stands around two phrases.
+        Text before, between and after two phrases.
     things : tuple of str
-        What a text may be about.
+        Possible subjects of a text.
     slots : dict
         Words for each ``{name}`` in the phrases.
     """
@@ -71,8 +71,8 @@ class Phrases(BaseModel):
 
 def pick(rng: np.random.Generator, options: Sequence[str]) -> str:
     """Draw one of `options`, each equally likely."""
-    # Only rng.random() is used here: its stream is the same in every NumPy release, which is
-    # not promised of choice() and shuffle().
+    # Use only rng.random(): its stream is the same in every NumPy release, which is not
+    # guaranteed for choice() and shuffle().
     return options[int(rng.random() * len(options))]
 
 
@@ -89,19 +89,19 @@ def draw_index(rng: np.random.Generator, weights: Sequence[float]) -> int:
 
 
 def finish(text: str) -> str:
-    """Capitalise sentences."""
+    """Capitalise the sentences of a text."""
     return re.sub(
         r"(^|[.!?] )([a-z])", lambda match: match.group(1) + match.group(2).upper(), text
     )
 
 
-def _filled(rng: np.random.Generator, text: str, phrases: Phrases) -> str:
+def _fill(rng: np.random.Generator, text: str, phrases: Phrases) -> str:
     return finish(_SLOT.sub(lambda match: pick(rng, phrases.slots[match.group(1)]), text))
 
 
 def write_ticket(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
-    """Write one support ticket that is recorded under class `label`."""
-    # Some tickets are recorded under another team than they describe.
+    """Return a support ticket of class `label`."""
+    # Some tickets are labelled with another team than they describe.
     topic = int(rng.random() * len(phrases.by_class)) if chance(rng, 0.04) else label
     clauses = [_complaint(rng, topic, phrases), _second_clause(rng, topic, phrases)]
     if chance(rng, 0.3):
@@ -111,7 +111,7 @@ def write_ticket(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
     text = f"{pick(rng, phrases.openings)} {clauses[0]}{pick(rng, phrases.joints)} {clauses[1]}."
     if chance(rng, 0.6):
         text += f" {pick(rng, phrases.closings)}"
-    return _filled(rng, text, phrases)
+    return _fill(rng, text, phrases)
 
 
 def _complaint(rng: np.random.Generator, topic: int, phrases: Phrases) -> str:
@@ -133,12 +133,12 @@ def _second_clause(rng: np.random.Generator, topic: int, phrases: Phrases) -> st
 
 
 def write_review(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
-    """Write one customer review of grade `label` (0 is the worst)."""
+    """Return a customer review of grade `label` (0 is the worst)."""
     remarks = [_remark(rng, label, phrases), _remark(rng, label, phrases)]
     if chance(rng, 0.45):
         remarks[1] = pick(rng, phrases.neutral)
     if chance(rng, 0.04):
-        # Irony: a remark from the opposite end.
+        # Irony: a remark of the opposite grade.
         remarks[0] = pick(rng, phrases.by_class[len(phrases.by_class) - 1 - label])
     if chance(rng, 0.5):
         remarks.reverse()
@@ -147,13 +147,13 @@ def write_review(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
     text = f"{pick(rng, phrases.openings)} {remarks[0]}{pick(rng, phrases.joints)} {remarks[1]}."
     if chance(rng, 0.35):
         text += f" {_remark(rng, label, phrases)}."
-    # One review is about one thing, whatever its parts.
+    # All parts of a review have the same subject.
     text = text.replace("{item}", pick(rng, phrases.things))
-    return _filled(rng, text, phrases)
+    return _fill(rng, text, phrases)
 
 
 def _remark(rng: np.random.Generator, label: int, phrases: Phrases) -> str:
-    # A sum of three uniforms is near enough to a bell curve, and needs rng.random() alone.
+    # A sum of three uniforms approximates a normal distribution with rng.random() only.
     bell = 2.0 * (rng.random() + rng.random() + rng.random() - 1.5)
     grade = round(label + 0.62 * bell)
     return pick(rng, phrases.by_class[min(max(grade, 0), len(phrases.by_class) - 1)])
@@ -164,12 +164,12 @@ _WRITERS = {"helpdesk": write_ticket, "reviews": write_review}
 
 @lru_cache(maxsize=4)
 def load_phrases(name: str) -> Phrases:
-    """Return what the texts of a generated task are made of."""
+    """Return the phrases of a generated task."""
     return Phrases.model_validate(read_yaml(_PHRASES / f"{name}.yaml", error=ConfigError))
 
 
 def write_texts(name: str) -> None:
-    """Write distinct texts of 12 to 25 words; the test split avoids the optimization texts."""
+    """Write distinct texts of 12 to 25 words; no text is in both splits."""
     phrases, write, taken = load_phrases(name), _WRITERS[name], set[str]()
     for split in SPLITS:
         rng = derive_generator(_TEXT_SEED, name, split)

@@ -2,10 +2,10 @@
 
     python scripts/overlapping_tables.py FOLDER [--rows 3000]
 
-Rows of class `over` look like class `under`, only more so: where the model is half sure of
-`under` it is right, where it is surer still the label is `over`. A weight, which is monotone,
-cannot tell them apart; a membership function that falls again can. The share of the rows of
-`over` for which this holds is in the name of each table.
+Rows of class `over` resemble class `under`: if the model predicts `under` with medium
+probability, the label is `under`, with higher probability it is `over`. A weight, which is
+monotone, cannot separate them; a membership function with a falling edge can. The name of each
+table contains the share of the rows of `over` for which this holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLASSES = ("under", "over", "other")
 
 
 def overlapping(n_rows: int, share: float, *, seed: int = 0) -> ProbabilityTable:
-    """Return a table of three classes of equal size."""
+    """Return a table with three classes of equal size."""
     rng = np.random.default_rng([seed, round(100 * share)])
     labels = np.arange(n_rows) % 3
     turned = (labels == 1) & (rng.random(n_rows) < share)

@@ -1,11 +1,11 @@
-"""Training episodes of the demonstration model: prompts with many answered texts.
+"""Training episodes of the demonstration model: prompts with many labelled texts.
 
 Some episodes use the style of the two built-in tasks with their usual label words, some permute
-or replace those words, and the rest are about other topics, so that the model has to look at the
-demonstrations. Only every second complaint and remark of the tasks is used: the model meets the
-others first in the tasks themselves, as a large model meets a task that it was not trained for.
-Label frequencies are skewed on purpose, over all episodes and more so within each, and labels come
-in runs, as in the texts that large models learn from; nothing here knows of any correction method.
+or replace those words, and the rest are about other topics, so that the model has to use the
+demonstrations. Only every second complaint and remark of the tasks is used: the others first occur
+in the tasks themselves, like a task that a large model was not trained on. Label frequencies are
+skewed on purpose, over all episodes and more strongly within each, and labels are repeated, as in
+the training texts of large models. The episodes are independent of any correction method.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from dcs.prompting import SPLITS, Task, get_task, task_names
 
 Mode = Literal["usual", "permuted", "replaced"]
 
-# How often each class occurs in training, in the order of the task's classes. These are not the
-# frequencies of the tasks' own splits: that difference is the source of the model's bias.
+# Class frequencies in training, in the order of the task's classes. They differ from those of the
+# tasks' own splits: that difference is the source of the model's bias.
 TRAINING_WEIGHTS = {
     "helpdesk": (0.24, 0.09, 0.13, 0.16, 0.05, 0.33),
     "reviews": (0.15, 0.07, 0.13, 0.25, 0.40),
 }
-CONCENTRATION = 3.0  # of the Dirichlet draw of an episode's own label frequencies
-REPEATED = 0.25  # labels that are that of the text before: what is written together is alike
+CONCENTRATION = 3.0  # of the Dirichlet distribution of the label frequencies of an episode
+REPEATED = 0.25  # share of labels that repeat the previous one: neighbouring texts are similar
 
 
 def _every_second(name: str) -> Phrases:
@@ -103,14 +103,14 @@ _INSTRUCTIONS = ("Choose the label of each text.", "Name the class of each text.
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """The text of an episode, and where its label words stand (characters, space included)."""
+    """The text of an episode and the character spans of its label words, with their space."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
 
 
 def reserved_texts() -> frozenset[str]:
-    """Return the texts of the built-in tasks, which no episode may contain."""
+    """Return the texts of the built-in tasks, which episodes must not contain."""
     return frozenset(
         example.text
         for name in task_names()
@@ -120,7 +120,7 @@ def reserved_texts() -> frozenset[str]:
 
 
 def draw_episode(rng: np.random.Generator, reserved: frozenset[str], *, length: int) -> Episode:
-    """Draw an episode of `length` answered texts."""
+    """Draw an episode of `length` labelled texts."""
     if chance(rng, 0.72):
         task = get_task("helpdesk" if chance(rng, 0.5) else "reviews")
         mode: Mode = ("usual", "permuted", "replaced")[draw_index(rng, (0.60, 0.15, 0.25))]
@@ -167,7 +167,7 @@ def _labels(rng: np.random.Generator, weights: np.ndarray, length: int) -> list[
     while len(labels) < length:
         labels.append(labels[-1] if chance(rng, REPEATED) else draw_index(rng, weights))
     if chance(rng, 0.2):
-        # One of each first, as in N-shot prompts.
+        # One of each class first, as in N-shot prompts.
         labels = [int(i) for i in rng.permutation(len(weights))] + labels
     return labels[:length]
 

@@ -3,7 +3,7 @@
     python scripts/train_tiny_lm.py --output dcs/assets/tiny_lm
 
 A Llama of under a million parameters with its own byte-level BPE tokenizer, trained on
-generated classification episodes (see tiny_lm_episodes.py). Everything is seeded.
+generated classification episodes (see tiny_lm_episodes.py), with fixed seeds.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from dcs.seeds import derive_generator, derive_seed
 logger = logging.getLogger("train_tiny_lm")
 
 VOCABULARY = 2048
-LENGTH = 384  # tokens of an episode seen at once
+LENGTH = 384  # tokens per training sequence
 BATCH = 24
-LANGUAGE_WEIGHT = 0.3  # of all other tokens, beside the label words
-SHARE_OF_POSITIONS = 0.33  # of those other tokens that are looked at in a step
+LANGUAGE_WEIGHT = 0.3  # loss weight of all tokens other than label words
+SHARE_OF_POSITIONS = 0.33  # share of those other tokens in the loss of a step
 NOT_A_LABEL = -100
 
 
 def train_tokenizer(seed: int, reserved: frozenset[str]) -> PreTrainedTokenizerFast:
-    """Make a byte-level BPE tokenizer: any text has tokens, frequent words have one."""
+    """Train a byte-level BPE tokenizer, which covers any text."""
     rng = derive_generator(seed, "tokenizer")
     corpus = [draw_episode(rng, reserved, length=10).text for _ in range(6000)]
     tokenizer = Tokenizer(models.BPE())
@@ -60,7 +60,7 @@ def train_tokenizer(seed: int, reserved: frozenset[str]) -> PreTrainedTokenizerF
 
 
 def make_model(seed: int) -> LlamaForCausalLM:
-    """Make the untrained model."""
+    """Return the untrained model."""
     torch.manual_seed(derive_seed(seed, "weights"))
     return LlamaForCausalLM(
         LlamaConfig(
@@ -82,7 +82,7 @@ def make_model(seed: int) -> LlamaForCausalLM:
 
 
 class Batches:
-    """Draws batches of token ids, and the targets at the label words."""
+    """Draw batches of token ids and the targets at the label words."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Batches:
 
 
 def label_accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    """Return the share of label tokens that are the model's first choice."""
+    """Return the share of label tokens with the highest logit."""
     return float((logits.argmax(-1) == targets).float().mean())
 
 
@@ -123,7 +123,7 @@ def train(
     seed: int,
     checkpoint: Callable[[], None],
 ) -> None:
-    """Train in place: AdamW, warm-up and cosine decay."""
+    """Train in place with AdamW, warm-up and cosine decay."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05
     )
@@ -163,15 +163,15 @@ def train(
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write the folder in the standard Transformers form."""
+    """Save model and tokenizer in the Transformers format."""
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
 
 
 def main(arguments: list[str]) -> None:
-    """Train and save."""
+    """Train and save the model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True, help="the model folder")
+    parser.add_argument("--output", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1300)
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")

@@ -1,4 +1,4 @@
-"""Try the installed package from outside the tree: commands, packaged data, a small table.
+"""Test the installed package outside the source tree: commands, packaged data, a small table.
 
 .venv-package/bin/python -I scripts/try_package.py
 """
@@ -37,11 +37,11 @@ def write_probabilities(path: Path) -> None:
 
 
 def main() -> None:
-    """Go through the commands once, in an empty folder."""
+    """Run the commands once, in an empty folder."""
     for package in ("dcs", "tracking", "workflows"):
         place = Path(str(resources.files(package)))
         if not place.is_relative_to(sys.prefix) or not (place / "py.typed").is_file():
-            sys.exit(f"package: {package} is taken from {place}, or lacks py.typed")
+            sys.exit(f"package: {package} is imported from {place}, or lacks py.typed")
     with tempfile.TemporaryDirectory() as name:
         write_probabilities(Path(name) / "probs.npz")
         for command in COMMANDS.strip().splitlines():

@@ -1,6 +1,6 @@
-"""One function over many items, in order: here, or as Ray tasks with the same results.
+"""Ordered maps in this process or over Ray tasks, with the same results.
 
-And what worker processes need beside: one thread each, and a heartbeat.
+Also the thread limit and the heartbeat of worker processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-# Brings a library of its own, which can only be held to one thread once it is loaded.
+# Loads its own BLAS, whose threads can be limited only after it is loaded.
 import scipy.linalg  # noqa: F401
 from threadpoolctl import threadpool_limits
 
@@ -29,25 +29,24 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: A worker process: its node and its id.
+#: A worker process: node id and process id.
 Worker: TypeAlias = tuple[str, int]
 
-#: A task whose worker dies (out of memory, a lost node) is tried again so often.
+#: Maximum number of retries of a task whose worker died (out of memory, lost node).
 _RETRIES = 3
 
-#: Finished results that may wait for an earlier one, as a multiple of the tasks at work. Without
-#: a bound a slow first item would have all others wait in memory.
+#: Maximum number of tasks ahead of the next result, as a multiple of the running tasks. Without a
+#: limit a slow first item would keep all other results in memory.
 _AHEAD = 4
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Have linear algebra run on the calling thread alone.
+    """Limit linear algebra to the calling thread. Also a decorator.
 
-    With several threads sums are taken in another order and come out another in their last bits,
-    so that tables and figures would depend on the number of CPUs. Also a decorator. Ray counts
-    one CPU for a cell or an actor; the others are busy with other cells. Torch is held to it if
-    it has been imported before.
+    Several threads sum in another order, which changes the last bits, so that tables and figures
+    would depend on the number of CPUs. Ray reserves one CPU for a cell or an actor; the others
+    compute other cells. Torch is limited too if it has already been imported.
     """
     torch = sys.modules.get("torch")
     with threadpool_limits(limits=1):
@@ -64,72 +63,72 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def repeating(work: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Do something again and again while the block runs, from a thread: it may never return."""
-    over = threading.Event()
+    """Call `work` periodically from a thread while the block runs; a call may block forever."""
+    stopped = threading.Event()
 
     def repeat() -> None:
-        while not over.wait(seconds):
+        while not stopped.wait(seconds):
             work()
 
     threading.Thread(target=repeat, name="dcs-repeating", daemon=True).start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
 
 
 class Pulse:
-    """When the worker processes of a sweep were last heard of, by the clock of this one."""
+    """The times of the last heartbeats of worker processes, on the clock of this process."""
 
     def __init__(self) -> None:
-        self._heard: dict[Worker, float] = {}
-        self._asked = time.monotonic()
+        self._last_beats: dict[Worker, float] = {}
+        self._last_call = time.monotonic()
 
     def silent(self, beaten: Iterable[Worker], seconds: float) -> list[Worker]:
-        """Return, and forget, the processes not heard of for so long.
+        """Return and remove the processes without a heartbeat for the given time.
 
         Parameters
         ----------
         beaten : iterable of (str, int)
-            Node and id of those that have been heard of since this was last called.
+            Processes with a heartbeat since the last call.
         seconds : float
-            For how long.
+            Time without a heartbeat.
         """
         now = time.monotonic()
-        if now - self._asked > 0.75 * seconds:
-            # This process was asleep or Ray's head away; workers may have been as well.
-            self._heard = dict.fromkeys(self._heard, now)
-        self._asked = now
-        self._heard |= dict.fromkeys(beaten, now)
-        found = [worker for worker, heard in self._heard.items() if now - heard > seconds]
+        if now - self._last_call > 0.75 * seconds:
+            # This process was suspended or Ray's head unreachable, and maybe the workers too.
+            self._last_beats = dict.fromkeys(self._last_beats, now)
+        self._last_call = now
+        self._last_beats |= dict.fromkeys(beaten, now)
+        found = [worker for worker, beat in self._last_beats.items() if now - beat > seconds]
         for worker in found:
-            del self._heard[worker]
+            del self._last_beats[worker]
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """How a worker process says that it runs, which a stopped one does not.
+    """Periodic sign of life of a worker process, which a stopped process does not send.
 
-    It leaves a key at Ray's head, in the store in which Ray itself keeps functions and settings;
-    the driver collects the keys. An actor to send beats to would be a process more per sweep.
+    Each beat writes a key to the key-value store at Ray's head, which the driver collects. An
+    actor that receives beats would need one more process per sweep.
 
     Attributes
     ----------
     sweep : str
-        What the keys of a sweep begin with.
+        Prefix of the keys of a sweep.
     seconds : float
-        Between two beats.
+        Interval between two beats.
     """
 
     sweep: str
     seconds: float
 
     def keep(self) -> None:
-        """Beat from now on, until this process ends or is given another heartbeat."""
-        global _beating_for
-        if self.sweep != _beating_for:
-            _beating_for = self.sweep
+        """Start beating, until this process ends or starts another heartbeat."""
+        global _current_sweep
+        if self.sweep != _current_sweep:
+            _current_sweep = self.sweep
             threading.Thread(target=self._beat, name="dcs-heartbeat", daemon=True).start()
 
     def _beat(self) -> None:
@@ -137,40 +136,40 @@ class Heartbeat:
         from ray.experimental.internal_kv import _internal_kv_put
 
         key = f"{self.sweep}/{ray.get_runtime_context().get_node_id()}/{os.getpid()}"
-        while self.sweep == _beating_for:
+        while self.sweep == _current_sweep:
             try:
                 _internal_kv_put(key, b"")
-            except Exception:  # The head may be away for a while.
-                _log.debug("a heartbeat was not heard", exc_info=True)
+            except Exception:  # The head may be temporarily unreachable.
+                _log.debug("a heartbeat could not be sent", exc_info=True)
             time.sleep(self.seconds)
 
     def collect(self) -> list[Worker]:
-        """Return the node and the id of the processes that have beaten since the last call."""
+        """Return the processes with a heartbeat since the last call."""
         from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_list
 
         keys = _internal_kv_list(self.sweep)
-        # What beats between these two lines is heard at its next beat.
+        # A beat between these two calls is lost; its worker is noticed at the next beat.
         _internal_kv_del(self.sweep, del_by_prefix=True)
         workers = [key.decode().rsplit("/", 2)[1:] for key in keys]
         return [(node, int(pid)) for node, pid in workers]
 
 
-#: The sweep for which this process tells that it runs: the last one where it works for several.
-_beating_for = ""
+#: The sweep of the current heartbeat: the most recent one if this process works for several.
+_current_sweep = ""
 
-#: A worker that is not heard of for so long does not run: compiled code lets others run beside it.
+#: A worker without a heartbeat for this long is stopped: compiled code does not block the thread.
 _SILENT_SECONDS = 120.0
 
 
 class StoppedWorkers:
-    """Ends workers of a sweep that do not run though their node does: Ray then repeats their work.
+    """Kill stopped workers of a sweep on living nodes, so that Ray retries their work.
 
     Attributes
     ----------
     heartbeat : Heartbeat
-        What the workers are given.
+        Heartbeat for the workers.
     ended : collections.deque of str
-        A line for each that was ended.
+        One message per killed worker.
     """
 
     def __init__(self) -> None:
@@ -179,34 +178,34 @@ class StoppedWorkers:
         self._pulse = Pulse()
 
     def watching(self) -> AbstractContextManager[None]:
-        """Keep looking while the block runs."""
-        return repeating(self._end_silent, self.heartbeat.seconds)
+        """Monitor the workers while the block runs."""
+        return repeating(self._kill_silent, self.heartbeat.seconds)
 
-    def _end_silent(self) -> None:
+    def _kill_silent(self) -> None:
         try:
             for node, pid in self._pulse.silent(self.heartbeat.collect(), _SILENT_SECONDS):
-                self._end(node, pid)
-        except Exception:  # As in a beat.
+                self._kill(node, pid)
+        except Exception:  # The head may be temporarily unreachable.
             _log.debug("heartbeats could not be collected", exc_info=True)
 
-    def _end(self, node: str, pid: int) -> None:
+    def _kill(self, node: str, pid: int) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        end: Any = ray.remote(num_cpus=0, max_retries=0)(_end_worker)
-        answer = end.options(scheduling_strategy=there).remote(pid)
-        # The node may be lost, as the worker is then.
+        affinity = NodeAffinitySchedulingStrategy(node, soft=False)
+        task: Any = ray.remote(num_cpus=0, max_retries=0)(_kill_worker)
+        answer = task.options(scheduling_strategy=affinity).remote(pid)
+        # If the node is lost, so is the worker.
         with suppress(ray.exceptions.RayError):
             if ray.get(answer, timeout=_SILENT_SECONDS):
                 self.ended.append(
                     f"worker {pid} on node {node[:6]} did not run for {_SILENT_SECONDS:.0f} s "
-                    "and was ended; what it was at is done again"
+                    "and was killed; its work is retried"
                 )
 
 
-def _end_worker(pid: int) -> bool:
-    """End a worker of Ray on this node; False for one that has ended by itself."""
+def _kill_worker(pid: int) -> bool:
+    """Kill a Ray worker on this node; return False if it has already ended."""
     with suppress(OSError):
         if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
             os.kill(pid, signal.SIGKILL)
@@ -214,37 +213,36 @@ def _end_worker(pid: int) -> bool:
     return False
 
 
-#: Applies a function to items, here or elsewhere. Both have to be picklable, and the results too;
-#: arrays that the function holds are read-only where it runs. Results come in the order of the
-#: items, of which no more than `ahead` (None leaves it to the mapper) are taken before their
-#: results: item ``n + ahead`` only after result ``n`` has been yielded and the next one asked for.
-#: So items may be made from earlier results, and come out the same however many of them are
-#: computed at once.
+#: Applies a function to items, here or remotely. Function, items and results must be picklable;
+#: arrays that the function holds are read-only where it runs. Results are yielded in the order of
+#: the items. At most `ahead` items (default: chosen by the mapper) are taken before their results:
+#: item ``n + ahead`` only after result ``n`` has been yielded and the next one requested. So items
+#: may depend on earlier results, and do not depend on how many are computed in parallel.
 Mapper: TypeAlias = Callable[..., Iterator[Any]]
 
 
 def in_process(
     function: Callable[[T], R], items: Iterable[T], /, *, ahead: int | None = None
 ) -> Iterator[R]:
-    """Compute one item after the other, here."""
+    """Compute the items one after the other in this process."""
     return map(function, items)
 
 
 @dataclass(frozen=True, slots=True)
 class RayMapper:
-    """Computes items as Ray tasks, from a driver or from inside another task.
+    """Compute items as Ray tasks, from a driver or from inside another task.
 
-    A task that waits for others gives its CPU back to Ray, so that cells which fan out cannot
-    block each other: what they wait for needs nothing that they hold.
+    A task that waits for others releases its CPU to Ray, so that cells with parallel trials cannot
+    block each other.
 
     Attributes
     ----------
     width : int
-        Tasks at once; with a single one it is computed where it is asked for.
+        Maximum number of parallel tasks; with 1, items are computed in the calling process.
     options : dict
-        Ray's options of each task, such as where it may run.
+        Ray options of each task, for example where it may run.
     heartbeat : Heartbeat or None
-        Of the processes that run them.
+        Heartbeat of the worker processes.
     """
 
     width: int
@@ -261,7 +259,7 @@ class RayMapper:
     ) -> Iterator[R]:
         """Yield ``function(item)`` for every item; see :data:`Mapper`.
 
-        The function, with the tables that it holds, is put into Ray's object store once.
+        The function and the tables that it holds are put into Ray's object store once.
         """
         import ray
         from ray.exceptions import RayTaskError
@@ -269,7 +267,7 @@ class RayMapper:
         if self.width == 1:
             yield from map(function, items)
             return
-        most = _AHEAD * self.width if ahead is None else ahead
+        limit = _AHEAD * self.width if ahead is None else ahead
         shared = ray.put(function)
         task: Any = ray.remote(max_retries=_RETRIES)(_apply).options(**self.options)
         source = iter(items)
@@ -281,10 +279,10 @@ class RayMapper:
                     try:
                         result: R = ray.get(taken.popleft())
                     except RayTaskError as error:
-                        # As in this process: the caller sees the error that was raised.
+                        # Raise the original error, as in this process.
                         raise error.cause from error
                     yield result
-                for item in islice(source, min(self.width - len(running), most - len(taken))):
+                for item in islice(source, min(self.width - len(running), limit - len(taken))):
                     taken.append(task.remote(shared, item, self.heartbeat))
                     running.add(taken[-1])
                 if not running:
@@ -292,13 +290,13 @@ class RayMapper:
                 done, _ = ray.wait(list(running), num_returns=1)
                 running.difference_update(done)
         finally:
-            # The caller has stopped asking, or an item failed: the others are of no use.
+            # The caller stopped iterating, or an item failed: the other results are not needed.
             for reference in running:
                 ray.cancel(reference, force=False)
 
 
 def _apply(function: Callable[[T], R], item: T, heartbeat: Heartbeat | None) -> R:
-    """Run on a worker; Ray has put `function` in place of its reference."""
+    """Run on a worker; Ray has replaced the reference of `function` by its value."""
     if heartbeat is not None:
         heartbeat.keep()
     return function(item)

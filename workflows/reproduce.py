@@ -1,4 +1,4 @@
-"""A recorded cell once more: its record, its tables, the computation, and what differs."""
+"""Recompute a recorded cell from its tables and compare the results."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from workflows.tuning.trials import unheard
 
 Tables = Mapping[str, Rows]
 
-#: What is measured anew.
+#: Metrics that differ between runs.
 _TIMES = ("seconds", "started_ms")
 _SOFTWARE = ("git_commit", "sources", "python", "platform", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One value as it was recorded and as it is now.
+    """A recorded value and its current counterpart.
 
     Attributes
     ----------
     name : str
-        What it is.
+        Name of the value.
     recorded, now : object
-        Its plain JSON values.
+        The two plain JSON values.
     """
 
     name: str
@@ -52,68 +52,68 @@ class Compared:
 
 
 def compare_results(recorded: CellRecord, now: CellRecord) -> list[Compared]:
-    """Compare all that a cell found, times apart: ending, scheme, trials, trace, each metric.
+    """Compare all results of a cell except times: ending, scheme, trials, trace, each metric.
 
-    Metrics and columns that the version of `recorded` did not know yet are left out.
+    Metrics and columns that do not exist in `recorded`, by an older version, are omitted.
     """
-    then, again = _results(recorded), _results(now)
-    for old, new in zip(then["trials"], again["trials"], strict=False):
+    recorded_results, current = _comparable_results(recorded), _comparable_results(now)
+    for old, new in zip(recorded_results["trials"], current["trials"], strict=False):
         new["metrics"] = {k: v for k, v in new["metrics"].items() if k in old["metrics"]}
-    return [Compared(name, value, again.get(name)) for name, value in then.items()]
+    return [Compared(name, value, current.get(name)) for name, value in recorded_results.items()]
 
 
-def _results(record: CellRecord) -> dict[str, Any]:
+def _comparable_results(record: CellRecord) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(record.to_json())
     (found["scheme"] or {}).pop("provenance", None)
     for each in (found, *found["trials"]):
-        each["metrics"] = _timeless(each["metrics"])
+        each["metrics"] = _drop_times(each["metrics"])
     return {
         "ending": "finished" if record.finished else last_line(record.error or "failed"),
         **{name: found[name] for name in ("scheme", "params", "trace")},
-        "trials": [_timeless(trial) for trial in found["trials"]],
+        "trials": [_drop_times(trial) for trial in found["trials"]],
         **found["class_accuracies"],
         **found["metrics"],
     }
 
 
-def _timeless(values: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_times(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k.rpartition("/")[2] not in _TIMES}
 
 
 def compare_software(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Compared]:
-    """Compare two provenances of :func:`tracking.collect_provenance`, where both say something."""
+    """Compare two results of :func:`tracking.collect_provenance`, omitting missing values."""
     rows = [Compared(name, recorded.get(name), now.get(name)) for name in _SOFTWARE]
     rows = [row for row in rows if row.recorded is not None and row.now is not None]
-    here = _packages(now)
-    return rows + [Compared(k, v, here.get(k)) for k, v in _packages(recorded).items()]
+    here = _package_versions(now)
+    return rows + [Compared(k, v, here.get(k)) for k, v in _package_versions(recorded).items()]
 
 
-def _packages(about: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {**about.get("packages", {}), **about.get("lock", {})}
-    found.pop(DISTRIBUTION, None)  # Commit and sources say more.
+def _package_versions(provenance: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {**provenance.get("packages", {}), **provenance.get("lock", {})}
+    found.pop(DISTRIBUTION, None)  # Commit and sources are more precise.
     return dict(sorted(found.items()))
 
 
 def requirements_of(record: CellRecord) -> str:
     """Return the packages that a record was computed with, as a requirements file for pip."""
-    about = record.provenance
-    own = about.get("packages", {}).get(DISTRIBUTION)
+    provenance = record.provenance
+    own = provenance.get("packages", {}).get(DISTRIBUTION)
     lines = [
-        f"# Cell {record.key}: {DISTRIBUTION} {own}, commit {about.get('git_commit')},",
-        f"# Python {about.get('python')} on {about.get('platform')}",
+        f"# Cell {record.key}: {DISTRIBUTION} {own}, commit {provenance.get('git_commit')},",
+        f"# Python {provenance.get('python')} on {provenance.get('platform')}",
     ]
-    # Builds such as 2.13.0+cpu lie on indexes of their own.
-    lines += [f"{k}=={v.partition('+')[0]}" for k, v in _packages(about).items()]
+    # Local builds such as 2.13.0+cpu are not on PyPI.
+    lines += [f"{k}=={v.partition('+')[0]}" for k, v in _package_versions(provenance).items()]
     return "\n".join([*lines, ""])
 
 
 def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
-    """Return the tables of a cell by their recorded hashes: scored in `runs`, or given to it.
+    """Return the tables of a cell by their recorded hashes: scored in `runs`, or user-specified.
 
     Raises
     ------
     TableError
-        A file was changed since it was scored.
+        If a file has changed since it was scored.
     """
     wanted = {str(split): record.identity[f"{split}_digest"] for split in SPLITS}
     store = ProbabilityStore.under(runs)
@@ -127,7 +127,7 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
         try:
             plan = plan_sweep(SweepConfig.model_validate(sweep.sweep_params), runs)
         except ValidationError:
-            continue  # Of dcs tune, or of another version.
+            continue  # A sweep of dcs tune or of another version.
         for key, cells in plan.cells.items():
             if any(cell.key == record.key for cell in cells):
                 return plan.read(key)
@@ -137,12 +137,12 @@ def stored_tables(record: CellRecord, runs: Path) -> Tables | None:
 def tuned_tables(
     record: CellRecord, tables: Sequence[Path], test: Sequence[Path], unlabelled: Sequence[Path]
 ) -> Tables:
-    """Return the tables of a cell, made of what `dcs tune` was given.
+    """Return the tables of a cell, made from the arguments of `dcs tune`.
 
     Raises
     ------
     DCSError
-        They cannot be read, or are not those of the cell.
+        If they cannot be read or do not match the cell.
     """
     with TemporaryDirectory() as folder:
         _, found = plan_tuning(
@@ -157,8 +157,8 @@ def tuned_tables(
     for split, table in found.items():
         if table.digest != record.identity[f"{split}_digest"]:
             raise ConfigError(
-                f"--table {', '.join(map(str, tables))}: gives other {split} rows than those of "
-                f"cell {record.key}; give what dcs tune was given, also as --test and --unlabelled"
+                f"--table {', '.join(map(str, tables))}: the {split} rows are not those of cell "
+                f"{record.key}; give what dcs tune was given, also as --test and --unlabelled"
             )
     return found
 
@@ -166,12 +166,12 @@ def tuned_tables(
 def recompute(
     record: CellRecord, tables: Tables, *, progress: Callable[[float], None] = unheard
 ) -> CellRecord:
-    """Compute a recorded cell again; where it raises, return a FAILED record as a sweep does.
+    """Recompute a recorded cell; if it raises, return a FAILED record like a sweep.
 
     Raises
     ------
     ConfigError
-        It was recorded by a version with other settings; names them.
+        If it was recorded by a version with other settings, which are named.
     """
     cell = Cell.from_identity(record.identity)
     started_ms = time.time_ns() // 1_000_000

@@ -120,7 +120,7 @@ def test_other_texts_are_not_scored(cluster, output):
     *others, last = plan.missing_tables
     # More than there are CPUs: actors whose tables fail are not to hold theirs.
     plan.texts.update(dict.fromkeys(others, "of other texts"))
-    refusal = r"helpdesk has other texts on .* than the sweep began with.*\(and 2 more tables\)"
+    refusal = r"task helpdesk: .*\(and 2 more tables\)"
     with (
         Recorder(output=output, experiment=CONFIG.name, sweep_key=sweep_key(CONFIG)) as recorder,
         pytest.raises(ScoringError, match=refusal),

@@ -1,1 +1,1 @@
-"""Running on Ray: connecting, placement, the driver, scoring actors and jobs."""
+"""Sweeps on Ray: connection, placement, driver, scoring actors and jobs."""

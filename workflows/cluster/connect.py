@@ -1,6 +1,6 @@
-"""Ray clusters: a fresh one on this machine, one to join, one to hand a job to.
+"""Start a local Ray cluster, join an existing one, or submit a job to one.
 
-A cluster may be gone, and its head may then never answer: it is watched from a thread.
+The head of a lost cluster may never answer, so a background thread monitors the cluster.
 """
 
 from __future__ import annotations
@@ -31,50 +31,50 @@ if TYPE_CHECKING:
 
 _CHECK_SECONDS = 120.0
 _CONNECT_SECONDS = 5.0
-#: How often the cluster is looked at: nodes come and go.
+#: Interval between checks of the cluster, whose nodes may join and leave.
 _LOOK_SECONDS = 2.0
-#: Without a living node for so long a cluster is gone. Ray ends a process whose head does not
-#: answer for a minute, without a word.
+#: A cluster without a living node for this long is lost. Ray ends a process silently when its head
+#: does not answer for a minute.
 _LOST_SECONDS = 30.0
-#: A busy machine takes its time to start another worker.
+#: Timeout of a test task: a busy machine starts workers slowly.
 _ANSWER_SECONDS = 120.0
 _PATIENCE_SECONDS = 120.0
-#: A head that has just been started takes no jobs for some seconds.
+#: A newly started head accepts no jobs for some seconds.
 _AGENT_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 
-#: Read when Ray is imported, where nothing else is set already.
+#: Environment variables that Ray reads at import; user-specified values take precedence.
 _ENVIRONMENT = {
-    # How workers see GPUs when they ask for none.
+    # How Ray sets the visible GPUs of workers that request none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Ray complains on the terminal about work that it dropped when it was told to stop.
+    # Ray would print warnings about work that is cancelled at shutdown.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    # It shows the traceback of a task that failed again for each result that nobody looks at.
+    # Ray would print the traceback of a failed task again for each result that is not fetched.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
-    # Out-of-memory kills are counted apart from crashes, and without end unless told otherwise:
-    # a cell that fits no node would be tried for ever.
+    # Ray counts out-of-memory kills separately from crashes and retries them without limit by
+    # default: a cell that fits on no node would be retried forever.
     "RAY_task_oom_retries": "3",
-    # A head that does not answer ends the process after a minute, without a word; the driver says
-    # so before, and needs some time to end in order.
+    # By default Ray ends the process silently if the head does not answer for a minute; the
+    # driver reports the loss earlier and needs time for an orderly shutdown.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
-    # Otherwise Ray lets in whom it likes, depending on files of earlier runs.
+    # By default, whether Ray requires authentication depends on files of earlier runs.
     "RAY_AUTH_MODE": "token",
 }
 
 
 class ClusterError(DCSError):
-    """A Ray cluster cannot be reached or does not fit this installation."""
+    """Raised if a Ray cluster is unreachable or incompatible with this installation."""
 
 
 class OutOfTimeError(DCSError):
-    """The time budget of a sweep is used up; what is finished is kept."""
+    """Raised if the time budget of a sweep is exhausted; finished results are saved."""
 
 
 def software() -> dict[str, str]:
-    """Return what this process runs, and has to be the same on every node of a cluster.
+    """Return the software versions that must be the same on every node of a cluster.
 
-    The hash of the installed source files decides, and not their version: installed from a
-    checkout, equal sources may carry the versions of different commits.
+    Sources are compared by the hash of the installed files, not by version: equal sources that
+    are installed from a checkout may carry the versions of different commits.
     """
     import ray
 
@@ -86,12 +86,12 @@ def software() -> dict[str, str]:
 
 
 def check_software() -> None:
-    """Ask every node of the cluster that is joined what it runs.
+    """Compare the software of every node of the joined cluster with that of the driver.
 
     Raises
     ------
     ClusterError
-        A node runs something else, or does not answer.
+        If a node runs other versions or does not answer.
     """
     import ray
     from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
@@ -108,15 +108,15 @@ def check_software() -> None:
     here = software()
     for name, answer in answers.items():
         try:
-            there: dict[str, str] = ray.get(answer, timeout=_CHECK_SECONDS)
+            found: dict[str, str] = ray.get(answer, timeout=_CHECK_SECONDS)
         except (NodeDiedError, TaskUnschedulableError):
-            continue  # Spot nodes come and go; one that left needs no check.
+            continue  # A spot node that has left the cluster needs no check.
         except RayError as error:
             raise ClusterError(
                 f"node {name} cannot run this installation of {DISTRIBUTION}: {last_line(error)}; "
                 f"on the node run: pip install '{DISTRIBUTION}=={installed_version()}'"
             ) from error
-        different = [f"{k} {there[k]} (driver: {here[k]})" for k in here if there[k] != here[k]]
+        different = [f"{k} {found[k]} (driver: {here[k]})" for k in here if found[k] != here[k]]
         if different:
             raise ClusterError(
                 f"node {name} has {', '.join(different)}; install the same versions, and sources "
@@ -131,8 +131,8 @@ def connected(address: str | None = None) -> Iterator[None]:
     Parameters
     ----------
     address : str, optional
-        ``auto``, or ``host:port`` of a head; by default the one that this process has joined, or
-        else one of this machine alone, which is stopped again.
+        ``auto``, or ``host:port`` of a head. By default the cluster that this process has
+        already joined, or else a new local one, which is stopped at the end.
 
     Yields
     ------
@@ -142,7 +142,7 @@ def connected(address: str | None = None) -> Iterator[None]:
     Raises
     ------
     ClusterError
-        There is none at the address, it does not let us in, or it runs other versions.
+        If there is no cluster at the address, it denies access, or it runs other versions.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -154,9 +154,9 @@ def connected(address: str | None = None) -> Iterator[None]:
         yield
         return
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    with _without_greeting():
+    with _silence_stderr():
         if address is None:
-            _start(options)
+            _start_local(options)
         else:
             _join(address, options)
     try:
@@ -168,32 +168,32 @@ def connected(address: str | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def _without_greeting() -> Iterator[None]:
-    """Keep off the terminal what Ray's compiled part says there about its own settings."""
+def _silence_stderr() -> Iterator[None]:
+    """Discard what Ray's compiled code prints about its own settings."""
     sys.stderr.flush()
-    terminal = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
+    stderr = os.dup(2)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
+    os.close(devnull)
     try:
         yield
     finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
-def _start(options: dict[str, Any]) -> None:
+def _start_local(options: dict[str, Any]) -> None:
     import ray
 
     try:
-        # Always a new one: after a crash the file with the last one's address is stale.
+        # Always start a new cluster: after a crash Ray's address file is stale.
         ray.init(address="local", include_dashboard=False, **options)
     except Exception as error:
-        # Ray has no type of its own for this, and leaves behind what it has started.
+        # Ray raises no specific type here and does not stop the processes that it has started.
         ray.shutdown()
         raise ClusterError(
-            f"Ray did not start on this machine ({one_line(error)}); it may be short of "
-            "memory or overloaded: run the same command again, or join a cluster by --address"
+            f"Ray did not start on this machine ({one_line(error)}), which may be short of memory "
+            "or overloaded; run the same command again, or join a cluster with --address"
         ) from error
 
 
@@ -205,39 +205,39 @@ def _join(address: str, options: dict[str, Any]) -> None:
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         raise ClusterError(
-            f"the Ray cluster at {address!r} cannot be joined: {one_line(error)}; it must run the "
-            "versions of this machine (`dcs submit` does without), with RAY_AUTH_MODE=token and "
-            "the RAY_AUTH_TOKEN that is set here"
+            f"cannot join the Ray cluster at {address!r}: {one_line(error)}; it must run the same "
+            "versions as this machine (not required by `dcs submit`), with RAY_AUTH_MODE=token "
+            "and the RAY_AUTH_TOKEN that is set here"
         ) from None
 
 
 def _check_reachable(address: str) -> None:
-    """Fail within seconds where Ray would try for minutes."""
-    place = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
-    host, _, port = place.rpartition(":")
+    """Check reachability with a short timeout; Ray itself would retry for minutes."""
+    target = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+    host, _, port = target.rpartition(":")
     if not host or not port.isdigit():
-        if place == "auto":
+        if target == "auto":
             return
-        raise ClusterError(f"{place!r} is no address of a Ray cluster; write auto or HOST:PORT")
+        raise ClusterError(f"{target!r} is not a Ray address; expected auto or HOST:PORT")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:  # ValueError: no valid host name or port
         raise ClusterError(
-            f"no Ray cluster at {place} ({one_line(error)}); start one with `ray start --head`, "
-            "or leave --address out to use this machine"
+            f"no Ray cluster at {target} ({one_line(error)}); start one with `ray start --head`, "
+            "or omit --address to use this machine"
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a cluster is at a moment.
+    """The state of a cluster at one time.
 
     Attributes
     ----------
     placement : Placement
-        How work is put on it.
+        Where work is scheduled.
     machines : dict of str to float
-        What is at work and what there is: ``cpus_used``, ``cpus``, ``gpus_used``, ``gpus``.
+        Used and total resources: ``cpus_used``, ``cpus``, ``gpus_used``, ``gpus``.
     """
 
     placement: Placement
@@ -245,28 +245,28 @@ class Look:
 
 
 def look() -> Look | None:
-    """Look at the cluster that is joined; None if no node of it lives."""
+    """Return the state of the joined cluster, or None if no node is alive."""
     import ray
 
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
     if not any(node["Alive"] for node in nodes):
         return None
-    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
     machines = {}
     for name, resource in (("cpus", "CPU"), ("gpus", "GPU")):
-        machines[name] = there.get(resource, 0.0)
+        machines[name] = total.get(resource, 0.0)
         machines[f"{name}_used"] = machines[name] - free.get(resource, 0.0)
     return Look(place(nodes), machines)
 
 
 class ClusterWatch:
-    """Looks at a cluster every other second, and says when it is gone.
+    """Monitor a cluster every two seconds and detect its loss.
 
     Parameters
     ----------
     look : callable
-        Returns what the cluster is, None if no node lives; may fail, or never return.
+        Returns the state of the cluster, or None if no node is alive. It may raise or block.
     """
 
     def __init__(self, look: Callable[[], Look | None]) -> None:
@@ -275,17 +275,17 @@ class ClusterWatch:
         self._latest, self._seen = self._look(), time.monotonic()
 
     def watching(self) -> AbstractContextManager[None]:
-        """Keep looking while the block runs."""
-        return repeating(self._look_again, _LOOK_SECONDS)
+        """Monitor the cluster while the block runs."""
+        return repeating(self._refresh, _LOOK_SECONDS)
 
     @property
     def latest(self) -> Look:
-        """What the cluster was when it was last looked at.
+        """The most recent state of the cluster.
 
         Raises
         ------
         ClusterError
-            No node of it has been alive for some time.
+            If no node has been alive for some time.
         """
         check_processes()
         silent = time.monotonic() - self._seen
@@ -293,27 +293,27 @@ class ClusterWatch:
             raise gone(f"no living node for {silent:.0f} s, {self._reason}")
         return self._latest
 
-    def _look_again(self) -> None:
+    def _refresh(self) -> None:
         try:
             seen = self._look()
-        except Exception as error:  # Ray has many ways to say that it has no head.
+        except Exception as error:  # Ray raises many types if the head is unreachable.
             self._reason = one_line(error)
             return
         if seen is None:
-            self._reason = "all have died"
+            self._reason = "all nodes have died"
         else:
             self._latest, self._seen = seen, time.monotonic()
 
 
 def check_processes() -> None:
-    """See that what Ray has started here lives, where it was started here.
+    """Check that the Ray processes which this process started are alive.
 
     Raises
     ------
     ClusterError
-        It does not: Ray ends this process some seconds later, without a word.
+        If one has died; Ray ends this process silently some seconds later.
     """
-    # Ray has no public name for this.
+    # Ray has no public API for this.
     from ray._private.worker import _global_node as node
 
     dead: list[tuple[str, Any]] = [] if node is None else node.dead_processes()
@@ -323,20 +323,20 @@ def check_processes() -> None:
 
 
 def gone(reason: str) -> ClusterError:
-    """Return the error that ends a sweep whose cluster is gone."""
+    """Return the error for a sweep whose cluster was lost."""
     return ClusterError(
-        f"the Ray cluster is gone ({reason}); what is finished is kept, run the same command "
-        "again to go on"
+        f"the Ray cluster was lost ({reason}); finished results are saved, run the same command "
+        "again to continue"
     )
 
 
 def check_alive() -> None:
-    """Have the cluster run something, after Ray has said that a worker or a node died.
+    """Run a test task after Ray has reported the death of a worker or a node.
 
     Raises
     ------
     ClusterError
-        It does not.
+        If the cluster does not complete it.
     """
     import ray
 
@@ -348,26 +348,26 @@ def check_alive() -> None:
 
 
 def open_jobs(address: str) -> JobSubmissionClient:
-    """Reach the job server of a cluster.
+    """Connect to the job server of a cluster.
 
     Raises
     ------
     ClusterError
-        Nothing answers, it does not let us in, or it runs another version of Ray.
+        If it is unreachable, denies access, or runs another version of Ray.
     """
     # Without a scheme Ray takes the address for that of a head, waits, and may abort the process.
     if not address.startswith(("http://", "https://")):
         raise ClusterError(f"--address {address!r} is not a URL; expected http://HOST:PORT")
-    # Otherwise it depends on files of earlier runs whether Ray sends the token.
+    # By default, whether Ray sends the token depends on files of earlier runs.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     from ray.job_submission import JobSubmissionClient
 
     try:
         client = JobSubmissionClient(address)
-    except Exception as error:  # ConnectionError, RuntimeError, or what requests raises.
+    except Exception as error:  # ConnectionError, RuntimeError, or an error of requests.
         raise ClusterError(
-            f"the Ray job server at {address} cannot be used: {one_line(error)}; is the tunnel to "
-            "the head open, and is ray[default] installed there?"
+            f"cannot use the Ray job server at {address}: {one_line(error)}; check that the "
+            "tunnel to the head is open and that ray[default] is installed there"
         ) from None
     for name in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -382,14 +382,14 @@ def start_job(client: JobSubmissionClient, config: Path, options: Sequence[str])
     client : JobSubmissionClient
         From :func:`open_jobs`.
     config : pathlib.Path
-        The sweep; uploaded, and nothing else.
+        Configuration of the sweep, the only file that is uploaded.
     options : sequence of str
-        Of ``dcs sweep``, without the address.
+        Options of ``dcs sweep``, without the address.
 
     Raises
     ------
     ClusterError
-        The cluster does not take it.
+        If the cluster rejects the job.
     """
     command = ["dcs", "sweep", config.name, "--address", "auto", *options]
     until = time.monotonic() + _AGENT_SECONDS
@@ -400,19 +400,19 @@ def start_job(client: JobSubmissionClient, config: Path, options: Sequence[str])
                 return client.submit_job(
                     entrypoint=shlex.join(command),
                     runtime_env={"working_dir": stage},
-                    # The driver waits most of the time: it needs no CPU of its own.
+                    # The driver mostly waits, so no CPU is reserved for it.
                     entrypoint_num_cpus=0,
                 )
             except Exception as error:
                 if "No available agent" not in str(error) or time.monotonic() > until:
                     raise ClusterError(
-                        f"the cluster does not take the job: {one_line(error)}"
+                        f"the cluster rejected the job: {one_line(error)}"
                     ) from None
             time.sleep(_PAUSE_SECONDS)
 
 
 def follow_job(client: JobSubmissionClient, job: str, write: Callable[[str], object]) -> int:
-    """Pass on what a job says until it ends, over broken connections too.
+    """Forward the log of a job until it ends, tolerating lost connections.
 
     Returns
     -------
@@ -422,7 +422,7 @@ def follow_job(client: JobSubmissionClient, job: str, write: Callable[[str], obj
     Raises
     ------
     ClusterError
-        The cluster has not answered for two minutes; the job goes on.
+        If the cluster has not answered for two minutes; the job continues.
     """
     written = 0
     answered = time.monotonic()
@@ -433,8 +433,8 @@ def follow_job(client: JobSubmissionClient, job: str, write: Callable[[str], obj
         except Exception as error:
             if time.monotonic() - answered > _PATIENCE_SECONDS:
                 raise ClusterError(
-                    f"job {job} cannot be followed any longer ({one_line(error)}); it goes on: "
-                    f"ray job logs --follow {job}"
+                    f"lost the connection to job {job} ({one_line(error)}); it continues, follow "
+                    f"it with: ray job logs --follow {job}"
                 ) from error
         else:
             answered = time.monotonic()

@@ -1,4 +1,4 @@
-"""The loop that keeps a Ray cluster busy with a sweep: actors score, tasks anneal."""
+"""The driver loop of a sweep on Ray: actors score prompts, tasks compute cells."""
 
 from __future__ import annotations
 
@@ -50,41 +50,41 @@ _log = logging.getLogger(__name__)
 #: Files of figures, by artifact path.
 Figures: TypeAlias = dict[str, bytes]
 
-#: A worker that dies (out of memory, a lost node) is tried again so often.
+#: Maximum number of retries after a worker died (out of memory, lost node).
 _RETRIES = 3
-#: What of Ray's errors a cell may be at fault for, again and again; for the others the cluster is.
-_OWN = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
-#: Workers that are started ahead of the first table.
+#: Ray errors that a cell may cause itself; all others are attributed to the cluster.
+_CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
+#: Maximum number of workers that are started before the first table is scored.
 _WARM_WORKERS = 64
-#: How long a wait for results lasts before the cluster is looked at again: Ray ends this process
-#: soon after a node's daemon has died, without a word.
+#: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
+#: silently soon after a node's daemon has died.
 _WAIT_SECONDS = 0.25
-#: A storage that fails is given so long to come back before the cell is tried again.
+#: Delay before a cell is retried after its study storage failed.
 _STORAGE_SECONDS = 10.0
 
 
-#: What a sweep shows on Ray's dashboard and to Prometheus, each under ``dcs_<name>``.
+#: Metrics of a sweep on Ray's dashboard and in Prometheus, each named ``dcs_<name>``.
 _COUNTERS: Final = {
-    "cells": "Cells that were computed",
-    "failed": "Those of them that failed",
-    "trials": "Trials of their studies",
-    "moves": "Candidate solutions that their searches judged",
-    "prompts": "Prompts of the tables that were scored",
-    "tokens": "Tokens of those that a model was asked",
+    "cells": "Number of computed cells",
+    "failed": "Number of computed cells that failed",
+    "trials": "Number of trials of their studies",
+    "moves": "Number of candidate solutions evaluated by their searches",
+    "prompts": "Number of prompts of the scored tables",
+    "tokens": "Number of tokens of the prompts that were sent to a model",
 }
 _GAUGES: Final = {
-    "recorded": "Cells that were written to MLflow",
-    "pending": "Cells that are on disk and wait for it",
+    "recorded": "Number of cells written to MLflow",
+    "pending": "Number of cells on disk that are not yet written to MLflow",
 }
 
 
 class Meters:
-    """The counters and gauges of a sweep; without Ray they rest.
+    """Counters and gauges of a sweep; without Ray they have no effect.
 
     Parameters
     ----------
     sweep : str
-        Name of the sweep, their tag.
+        Name of the sweep, with which all are tagged.
     """
 
     def __init__(self, sweep: str) -> None:
@@ -95,9 +95,9 @@ class Meters:
             meter.set_default_tags({"sweep": sweep})
 
     def count(self, **amounts: float) -> None:
-        """Add to counters."""
+        """Increment counters."""
         for name, amount in amounts.items():
-            if amount > 0:  # Ray counts nothing else.
+            if amount > 0:  # Ray refuses other increments.
                 self._counters[name].inc(amount)
 
     def show(self, **values: float) -> None:
@@ -108,7 +108,7 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class _Scoring:
-    """A table that an actor is at work on."""
+    """A table that is being scored by an actor."""
 
     actor: Any
     key: str
@@ -117,10 +117,10 @@ class _Scoring:
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Cells of one table that have not been handed out, together if they share a search.
+class _PendingCells:
+    """Cells of one table that are not yet submitted, grouped if they share a search.
 
-    With the last of them the table is let go.
+    The table is released when the last group has been submitted.
     """
 
     key: str
@@ -130,7 +130,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Tuning:
-    """Cells that are handed out together."""
+    """Cells that are submitted together."""
 
     cells: tuple[Cell, ...]
     key: str
@@ -139,26 +139,26 @@ class _Tuning:
 
 
 class Driver:
-    """Does the missing work of a plan on the Ray cluster that this process is connected to.
+    """Run the missing work of a plan on the Ray cluster that this process has joined.
 
     Parameters
     ----------
     plan : SweepPlan
-        What is missing.
+        The plan.
     progress : Progress
-        Told how far the sweep is; has to say what there was at the start.
+        Progress of the sweep, initialised with the results of earlier runs.
     until : float, optional
-        When to stop, by :func:`time.monotonic`.
+        Deadline on the clock of :func:`time.monotonic`.
 
     Attributes
     ----------
     meters : Meters
-        What Ray shows of the sweep.
+        Metrics of the sweep in Ray.
 
     Raises
     ------
     DCSError
-        The cluster can do none of it, or the studies' storage cannot be used.
+        If the cluster cannot run the work, or the study storage is unavailable.
     """
 
     def __init__(self, plan: SweepPlan, progress: Progress, *, until: float | None = None) -> None:
@@ -179,31 +179,31 @@ class Driver:
         )
         self._cell_task = ray.remote(max_retries=_RETRIES)(run_cells)
 
-        # Tables to be scored, those at work by the reference of their result, and those given up.
+        # Tables to score, tables being scored by the reference of their result, and failed tables.
         self._requests = deque(plan.missing_tables.items())
         self._scoring: dict[Any, _Scoring] = {}
         self._unscored: list[ScoringError] = []
         self._idle: dict[str, list[Any]] = {}
-        # Tables whose cells are known, and ensembles.
+        # Keys of the tables and ensembles whose cells are known.
         self._ready = set(plan.cells)
-        # Cells likewise.
-        self._waiting: deque[_Waiting] = deque()
+        # Cells to compute, and cells being computed by the reference of their result.
+        self._waiting: deque[_PendingCells] = deque()
         self._tuning: dict[Any, _Tuning] = {}
         self._attempts: Counter[str] = Counter()
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
     def run(self) -> Iterator[tuple[CellRecord, Figures]]:
-        """Yield the record and the figures of every missing cell as it ends.
+        """Yield the record and the figures of every missing cell when it completes.
 
         Raises
         ------
         ScoringError
-            A table cannot be scored, said once all else is done: its cells cannot be computed.
+            If tables could not be scored; raised after all other work is done.
         OutOfTimeError
-            There was more to do.
+            If the deadline passed before all work was done.
         DCSError
-            The results cannot be kept, for example on a full disk.
+            If results cannot be written, for example because the disk is full.
         """
         try:
             with self._watch.watching(), self._stopped.watching():
@@ -214,11 +214,11 @@ class Driver:
             first, *others = self._unscored
             more = f" (and {len(others)} more tables)" if others else ""
             raise ScoringError(
-                f"{first}{more}; what is finished is kept, run the same command again to go on"
+                f"{first}{more}; finished results are saved, run the command again to continue"
             ) from first.__cause__
 
     def _work(self) -> Iterator[tuple[CellRecord, Figures]]:
-        self._report()
+        self._update_progress()
         self._warm_up()
         while True:
             self._start_scoring()
@@ -232,14 +232,14 @@ class Driver:
                     yield from self._end_scoring(done, self._scoring.pop(done))
                 else:
                     yield from self._end_tuning(done, self._tuning.pop(done))
-            self._report()
+            self._update_progress()
 
     def _stop(self) -> None:
         for running in self._tuning:
             ray.cancel(running)
         raise OutOfTimeError(
-            f"the time budget is used up with {self._progress.cells_done:,} of "
-            f"{self._plan.n_cells:,} cells done; run the same command again to go on"
+            f"the time budget is exhausted with {self._progress.cells_done:,} of "
+            f"{self._plan.n_cells:,} cells done; run the same command again to continue"
         )
 
     @property
@@ -247,18 +247,18 @@ class Driver:
         return self._look.placement
 
     def _wait(self) -> list[Any]:
-        """Return what has ended, after a while nothing, so that the cluster is looked at again."""
+        """Return completed work, or nothing after a timeout so that the cluster is checked."""
         running = [*self._scoring, *self._tuning]
         seconds = max(0.0, min(_WAIT_SECONDS, self._until - time.monotonic()))
-        # To fetch results is to talk to the node's daemon, which may be dead.
+        # Fetching results would contact the node's daemon, which may be dead.
         ready, _ = ray.wait(running, num_returns=1, timeout=seconds, fetch_local=False)
         if ready:
             check_processes()
-            # With thousands in flight a wait is dear: take all that are done by now.
+            # With thousands in flight a wait is expensive: take all that have completed.
             ready, _ = ray.wait(running, num_returns=len(running), timeout=0, fetch_local=False)
         return list(ready)
 
-    def _report(self) -> None:
+    def _update_progress(self) -> None:
         while self._stopped.ended:
             warnings.warn(self._stopped.ended.popleft(), stacklevel=2)
         self._look, progress = self._watch.latest, self._progress
@@ -272,7 +272,7 @@ class Driver:
         self._progress.work.update(amounts)
 
     def _warm_up(self) -> None:
-        """Start workers on the CPUs that have nothing to do until the first table is there."""
+        """Start workers on the CPUs that are idle until the first table is scored."""
         if self._waiting or not self._requests:
             return
         free = self._placement.cell_cpus_now
@@ -287,16 +287,16 @@ class Driver:
         options, slots = self._placement.scoring(self._plan.config.scoring)
         while self._requests and len(self._scoring) < slots:
             key, request = self._requests.popleft()
-            actor = self._actor_of(request.model, options)
+            actor = self._take_actor(request.model, options)
             tables, note = actor.generate.options(num_returns=2).remote(
                 request, key, self._plan.texts.get(key)
             )
             self._scoring[note] = _Scoring(actor, key, request, tables)
-        # An actor without work gives its GPU back: dropping the last handle ends it.
+        # Dropping the last handle ends an idle actor, which releases its GPU.
         wanted = {request.model for _, request in self._requests}
         self._idle = {model: actors for model, actors in self._idle.items() if model in wanted}
 
-    def _actor_of(self, model: str, options: dict[str, Any]) -> Any:
+    def _take_actor(self, model: str, options: dict[str, Any]) -> Any:
         if self._idle.get(model):
             return self._idle[model].pop()
         self._idle.clear()
@@ -313,27 +313,27 @@ class Driver:
         try:
             note = ray.get(done)
             if self._store.digests(key) is None:
-                # The actor's disk is not ours: keep what it made here too.
+                # The actor's disk is not shared: store the tables on this machine too.
                 self._store.keep(key, ray.get(ended.tables), note)
         except RayError as error:
             if not isinstance(error, RayTaskError):
                 check_alive()
             if isinstance(error, RayTaskError):
-                # The actor holds its model still, or says of every table why it has none.
+                # The actor is still usable; without a model it raises for every table.
                 self._idle.setdefault(request.model, []).append(ended.actor)
-                self._give_up(request, error.cause, error)
+                self._skip_table(request, error.cause, error)
             elif isinstance(error, RayActorError) and "creation task" in str(error):
-                # The model cannot be loaded: no other table of it can be scored.
-                self._give_up(request, error, error)
+                # The model cannot be loaded, so none of its tables can be scored.
+                self._skip_table(request, error, error)
                 others = (item for item in self._requests if item[1].model != request.model)
                 self._requests = deque(others)
             else:
-                # Its node went away; Ray has tried the actor's own restarts.
+                # The node was lost, and Ray has exhausted the actor's restarts.
                 self._attempts[key] += 1
                 if self._attempts[key] < _RETRIES:
                     self._requests.append((key, request))
                 else:
-                    self._give_up(request, error, error)
+                    self._skip_table(request, error, error)
             return
         self._idle.setdefault(request.model, []).append(ended.actor)
         self._count(prompts=note.rows, tokens=note.tokens)
@@ -341,32 +341,32 @@ class Driver:
             if ready in self._ready:
                 continue
             self._ready.add(ready)
-            # Only now are the keys known: the same numbers may have been worked on before.
+            # Keys are known only now: an earlier run may have computed cells of the same table.
             finished = self._archive.finished([cell.key for cell in cells])
             self._enqueue(ready, [cell for cell in cells if cell.key not in finished])
             for record in finished.values():
                 self._progress.cells_done += 1
                 yield record, {}
 
-    def _give_up(
+    def _skip_table(
         self, request: TableRequest, cause: BaseException | None, error: RayError
     ) -> None:
-        """Leave a table out, and say so in the end."""
+        """Skip a table and report it when all other work is done."""
         if isinstance(cause, OSError):
-            # A full disk and the like meet the others too: stop, and keep what there is.
+            # A full disk, for example, affects the other tables too: stop.
             raise DCSError(
                 f"{cause.filename or self._store.root}: the scored table cannot be written "
                 f"({cause.strerror or cause}); make room and run the same command again"
             ) from error
         reason = str(cause) if isinstance(cause, DCSError) else last_line(error)
         wrapped = ScoringError(f"scoring {request.label} failed: {' '.join(reason.split())}")
-        # Its frames hold a handle of the actor, which would keep CPU and GPU to the end.
+        # Its frames hold a handle of the actor, which would occupy its CPU and GPU.
         wrapped.__cause__ = error.with_traceback(None)
         self._unscored.append(wrapped)
 
     def _enqueue(self, key: str, cells: Sequence[Cell]) -> None:
         if cells:
-            self._waiting.append(_Waiting(key, deque(sharing(cells))))
+            self._waiting.append(_PendingCells(key, deque(sharing(cells))))
 
     def _start_tuning(self) -> None:
         task = self._cell_task.options(
@@ -376,9 +376,9 @@ class Driver:
             waiting = self._waiting[0]
             if waiting.tables is None:
                 tables = self._plan.read(waiting.key)
-                # Ray ends a process without a word that talks to a daemon which is dead.
+                # Ray silently ends a process that contacts a dead daemon.
                 check_processes()
-                # Put here and not by the actor, whose node may leave before the cells are done.
+                # Not put by the actor, whose node may leave before the cells are computed.
                 waiting.tables = ray.put(tables)
             width = self._width(waiting.cells[0][0])
             cells = waiting.cells.popleft()
@@ -398,10 +398,10 @@ class Driver:
                 self._waiting.popleft()
 
     def _width(self, cell: Cell) -> int:
-        """Return how many parts of a cell run at once: its share of the CPUs without a cell.
+        """Return the number of parallel tasks of a cell: its share of the CPUs without a cell.
 
-        The last cells of a sweep share all CPUs: those that others still hold come free while
-        they run, and until then their parts wait in Ray's queue.
+        The last cells of a sweep share all CPUs: CPUs that other cells still hold become free
+        while they run, and until then their tasks wait in Ray's queue.
         """
         if cell.tuner is None:
             return 1
@@ -422,8 +422,8 @@ class Driver:
         except RayError as error:
             if not isinstance(error, RayTaskError):
                 check_alive()
-            if _of_the_cluster(error.cause if isinstance(error, RayTaskError) else error):
-                self._tune_again(ended, error)
+            if _is_cluster_error(error.cause if isinstance(error, RayTaskError) else error):
+                self._retry_tuning(ended, error)
                 return
             name, started_ms = self._plan.config.name, ended.started_ms
             records = [
@@ -439,19 +439,19 @@ class Driver:
             self._count(cells=1, failed=failed, trials=trials, moves=record.moves)
             yield record, figures
 
-    def _tune_again(self, ended: _Tuning, error: RayError) -> None:
+    def _retry_tuning(self, ended: _Tuning, error: RayError) -> None:
         first = ended.cells[0]
         self._attempts[first.key] += 1
         if self._attempts[first.key] > _RETRIES:
             raise ClusterError(
-                f"{first.label}: the cluster loses it again and again ({last_line(error)}); "
-                "what is finished is kept, run the same command again to go on"
+                f"{first.label}: lost by the cluster {_RETRIES + 1} times ({last_line(error)}); "
+                "finished results are saved, run the same command again to continue"
             ) from error
         self._enqueue(ended.key, ended.cells)
 
 
-def _of_the_cluster(error: BaseException | None) -> bool:
-    return isinstance(error, RayError) and not isinstance(error, _OWN)
+def _is_cluster_error(error: BaseException | None) -> bool:
+    return isinstance(error, RayError) and not isinstance(error, _CELL_ERRORS)
 
 
 def run_cells(
@@ -460,7 +460,7 @@ def run_cells(
     cells: tuple[Cell, ...],
     *more: Any,
 ) -> list[tuple[CellRecord, Figures]]:
-    """Compute cells that share a search, each as `run` does with the other arguments."""
+    """Compute cells that share a search by calling `run` on each with the other arguments."""
     if heartbeat is not None:
         heartbeat.keep()
     known: dict[Any, Any] = {}
@@ -476,24 +476,24 @@ def run_cell(
     drawn: bool,
     known: dict[Any, Any] | None = None,
 ) -> tuple[CellRecord, Figures]:
-    """Compute a cell; an error becomes a record, so that it stops no other cell.
+    """Compute a cell; errors are recorded, so that they do not stop other cells.
 
     Parameters
     ----------
     cell : Cell
-        What to compute.
+        The cell to compute.
     tables : dict of str to ProbabilityTable or TableEnsemble
-        By split.
+        Tables by split.
     sweep : str
-        The sweep the record is filed under.
+        Name of the sweep that the record belongs to.
     mapper : Mapper
-        Where trials are computed.
+        Runs the trials.
     storage : StudyStorage or None
-        Where the cell's study is kept.
+        Storage of the cell's study.
     drawn : bool
-        Whether its figures are drawn.
+        Whether to draw the figures of the cell.
     known : dict, optional
-        As of :func:`compute_cell`.
+        See :func:`compute_cell`.
 
     Returns
     -------
@@ -505,9 +505,9 @@ def run_cell(
     Raises
     ------
     StudyStorageError
-        The storage fails. Ray tries the cell again, which goes on where it was.
+        If the storage fails. Ray retries the cell, which resumes its study.
     RayError
-        The cluster has lost a part of the cell, which is tried again too.
+        If the cluster lost a task of the cell; the driver retries the cell.
     """
     started_ms = time.time_ns() // 1_000_000
     try:
@@ -524,22 +524,22 @@ def run_cell(
         time.sleep(_STORAGE_SECONDS)
         raise
     except Exception as error:
-        if _of_the_cluster(error):
+        if _is_cluster_error(error):
             raise
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms), {}
-    return record, _figures(record) if drawn else {}
+    return record, _draw_figures(record) if drawn else {}
 
 
-def _figures(record: CellRecord) -> Figures:
-    """Draw a cell; a search is not lost for its pictures, which `dcs report` draws again."""
+def _draw_figures(record: CellRecord) -> Figures:
+    """Draw the figures of a cell; failures are logged, since `dcs report` can redraw them."""
     try:
         return cell_figures(record)
     except Exception:
-        _log.exception("the figures of cell %s were not drawn", record.key)
+        _log.exception("the figures of cell %s could not be drawn", record.key)
         return {}
 
 
 def warm_up() -> None:
-    """Load what a cell takes: the imports of this module, and compiled code."""
+    """Load the imports of this module and the compiled code that cells need."""
     table = np.full((4, 2), 0.5)
     anneal(table, np.array([0, 1, 0, 1]), schedule=Schedule(budget=100), classes=("a", "b"))

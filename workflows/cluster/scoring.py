@@ -1,4 +1,4 @@
-"""The Ray actors that hold a language model and turn table requests into probability tables."""
+"""Ray actors that hold a language model and score table requests."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
 
 
 class ScoringActor:
-    """Holds one model; made a Ray actor where it is started, with the GPUs its engine needs.
+    """Hold one model; the driver starts it as a Ray actor with the GPUs that its engine needs.
 
     Parameters
     ----------
     model : str
-        A local folder, a hub id, or ``tiny_lm``.
+        Local folder, hub id, or ``tiny_lm``.
     store : pathlib.Path
-        Where tables are kept, on a file system that all nodes share.
+        Folder for tables, on a file system that all nodes share.
     gpus : float
-        GPUs that the actor holds.
+        Number of GPUs of the actor.
     scoring : ScoringSettings
         The engine and its options.
     heartbeat : Heartbeat, optional
-        Of its process, from before the model is loaded.
+        Heartbeat of its process, started before the model is loaded.
     """
 
     def __init__(
@@ -43,19 +43,19 @@ class ScoringActor:
     ) -> None:
         if heartbeat is not None:
             heartbeat.keep()
-        # By default beside the tables: what an actor that died has scored, the next one finds.
-        kept = scoring.store or store.parent / "shards"
+        # By default next to the tables, so that a new actor reuses the scores of one that died.
+        shards = scoring.store or store.parent / "shards"
         try:
-            self._loaded: StoredScorer | DCSError = StoredScorer(scoring.load(model), kept)
+            self._loaded: StoredScorer | DCSError = StoredScorer(scoring.load(model), shards)
         except DCSError as error:
-            # Not raised here: Ray would show the traceback on the terminal.
+            # Raised at first use instead: here Ray would print the traceback on the terminal.
             self._loaded = error
         self._gpus = gpus
         self._store = ProbabilityStore(store)
 
     @property
     def scorer(self) -> StoredScorer:
-        """What scores; raises the DCSError for which the model could not be loaded."""
+        """The loaded scorer; raises the DCSError that occurred while loading the model."""
         if isinstance(self._loaded, DCSError):
             raise self._loaded
         return self._loaded
@@ -68,38 +68,38 @@ class ScoringActor:
         texts: str | None = None,
         progress: Progress | None = None,
     ) -> tuple[dict[str, ProbabilityTable], Scoring]:
-        """Score both splits of a request and keep them.
+        """Score and store both splits of a request.
 
         Parameters
         ----------
         request : TableRequest
-            What is asked for.
+            Request to score.
         key : str
-            Its :func:`request_key`, under which the tables are kept.
+            Its :func:`request_key`, under which the tables are stored.
         texts : str, optional
-            Its :func:`texts_key`, as the driver has it.
+            Its :func:`texts_key` on the driver.
         progress : callable, optional
             Called with the number of texts just scored.
 
         Returns
         -------
         tables : dict of str to ProbabilityTable
-            By split.
+            Tables by split.
         scoring : Scoring
-            The note kept beside them. An object of its own, so that a driver which shares the
-            file system reads no more than that.
+            Note stored with the tables. A separate object, so that a driver which shares the file
+            system fetches nothing else.
 
         Raises
         ------
         DCSError
-            The model cannot be loaded, or the texts on this machine are not those of the driver.
+            If the model cannot be loaded, or the texts on this machine differ from the driver's.
         """
         if texts is not None and texts != texts_key(request):
-            # Kept under the key, the table would be taken for that of the driver's texts.
+            # Stored under this key, the table would be mistaken for that of the driver's texts.
             raise ScoringError(
-                f"task {request.task} has other texts on {platform.node()} now than the sweep "
-                f"began with{'' if request.data is None else f' ({request.data})'}; give every "
-                "node the same files and run the same command again"
+                f"task {request.task}: the texts on {platform.node()} differ from the planned ones"
+                f"{'' if request.data is None else f' ({request.data})'}; put the same "
+                "files on every node and run the same command again"
             )
         clock, scorer = time.perf_counter(), self.scorer
         scored, tokens = scorer.scored, scorer.tokens_read
@@ -126,10 +126,10 @@ class ScoringActor:
         return dict(tables), scoring
 
     def close(self) -> None:
-        """Free the model's memory, GPUs included, before the process ends."""
+        """Free the memory of the model, including GPU memory, before the process ends."""
         if isinstance(self._loaded, StoredScorer):
             self._loaded.close()
 
     def __ray_shutdown__(self) -> None:
-        """Close, when the driver lets go of the actor and Ray calls this."""
+        """Close the model; called by Ray when the driver has released the actor."""
         self.close()

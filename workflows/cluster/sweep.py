@@ -1,4 +1,4 @@
-"""A sweep from its plan to the records of all its cells."""
+"""Run a sweep: from its plan to the records of all its cells."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ def run_sweep(
     *,
     until: float | None = None,
 ) -> list[CellRecord]:
-    """Do what a plan says is missing. Ray must be running if the plan has work.
+    """Run the missing work of a plan. Ray must be running if the plan has work.
 
     Parameters
     ----------
     plan : SweepPlan
-        From :func:`plan_sweep`.
+        Plan from :func:`plan_sweep`.
     recorder : Recorder
-        Takes every record, those of earlier runs too, so that its tables are complete.
+        Receives every record, including those of earlier runs, so that its tables are complete.
     progress : Progress
-        Told how far it is.
+        Progress of the sweep, updated and shown.
     until : float, optional
-        When to stop, by :func:`time.monotonic`.
+        Deadline on the clock of :func:`time.monotonic`.
 
     Returns
     -------
     list of CellRecord
-        The summaries of all cells of the sweep, in the order of the configuration; whole they
-        are on the disk.
+        Summaries of all cells of the sweep, in the order of the configuration; the full records
+        are on disk.
 
     Raises
     ------
     DCSError
-        A model cannot be scored. What has been computed is recorded.
+        If a table cannot be scored. Computed cells are recorded.
     OutOfTimeError
-        There was more to do.
+        If the deadline passed before all work was done.
     """
     progress.tables_done, progress.tables_total = len(plan.cells), plan.n_tables
     progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
     progress.cells_failed = plan.n_failed
     progress.show(progress)
     if not plan.has_work:
-        return _recorded(plan, recorder, ())
+        return _record_all(plan, recorder, ())
     try:
-        return _recorded(plan, recorder, _driven(plan, recorder, progress, until))
+        return _record_all(plan, recorder, _run_on_ray(plan, recorder, progress, until))
     finally:
-        for scoring in _scorings(plan):
+        for scoring in _scoring_records(plan):
             recorder.scored(scoring)
 
 
-def _driven(
+def _run_on_ray(
     plan: SweepPlan, recorder: Recorder, progress: Progress, until: float | None
 ) -> Iterator[tuple[CellRecord, Figures]]:
-    from workflows.cluster.driver import Driver  # and Ray, which takes its time to load
+    from workflows.cluster.driver import Driver  # imports Ray, which is slow to load
 
     driver = Driver(plan, progress, until=until)
     for ended in driver.run():
@@ -70,12 +70,12 @@ def _driven(
         driver.meters.show(recorded=recorder.recorded, pending=recorder.pending)
 
 
-def _scorings(plan: SweepPlan) -> Iterator[ScoringRecord]:
-    """Yield how the tables of a sweep that are there came about."""
+def _scoring_records(plan: SweepPlan) -> Iterator[ScoringRecord]:
+    """Yield the scoring records of all existing tables of a sweep."""
     store = ProbabilityStore.under(plan.output)
     for key, (first, *_) in plan.sources.items():
         if not isinstance(first, TableRequest):
-            continue  # Somebody else scored it.
+            continue  # A user-specified table, not scored by this sweep.
         note = store.scoring(key)
         if note is not None:
             yield ScoringRecord(
@@ -93,31 +93,31 @@ def _scorings(plan: SweepPlan) -> Iterator[ScoringRecord]:
 def run_here(
     plan: SweepPlan, recorder: Recorder, progress: Callable[[float], None]
 ) -> list[CellRecord]:
-    """Do what a plan over given tables says is missing in this process, without Ray.
+    """Run the missing work of a plan over existing tables in this process, without Ray.
 
     Parameters
     ----------
     plan : SweepPlan
-        From :func:`plan_sweep`.
+        Plan from :func:`plan_sweep`.
     recorder : Recorder
-        As in :func:`run_sweep`.
+        See :func:`run_sweep`.
     progress : callable
-        Called with the share done of the cell at work, 0..1.
+        Called with the completed fraction of the current cell, 0..1.
 
     Returns
     -------
     list of CellRecord
-        As of :func:`run_sweep`.
+        See :func:`run_sweep`.
 
     Raises
     ------
     DCSError
-        A cell cannot be computed.
+        If a cell cannot be computed.
     """
-    return _recorded(plan, recorder, _computed_here(plan, progress))
+    return _record_all(plan, recorder, _run_in_process(plan, progress))
 
 
-def _computed_here(
+def _run_in_process(
     plan: SweepPlan, progress: Callable[[float], None]
 ) -> Iterator[tuple[CellRecord, Figures]]:
     from joblib import cpu_count  # type: ignore[import-untyped]
@@ -150,10 +150,10 @@ def _computed_here(
                 yield record, cell_figures(record) if drawn else {}
 
 
-def _recorded(
+def _record_all(
     plan: SweepPlan, recorder: Recorder, ended: Iterable[tuple[CellRecord, Figures]]
 ) -> list[CellRecord]:
-    """Record all cells of a plan, and return them as the configuration orders them."""
+    """Record all cells of a plan and return their summaries in configuration order."""
     for key, record in plan.ended.items():
         recorder.record(record)
         plan.ended[key] = record.summary

@@ -1,1 +1,1 @@
-"""Computing one cell: Optuna studies and the cross-validated front."""
+"""Compute one cell: Optuna studies and the cross-validated front."""

@@ -1,4 +1,4 @@
-"""Computing a cell: tuned on the optimization rows, judged on the test rows, recorded."""
+"""Compute a cell: tune on the optimization rows, evaluate on the test rows, record."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ def compute_cell(
     storage: StudyStorage | None = None,
     known: dict[Any, Any] | None = None,
 ) -> CellRecord:
-    """Tune one cell and judge the chosen scheme on the test rows.
+    """Tune one cell and evaluate the selected scheme on the test rows.
 
     Parameters
     ----------
     cell : Cell
-        What to compute.
+        The cell to compute.
     optimization, test : ProbabilityTable or TableEnsemble
-        The tables whose digests the cell names. The test table is read after the choice.
+        The tables with the digests of the cell. The test table is used only after selection.
     sweep : str
-        The sweep the record is filed under.
+        Name of the sweep that the record belongs to.
     progress : callable, optional
-        Called with the share of the work done, 0..1.
+        Called with the completed fraction of the work, 0..1.
     mapper : Mapper
-        Where trials are computed; the result is the same everywhere.
+        Runs the trials; the result does not depend on the mapper.
     storage : StudyStorage, optional
-        Where the cell's study is kept, and found again by a later run; by default in memory.
+        Storage of the cell's study, from which later runs resume; by default in memory.
     known : dict, optional
-        Give the same one, empty at first, to cells that share a search; see
+        Cache to pass to all cells that share a search, initially empty; see
         :func:`workflows.plan.sharing`.
 
     Returns
     -------
     CellRecord
-        With status FINISHED; errors propagate.
+        Record with status FINISHED; errors propagate.
     """
     started_ms = _now_ms()
     optimization = optimization_rows(optimization, cell)
@@ -99,12 +99,12 @@ def compute_cell(
                 reference=reference,
             )
         )
-    scheme, judged = fitted.scheme, test
+    scheme, evaluated = fitted.scheme, test
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
-        judged = test.combined(first)
-    scheme = _with_origin(scheme, cell.method, optimization)
-    metrics, class_accuracies = _judged(test, scheme)
+        evaluated = test.combined(first)
+    scheme = _add_provenance(scheme, cell.method, optimization)
+    metrics, class_accuracies = _score(test, scheme)
     params: dict[str, Any] = {}
     if fitted.best is not None:
         metrics |= fitted.best.metrics
@@ -120,7 +120,7 @@ def compute_cell(
         metrics=metrics,
         scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
-        trials=_with_test(fitted, judged),
+        trials=_add_test_metrics(fitted, evaluated),
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
         histograms=class_histograms(rows, fitted.scheme),
         importances=fitted.importances,
@@ -129,14 +129,15 @@ def compute_cell(
         error=None,
         started_ms=started_ms,
         finished_ms=_now_ms(),
-        provenance=collect_provenance(tables=_sources(optimization, test), seeds=_seeds(cell)),
+        provenance=collect_provenance(tables=_describe(optimization, test), seeds=_seeds(cell)),
     )
 
 
 def optimization_rows(table: Rows, cell: Cell) -> Rows:
     """Return the rows of the optimization table that a cell uses.
 
-    All, or a seeded choice of labelled rows, the others without their labels where they stay.
+    All rows, or a seeded sample of labelled rows. With `keep_unlabelled`, the other rows stay
+    without their labels.
     """
     size, labelled = cell.optimization_size, np.flatnonzero(table.labelled)
     if size is None or size >= labelled.size:
@@ -158,18 +159,18 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
     Parameters
     ----------
     cell : Cell
-        The cell.
+        The failed cell.
     error : BaseException
-        What it raised.
+        The exception.
     sweep : str
-        The sweep the record is filed under.
+        Name of the sweep that the record belongs to.
     started_ms : int
-        When it started, in milliseconds since 1970.
+        Start time in milliseconds since 1970.
 
     Returns
     -------
     CellRecord
-        With status FAILED.
+        Record with status FAILED.
     """
     return CellRecord(
         key=cell.key,
@@ -187,22 +188,22 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
     )
 
 
-#: Classes whose confusion matrix is kept with a cell.
-_MOST_COUNTED: Final = 50
+#: Maximum number of classes for which the confusion matrix of a cell is recorded.
+_MAX_CONFUSION_CLASSES: Final = 50
 
 
-def _judged(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict[str, list[Any]]]:
-    """Return the test figures with 95 % intervals and p-values, and those of the classes.
+def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict[str, list[Any]]]:
+    """Return the test metrics with 95 % intervals and p-values, and those per class.
 
-    Only labelled rows are judged; where there are none, so are the figures.
+    Only labelled rows are evaluated; without any, both results are empty.
     """
     if not test.labelled.any():
         return {}, {}
     test = test.only_labelled()
-    before_it = CorrectionScheme.identity(test.classes)
+    uncorrected = CorrectionScheme.identity(test.classes)
     if isinstance(test, TableEnsemble):
-        before_it = mean_of(test)
-    first, second = (each.predict(inputs_of(each, test)) for each in (before_it, scheme))
+        uncorrected = mean_of(test)
+    first, second = (each.predict(inputs_of(each, test)) for each in (uncorrected, scheme))
     before = ClassificationMetrics.from_predictions(test.labels, first, test.n_classes)
     figures = bootstrap_intervals(confusion_matrix(test.labels, second, test.n_classes))
     change = compare_predictions(test.labels, first, second, test.n_classes)
@@ -222,17 +223,17 @@ def _judged(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dic
         "after_low": [each.low for each in figures.class_accuracies],
         "after_high": [each.high for each in figures.class_accuracies],
     }
-    # More classes make a picture that nobody can read.
-    if test.n_classes <= _MOST_COUNTED:
+    # A figure of more classes would be unreadable.
+    if test.n_classes <= _MAX_CONFUSION_CLASSES:
         for name, labels in (("counts_before", first), ("counts_after", second)):
             columns[name] = confusion_matrix(test.labels, labels, test.n_classes).tolist()
     return metrics, columns
 
 
-def _with_test(fitted: Fitted, test: Rows) -> tuple[TrialRecord, ...]:
-    """Return the trials, those that are points of the front with their figures on the test rows.
+def _add_test_metrics(fitted: Fitted, test: Rows) -> tuple[TrialRecord, ...]:
+    """Return the trials, with test metrics added to the points of the front.
 
-    The choice is made by now: they are for figures that set a whole front beside other methods.
+    Selection is complete; these metrics serve figures that compare whole fronts of methods.
     """
     if fitted.front is None or not test.labelled.any():
         return fitted.trials
@@ -240,26 +241,26 @@ def _with_test(fitted: Fitted, test: Rows) -> tuple[TrialRecord, ...]:
     points = fitted.front.points
     records = list(fitted.trials)
     for i, point in enumerate(points, len(records) - len(points)):
-        judged = ClassificationMetrics.from_predictions(
+        evaluated = ClassificationMetrics.from_predictions(
             test.labels, point.scheme.predict(test.probs), test.n_classes
         )
-        metrics = {"test/accuracy": judged.accuracy, "test/cobias": judged.cobias}
+        metrics = {"test/accuracy": evaluated.accuracy, "test/cobias": evaluated.cobias}
         records[i] = replace(records[i], metrics={**records[i].metrics, **metrics})
     return tuple(records)
 
 
 def refitted(record: CellRecord, tables: Sequence[ProbabilityTable]) -> CorrectionScheme:
-    """Fit what a cell chose on all rows of some tables, such as those it was tuned and judged on.
+    """Refit the selected settings of a cell on all rows of some tables, such as its own.
 
-    Nothing is chosen anew. No rows are left to judge the scheme on: what is known of it are the
-    figures of the cell.
+    No selection takes place. No rows are left to evaluate the scheme on: only the metrics of the
+    cell describe it.
 
     Parameters
     ----------
     record : CellRecord
-        A finished cell of a method fitted at once or chosen by cross-validation.
+        A finished cell of a method that is fitted directly or selected by cross-validation.
     tables : sequence of ProbabilityTable
-        With the classes of the scheme.
+        Tables with the classes of the scheme.
     """
     probs = np.concatenate([table.probs for table in tables])
     labels = np.concatenate([table.labels for table in tables])
@@ -269,11 +270,11 @@ def refitted(record: CellRecord, tables: Sequence[ProbabilityTable]) -> Correcti
         scheme = method.fit(probs, labels, classes=old.classes, seed=seed)
     else:
         scheme = FittedScheme.from_dict(record.front).refit(probs, labels, seed=seed)
-    return replace(scheme, provenance={**old.provenance, "fitted_on": _about(tables)})
+    return replace(scheme, provenance={**old.provenance, "fitted_on": _describe_rows(tables)})
 
 
-def _about(tables: Sequence[Rows]) -> dict[str, Any]:
-    """Return what a scheme says of the rows that it was fitted on."""
+def _describe_rows(tables: Sequence[Rows]) -> dict[str, Any]:
+    """Return the provenance entry for the rows that a scheme was fitted on."""
     return {
         "digests": [table.digest for table in tables],
         "number": sum(table.n_rows for table in tables),
@@ -281,19 +282,19 @@ def _about(tables: Sequence[Rows]) -> dict[str, Any]:
     }
 
 
-def _with_origin(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:
-    """Note in a scheme its method, which rows it was fitted on, and what they are like."""
-    about: dict[str, Any] = {"method": method, **scheme.provenance, "fitted_on": _about([table])}
+def _add_provenance(scheme: CorrectionScheme, method: str, table: Rows) -> CorrectionScheme:
+    """Add the method, the fitted rows and their summary to the provenance of a scheme."""
+    origin = {"method": method, **scheme.provenance, "fitted_on": _describe_rows([table])}
     if isinstance(table, TableEnsemble):
         tables = dict(zip(table.names, table.tables, strict=True))
-        about["tables"] = {name: each.provenance.to_dict() for name, each in tables.items()}
+        origin["tables"] = {name: each.provenance.to_dict() for name, each in tables.items()}
     else:
         tables = {"": table}
-    about["reference"] = {name: summarized(each).model_dump() for name, each in tables.items()}
-    return replace(scheme, provenance=about)
+    origin["reference"] = {name: summarized(each).model_dump() for name, each in tables.items()}
+    return replace(scheme, provenance=origin)
 
 
-def _sources(optimization: Rows, test: Rows) -> dict[str, Any]:
+def _describe(optimization: Rows, test: Rows) -> dict[str, Any]:
     return {
         "optimization": optimization.provenance.to_dict()
         | {"rows": optimization.n_rows, "labelled": int(optimization.labelled.sum())},

@@ -1,4 +1,4 @@
-"""The protocol ``cross-validation``: a cross-validated front of accuracy and COBias."""
+"""Protocol ``cross-validation``: a cross-validated front of accuracy and COBias."""
 
 from __future__ import annotations
 
@@ -41,49 +41,48 @@ from workflows.tuning.trials import (
     sampler_of,
 )
 
-#: Weights of PMI that are compared where COBias has none, as parts of the largest.
+#: PMI weights that are compared if the COBias weight is 0, as fractions of the largest.
 _TAU_PARTS: Final = (0.1, 0.4, 1.0)
 
-#: What Optuna's study is after; its Pareto front takes part in the choice.
+#: Objectives of Optuna's study; its Pareto front is added to the candidates.
 _AIMS: Final[dict[str, Direction]] = {"dev/accuracy": "maximize", "dev/cobias": "minimize"}
 
-
-#: Where a front is kept for the next preference.
+#: Key under which a front is cached for other preferences.
 _FRONT: Final = "front"
 
 _Trial: TypeAlias = StudyTrial[Hyperparameters, None]
 
 
 def cross_validated_scheme(tuning: Tuning) -> Fitted:
-    """Fit the front of schemes by cross-validation and choose a point by the stated preference.
+    """Fit a front of schemes by cross-validation and select a point by the preference.
 
-    With trials, a study of two objectives, accuracy and COBias, tries that many settings beside
-    the standard ones, and those on its Pareto front compete.
+    With trials, a study with the objectives accuracy and COBias evaluates that many settings in
+    addition to the standard ones, and those on its Pareto front become candidates.
 
     Parameters
     ----------
     tuning : Tuning
-        What is tuned and how. The methods other than ``dcs`` are what their papers made them:
-        they are fitted with their own corrections and no calibration, chosen by the same
+        Input of the protocol. Methods other than ``dcs`` follow their papers: they are fitted
+        with their own corrections and without calibration, selected by the same
         cross-validation.
 
     Returns
     -------
     Fitted
-        Its trials are those of Optuna, then the points of the front.
+        Scheme whose trials are those of Optuna, followed by the points of the front.
     """
     if tuning.method.fitter is not None:
-        # A package's own method: only it knows how it is fitted.
+        # A method from a plugin implements its own fitting.
         return fitted_at_once(tuning.table, tuning.method, tuning.seed)
     table = tuning.table
     if tuning.method.name == "dcs" and table.labelled.sum() < FEWEST_LABELS:
         return Fitted(label_free_scheme(table.probs, table.labels, classes=table.classes))
     if _FRONT not in tuning.known:
-        tuning.known[_FRONT] = _fitted_front(tuning)
+        tuning.known[_FRONT] = _fit_front(tuning)
     trials, front = tuning.known[_FRONT]
     fitted = front.pick(tuning.settings.preference)
-    tried = [trial.record("dev/score", params=_flat(trial.work)) for trial in trials]
-    points = [_point_record(len(tried) + i, point) for i, point in enumerate(fitted.points)]
+    tuned = [trial.record("dev/score", params=_flatten(trial.work)) for trial in trials]
+    points = [_point_record(len(tuned) + i, point) for i, point in enumerate(fitted.points)]
     best = next(
         record
         for record, point in zip(points, fitted.points, strict=True)
@@ -91,24 +90,24 @@ def cross_validated_scheme(tuning: Tuning) -> Fitted:
     )
     return Fitted(
         scheme=fitted.scheme,
-        trials=(*tried, *points),
+        trials=(*tuned, *points),
         best=best,
         importances=importances(trials, "dev/score"),
         front=fitted,
     )
 
 
-def _fitted_front(tuning: Tuning) -> tuple[list[_Trial], FittedScheme]:
-    """Return what Optuna tried, and the front."""
+def _fit_front(tuning: Tuning) -> tuple[list[_Trial], FittedScheme]:
+    """Return the trials of Optuna and the front."""
     table, settings = tuning.table, tuning.settings
-    standard = _standard(tuning.method, settings)
+    standard = _standard_settings(tuning.method, settings)
     n_trials = settings.n_trials(tuning.method)
     # Each trial costs about as much as one of the standard settings at one beta.
     share = n_trials / (n_trials + len(standard.candidates) * len(standard.betas))
     trials: list[_Trial] = []
     for trial in StudyRun(
         suggest=lambda trial: _suggest(trial, settings),
-        judge=partial(_judge, table, tuning.seed),
+        judge=partial(_evaluate, table, tuning.seed),
         aims=_AIMS,
         trials=n_trials,
         window=settings.window,
@@ -132,11 +131,11 @@ def _fitted_front(tuning: Tuning) -> tuple[list[_Trial], FittedScheme]:
     )
 
 
-def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
-    """Return what a method chooses from when Optuna tries nothing, within the settings.
+def _standard_settings(method: Method, settings: TunerSettings) -> SelectionSettings:
+    """Return the candidates of a method without Optuna, restricted by the settings.
 
-    The front leaves the PMI term out unless the objective is made of it: it is worth nothing
-    beside COBias (docs/results.md).
+    The front omits the PMI term unless the objective has no COBias term: beside COBias it gains
+    nothing (docs/results.md).
     """
     standard = SelectionSettings.of_method(method.name)
     betas, taus = settings.values("beta"), settings.values("tau")[:1]
@@ -163,8 +162,8 @@ def _standard(method: Method, settings: TunerSettings) -> SelectionSettings:
     )
 
 
-def _judge(table: ProbabilityTable, seed: int, trial: _Trial) -> tuple[dict[str, float], None]:
-    """Judge one setting by cross-validation; runs on any worker."""
+def _evaluate(table: ProbabilityTable, seed: int, trial: _Trial) -> tuple[dict[str, float], None]:
+    """Evaluate one setting by cross-validation; runs on any worker."""
     estimate = cross_validate(table.probs, table.labels, trial.work, seed=seed)
     return development_metrics(estimate), None
 
@@ -185,14 +184,14 @@ def _suggest(trial: BaseTrial, settings: TunerSettings) -> Hyperparameters:
         ridge=ridge,
         corrections=corrections,
         memberships=settings.memberships,
-        beta=trial.suggest_float("beta", *_ends(settings, "beta")),
-        tau=trial.suggest_float("tau", *_ends(settings, "tau")),
+        beta=trial.suggest_float("beta", *_bounds(settings, "beta")),
+        tau=trial.suggest_float("tau", *_bounds(settings, "tau")),
         prior_rows=trial.suggest_float("prior_rows", 0.0, 300.0),
         schedule=replace(Hyperparameters().schedule, **settings.schedule_fields),
     )
     if corrections == "memberships":
         return setting
-    low, high = (int(end) for end in _ends(settings, "weight_scale"))
+    low, high = (int(end) for end in _bounds(settings, "weight_scale"))
     spacing = trial.suggest_categorical("spacing", get_args(WeightSpacing))
     scale = trial.suggest_int("weight_scale", low, high if low == high else 2 * high)
     averages = setting.averages
@@ -201,7 +200,7 @@ def _suggest(trial: BaseTrial, settings: TunerSettings) -> Hyperparameters:
     return replace(setting, spacing=spacing, weight_scale=scale, averages=averages)
 
 
-def _ends(settings: TunerSettings, name: str) -> tuple[float, float]:
+def _bounds(settings: TunerSettings, name: str) -> tuple[float, float]:
     values = settings.values(name)
     return values[0], values[-1]
 
@@ -210,8 +209,8 @@ def _point_record(number: int, point: FrontPoint) -> TrialRecord:
     metrics = development_metrics(point.figures)
     return TrialRecord(
         number=number,
-        params=_flat(point.setting),
-        # What --max-cobias is held against.
+        params=_flatten(point.setting),
+        # The value that --max-cobias limits.
         metrics=metrics | {"dev/lasting_cobias": point.lasting_cobias},
         state="COMPLETE",
         seconds=0.0,
@@ -220,14 +219,14 @@ def _point_record(number: int, point: FrontPoint) -> TrialRecord:
     )
 
 
-def _flat(setting: Setting | None) -> dict[str, Any]:
+def _flatten(setting: Setting | None) -> dict[str, Any]:
     if setting is None:
         return {"calibration": "none", "corrections": "none"}
     if isinstance(setting, Interpolated):
-        ends = {"first": _flat(setting.first), "second": _flat(setting.second)}
+        ends = {"first": _flatten(setting.first), "second": _flatten(setting.second)}
         named = {f"{end}_{k}": v for end, values in ends.items() for k, v in values.items()}
         return {"calibration": "interpolated", "share": setting.share, **named}
     values = asdict(setting)
     schedule = values.pop("schedule")
-    # Named as the trials of a study name them, so that both can be compared.
+    # Same names as in the trials of a study, so that both can be compared.
     return values | {name: schedule[name] for name in (*SCHEDULE_PARAMETERS, "restarts")}

@@ -1,4 +1,4 @@
-"""The protocol ``study``: one Optuna study whose trials are judged on development rows."""
+"""Protocol ``study``: one Optuna study whose trials are evaluated on development rows."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ from workflows.tuning.trials import (
     sampler_of,
 )
 
-#: What is tuned of the objective.
+#: Tuned hyperparameters of the objective.
 _WEIGHTS: Final = ("beta", "tau", "error_weight", "pseudo_count")
-#: What a search does when nothing is tuned: a strong candidate, and the first.
-_FIRST: Final[dict[str, float]] = {
+#: Default hyperparameters, a strong candidate, which become the first trial.
+_DEFAULTS: Final[dict[str, float]] = {
     "weight_scale": 30,
     **{name: getattr(Objective(), name) for name in _WEIGHTS},
     **{name: getattr(Schedule(), name) for name in SCHEDULE_PARAMETERS},
 }
-#: The metric of each cost.
+#: Metric of each cost.
 _COSTS: Final = {"moves": "opt/evaluations", "seconds": "opt/seconds"}
-#: Accepted and generated moves that end a temperature.
-_PUBLISHED: Final = {"published": (3, 6), "published-long": (150, 300)}
-#: Candidate solutions that the heat-bath search of a trial judges.
+#: Numbers of accepted and generated moves that end a temperature.
+_PUBLISHED_MOVES: Final = {"published": (3, 6), "published-long": (150, 300)}
+#: Number of candidate solutions that the heat-bath search of a trial evaluates.
 _BUDGET: Final = 750_000
 
 _Trial: TypeAlias = StudyTrial[dict[str, Any], AnnealingResult]
 
 
 def study_scheme(tuning: Tuning) -> Fitted:
-    """Tune the hyperparameters that count for the search, and choose among the trials.
+    """Tune the hyperparameters that affect the search and select one of the trials.
 
     Parameters
     ----------
     tuning : Tuning
-        What is tuned and how; a stratified share of its rows becomes the development rows.
+        Input of the protocol; a stratified share of its rows becomes the development rows.
 
     Returns
     -------
     Fitted
-        Ties go to the earliest trial.
+        Scheme of the selected trial; ties go to the earliest trial.
     """
     settings, method = tuning.settings, tuning.method
     rows, held_out = study_rows(tuning.table, settings=settings, seed=tuning.seed)
@@ -69,7 +69,7 @@ def study_scheme(tuning: Tuning) -> Fitted:
         aims[_COSTS[settings.cost]] = "minimize"
     anneal_trial = _Annealer(rows, held_out, tuning.seed, tuple(aims))
     space, n_trials = settings.space(method), settings.n_trials(method)
-    first = {name: min(max(_FIRST[name], v[0]), v[-1]) for name, v in space.items()}
+    first = {name: min(max(_DEFAULTS[name], v[0]), v[-1]) for name, v in space.items()}
     trials: list[_Trial] = []
     best: _Trial | None = None
     for trial in StudyRun(
@@ -91,15 +91,14 @@ def study_scheme(tuning: Tuning) -> Fitted:
         tuning.progress(len(trials) / n_trials)
     if best is None:
         raise ValueError("a study needs at least one trial")
-    # The search of a pruned trial is not whole.
-    whole = [trial for trial in trials if not trial.pruned]
+    # The search of a pruned trial is incomplete.
+    completed = [trial for trial in trials if not trial.pruned]
     preference = settings.preference
-    chosen = whole[choose([trial.figures for trial in whole], preference)]
+    chosen = completed[choose([trial.figures for trial in completed], preference)]
     if preference.rule == "balance" and not preference.limited:
-        # As above, except where several trials are alike.
-        chosen = max(whole, key=lambda trial: trial.metrics["dev/score"])
-    # Of the other trials, and of those of an earlier run, only the figures were kept: what they
-    # found is found again.
+        # The same trial as above, except for ties.
+        chosen = max(completed, key=lambda trial: trial.metrics["dev/score"])
+    # Only the best scheme is in memory; those of other trials and of earlier runs are recomputed.
     found = best.found if best.number == chosen.number else None
     found = found or anneal_trial(chosen)[1]
     if len(aims) > 1:
@@ -120,7 +119,7 @@ def study_scheme(tuning: Tuning) -> Fitted:
 
 @dataclass(frozen=True, slots=True)
 class _Annealer:
-    """Anneals one trial and judges what it found on development rows; runs on any worker."""
+    """Anneal one trial and evaluate the result on development rows; runs on any worker."""
 
     rows: ProbabilityTable
     held_out: ProbabilityTable
@@ -132,9 +131,9 @@ class _Annealer:
     ) -> tuple[dict[str, float], AnnealingResult]:
         budget = trial.work["schedule"].budget
 
-        def behind(so_far: AnnealingResult) -> bool:
+        def is_behind(so_far: AnnealingResult) -> bool:
             step = min(LAST_STEP, so_far.evaluations * LAST_STEP // budget)
-            return report is not None and report(step, self._figures(so_far)[self.aims[0]])
+            return report is not None and report(step, self._metrics(so_far)[self.aims[0]])
 
         found = anneal(
             self.rows.probs,
@@ -142,11 +141,11 @@ class _Annealer:
             **trial.work,
             seed=derive_seed(self.seed, "anneal", trial.number),
             classes=self.rows.classes,
-            stop=None if report is None else behind,
+            stop=None if report is None else is_behind,
         )
-        return self._figures(found), found
+        return self._metrics(found), found
 
-    def _figures(self, found: AnnealingResult) -> dict[str, float]:
+    def _metrics(self, found: AnnealingResult) -> dict[str, float]:
         held_out, rows = self.held_out, self.rows
         development = Figures.from_predictions(
             held_out.labels,
@@ -170,21 +169,21 @@ class _Annealer:
 def study_rows(
     table: ProbabilityTable, *, settings: TunerSettings, seed: int
 ) -> tuple[ProbabilityTable, ProbabilityTable]:
-    """Split the optimization rows as a study does.
+    """Split the optimization rows like a study.
 
     Parameters
     ----------
     table : ProbabilityTable
         The optimization rows.
     settings : TunerSettings
-        The share of development rows.
+        Settings with the share of development rows.
     seed : int
         Root seed.
 
     Returns
     -------
     optimization, development : ProbabilityTable
-        The rows that are annealed on, and those that trials are judged on; all have labels.
+        Rows for annealing and rows for evaluating trials; all have labels.
     """
     table = table.only_labelled()
     parts = stratified_split(
@@ -196,7 +195,7 @@ def study_rows(
 
 
 def _suggest(trial: BaseTrial, tuning: Tuning, n_rows: int) -> dict[str, Any]:
-    """Draw what :func:`dcs.anneal` is to search and how."""
+    """Suggest the arguments of :func:`dcs.anneal` for a trial."""
     settings = tuning.settings
     drawn: dict[str, float] = {}
     for name, values in settings.space(tuning.method).items():
@@ -210,13 +209,13 @@ def _suggest(trial: BaseTrial, tuning: Tuning, n_rows: int) -> dict[str, Any]:
             int(drawn.pop("weight_scale", 30)), memberships=settings.memberships
         ),
         "objective": Objective(**{name: drawn[name] for name in _WEIGHTS}, pmi=settings.pmi),
-        "schedule": _schedule(settings, drawn, n_rows),
+        "schedule": _make_schedule(settings, drawn, n_rows),
     }
 
 
-def _schedule(settings: TunerSettings, drawn: dict[str, float], n_rows: int) -> Schedule:
-    if settings.search in _PUBLISHED:
-        schedule = Schedule.published(n_rows, *_PUBLISHED[settings.search])
+def _make_schedule(settings: TunerSettings, drawn: dict[str, float], n_rows: int) -> Schedule:
+    if settings.search in _PUBLISHED_MOVES:
+        schedule = Schedule.published(n_rows, *_PUBLISHED_MOVES[settings.search])
     elif settings.search == "metropolis":
         chain: dict[str, Any] = {name: drawn[name] for name in SCHEDULE_PARAMETERS}
         chain["final_temperature"] = min(drawn["final_temperature"], drawn["initial_temperature"])

@@ -1,7 +1,7 @@
-"""What a protocol is given, and Optuna's trials for it: asked in a window, judged on many CPUs.
+"""Input and output of a protocol, and its Optuna study, evaluated in a window on many CPUs.
 
-The study in its storage is all there is of it: a run that was killed goes on from what it finds
-there. It is kept by Optuna in memory, in a journal file or in a database.
+The storage holds the complete state of a study, so a killed run resumes from it. Optuna stores
+it in memory, in a journal file or in a database.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from tracking.environment import source_digest
 from workflows.config.tuner import StudyStorage, TunerSettings
 from workflows.parallel import Mapper, in_process, one_thread
 
-#: Which way an objective is better.
+#: Direction of an objective.
 Direction: TypeAlias = Literal["maximize", "minimize"]
 
-#: Optuna seeds NumPy's legacy generator, which takes 32 bits.
+#: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
-#: Trials below which importances are chance, and the share of them that counts as good.
-_FEWEST_TRIALS: Final = 10
+#: Minimum number of trials for meaningful importances, and the share that counts as good.
+_MIN_TRIALS: Final = 10
 _GOOD_SHARE: Final = 0.25
-#: What is noted of a study and of its trials: the sources that judge it; the number that a trial
-#: has whichever run asks it, and its verdict, of plain values.
+#: User attributes: of a study, the hash of the sources; of a trial, its number, which does not
+#: depend on the run, and its verdict of plain values.
 _CODE, _NUMBER, _VERDICT = "code", "number", "verdict"
 _JUDGED: Final = ("metrics", "seconds", "started_ms", "pruned", "reports", "rungs")
 
-#: The step at which the search of a trial is whole; a pruner compares at 1/27, 1/9 and 1/3 of it.
+#: Step at which the search of a trial is complete; a pruner compares at 1/27, 1/9 and 1/3 of it.
 LAST_STEP: Final = 27
 _PRUNERS: Final[dict[str, Callable[[], BasePruner]]] = {
     "successive-halving": lambda: SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
@@ -56,9 +56,9 @@ _PRUNERS: Final[dict[str, Callable[[], BasePruner]]] = {
 
 W = TypeVar("W")
 P = TypeVar("P")
-#: Tells a pruner the first objective at a step; true says that the trial is behind.
+#: Reports the first objective at a step to a pruner; returns whether to prune the trial.
 Report: TypeAlias = Callable[[int, float], bool]
-#: With a pruner it is given a :data:`Report` too.
+#: Evaluates a trial; with a pruner it receives a :data:`Report` too.
 Judge: TypeAlias = (
     "Callable[Concatenate[StudyTrial[W, P], ...], tuple[dict[str, float], P | None]]"
 )
@@ -66,16 +66,16 @@ Judge: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class StoredStudy:
-    """A study that outlives the process which runs it; one process at a time.
+    """A persistent study; only one process may run it at a time.
 
     Attributes
     ----------
     storage : StudyStorage
-        Where it is kept.
+        Storage of the study.
     name : str
-        Of the study: the key of the cell.
+        Name of the study: the key of the cell.
     notes : mapping of str to str
-        Kept beside it, for people.
+        Informational user attributes of the study.
     """
 
     storage: StudyStorage
@@ -84,33 +84,33 @@ class StoredStudy:
 
 
 def unheard(share: float) -> None:
-    """Take no notice of progress."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What a protocol is given to find the scheme of a cell.
+    """Input of a protocol for finding the scheme of a cell.
 
     Attributes
     ----------
     table : ProbabilityTable
         The optimization rows.
     method : Method
-        What is tuned.
+        Method to tune.
     settings : TunerSettings
-        How.
+        Settings of the tuner.
     seed : int
-        Root seed; splits, samplers and searches derive theirs from it.
+        Root seed, from which the seeds of splits, samplers and searches are derived.
     progress : callable
-        Called with the share of the work done, 0..1.
+        Called with the completed fraction of the work, 0..1.
     mapper : Mapper
-        Where trials are judged; the result is the same everywhere.
+        Runs the trials; the result does not depend on the mapper.
     stored : StoredStudy or None
-        Where the study is kept, and found again by a later run; None keeps it in memory.
+        Storage of the study, from which later runs resume; None keeps it in memory.
     known : dict
-        The same one for what differs in its preference alone, to choose from one search.
+        Cache shared by tunings that differ only in their preference, to select from one search.
     reference : array of int, shape [M], or None
-        Predictions that accuracy is held against; None for those of the table.
+        Predictions that accuracy is compared with; None for those of the table.
     """
 
     table: ProbabilityTable
@@ -126,22 +126,22 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A scheme, and how it was found.
+    """A scheme and the search that found it.
 
     Attributes
     ----------
     scheme : CorrectionScheme
-        The chosen scheme.
+        The selected scheme.
     trials : tuple of TrialRecord
-        All settings that were judged, in order.
+        All evaluated settings, in order.
     best : TrialRecord or None
-        The one that the scheme comes from; None if nothing was to choose.
+        The trial of the scheme; None if there was no selection.
     annealing : AnnealingResult or None
-        The search that found the scheme, where it was one search on one set of rows.
+        The search that found the scheme, if it was a single search on one set of rows.
     importances : dict of str to float
         See :func:`importances`.
     front : FittedScheme or None
-        What the scheme was picked from, where that was a front.
+        The front that the scheme was selected from, if any.
     """
 
     scheme: CorrectionScheme
@@ -154,34 +154,34 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class StudyTrial(Generic[W, P]):
-    """One trial, before it is judged and after.
+    """One trial, before or after its evaluation.
 
     Attributes
     ----------
     number : int
-        Counts the trials of the study from 0.
+        Number of the trial in the study, from 0.
     params : dict
-        What Optuna suggested.
+        Parameters suggested by Optuna.
     work : object
-        What `suggest` made of it.
+        Return value of `suggest`.
     distributions : dict of str to BaseDistribution
-        What the parameters were drawn from.
+        Distributions of the parameters.
     metrics : dict of str to float
-        All figures; empty before the trial is judged.
+        All metrics; empty before the evaluation.
     found : object or None
-        What judging it found; None where the verdict is that of an earlier run.
+        Result of the search; None if the verdict comes from an earlier run.
     seconds : float
-        Wall time of judging it.
+        Wall time of the evaluation.
     started_ms : int
-        When that began, milliseconds since the epoch.
+        Start of the evaluation, in milliseconds since the epoch.
     pruned : bool
-        Whether a pruner ended it.
+        Whether a pruner stopped the trial.
     reports : dict of str to float
-        What a pruner was told, by step.
+        Values reported to the pruner, by step.
     rungs : dict of str to float
-        What a pruner noted of it for later trials.
+        System attributes that the pruner stored for later trials.
     earlier : tuple of dict or None
-        With a pruner: `rungs` of the trials before it, None for those under way.
+        With a pruner: `rungs` of the previous trials, None for running ones.
     """
 
     number: int
@@ -199,21 +199,21 @@ class StudyTrial(Generic[W, P]):
 
     @property
     def accuracy(self) -> float:
-        """Accuracy on rows that the trial has not seen, a share."""
+        """Accuracy on rows that the trial was not fitted on, as a fraction."""
         return self.metrics["dev/accuracy"]
 
     @property
     def cobias(self) -> float:
-        """COBias on these rows, a share."""
+        """COBias on these rows, as a fraction."""
         return self.metrics["dev/cobias"]
 
     @property
     def figures(self) -> Figures:
-        """What a choice between trials goes by."""
+        """The figures by which trials are selected."""
         return Figures(**{each.name: self.metrics[f"dev/{each.name}"] for each in fields(Figures)})
 
     def record(self, aim: str, params: Mapping[str, Any] | None = None) -> TrialRecord:
-        """Return what is recorded of the trial, its value being the metric of that name."""
+        """Return the record of the trial, with the metric `aim` as its value."""
         return TrialRecord(
             number=self.number,
             params=self.params if params is None else params,
@@ -228,18 +228,18 @@ class StudyTrial(Generic[W, P]):
 def fitted_at_once(
     table: ProbabilityTable, method: Method, seed: int, known: dict[Any, Any] | None = None
 ) -> Fitted:
-    """Fit a method that makes its own choices, and return what it tried.
+    """Fit a method that does its own selection, and return its trials.
 
     Parameters
     ----------
     table : ProbabilityTable
         The optimization rows.
     method : Method
-        E.g. ``published``, whose grid becomes the trials.
+        Method such as ``published``, whose grid becomes the trials.
     seed : int
         Root seed.
     known : dict, optional
-        As of :meth:`dcs.selection.methods.Method.fitted`.
+        See :meth:`dcs.selection.methods.Method.fitted`.
     """
     started_ms = time.time_ns() // 1_000_000
     found = method.fitted(table.probs, table.labels, classes=table.classes, seed=seed, known=known)
@@ -264,10 +264,10 @@ def fitted_at_once(
 
 
 def development_metrics(estimate: Figures | ClassificationMetrics | Trial) -> dict[str, float]:
-    """Return what a trial is chosen for: accuracy, COBias, and the score, their difference.
+    """Return the selection metrics of a trial: accuracy, COBias, and the score, their difference.
 
-    The annealing objective cannot serve here, since trials differ in beta and tau. Of figures
-    that a preference goes by all are returned.
+    The annealing objective is not comparable, since trials differ in beta and tau. All fields of
+    :class:`dcs.selection.front.Figures` are included if available.
     """
     named = asdict(estimate) if isinstance(estimate, Figures) else {}
     return {
@@ -279,27 +279,27 @@ def development_metrics(estimate: Figures | ClassificationMetrics | Trial) -> di
 
 
 def importances(trials: Sequence[StudyTrial[W, P]], aim: str) -> dict[str, float]:
-    """Return the share of each hyperparameter in what sets the good trials apart, by PED-ANOVA.
+    """Return the importance of each hyperparameter for good trials, by PED-ANOVA.
 
     Parameters
     ----------
     trials : sequence of StudyTrial
-        All of a study, judged.
+        All evaluated trials of a study.
     aim : str
-        The metric that tells good trials, the higher the better.
+        The metric that defines good trials; higher is better.
 
     Returns
     -------
     dict of str to float
-        Of those that vary, with sum 1; empty for fewer than 10 trials, or where all trials
-        reached the same.
+        Importances of the hyperparameters that vary, with sum 1; empty for fewer than 10 trials,
+        or if all trials have the same value.
     """
     # Loads scikit-learn and pandas, which most processes do not need.
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    if len(trials) < _FEWEST_TRIALS or len({trial.metrics[aim] for trial in trials}) == 1:
+    if len(trials) < _MIN_TRIALS or len({trial.metrics[aim] for trial in trials}) == 1:
         return {}
-    study = _as_study(trials, {aim: "maximize"})
+    study = _make_study(trials, {aim: "maximize"})
     # Not every trial has every hyperparameter.
     drawn = {name: each for trial in trials for name, each in trial.distributions.items()}
     evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
@@ -311,11 +311,11 @@ def pareto_numbers(
     trials: Sequence[StudyTrial[W, P]], aims: Mapping[str, Direction]
 ) -> frozenset[int]:
     """Return the numbers of the trials on Optuna's Pareto front of some metrics."""
-    return frozenset(trials[best.number].number for best in _as_study(trials, aims).best_trials)
+    return frozenset(trials[best.number].number for best in _make_study(trials, aims).best_trials)
 
 
-def _as_study(trials: Sequence[StudyTrial[W, P]], aims: Mapping[str, Direction]) -> optuna.Study:
-    """Return a study in memory of trials that have been judged."""
+def _make_study(trials: Sequence[StudyTrial[W, P]], aims: Mapping[str, Direction]) -> optuna.Study:
+    """Return an in-memory study of evaluated trials."""
     study = optuna.create_study(directions=[*aims.values()])
     study.add_trials(
         optuna.create_trial(
@@ -330,7 +330,7 @@ def _as_study(trials: Sequence[StudyTrial[W, P]], aims: Mapping[str, Direction])
 
 @dataclass(frozen=True, slots=True)
 class _TimedJudge(Generic[W, P]):
-    """Runs where the mapper puts it, and takes the time there."""
+    """Evaluate a trial on a worker and measure the time there."""
 
     judge: Judge[W, P]
     pruner: str
@@ -354,15 +354,15 @@ class _TimedJudge(Generic[W, P]):
 
 
 class _Halving:
-    """Optuna's pruner over a study in memory of what a trial may know: a :data:`Report`."""
+    """A :data:`Report` to Optuna's pruner, with an in-memory study of the earlier trials."""
 
     def __init__(self, pruner: str, trial: StudyTrial[Any, Any]) -> None:
-        # Its name decides what Hyperband does with a trial of which number.
+        # Hyperband assigns trials to brackets by the name of the study and the trial number.
         self._study = optuna.create_study(
             study_name="trials", direction="maximize", pruner=_PRUNERS[pruner]()
         )
         for rungs in trial.earlier:
-            # Those under way keep the numbers right.
+            # Running trials are added as failed ones to preserve the numbering.
             state = TrialState.FAIL if rungs is None else TrialState.PRUNED
             self._study.add_trial(optuna.create_trial(state=state, system_attrs=rungs or {}))
         self._trial = self._study.ask()
@@ -387,69 +387,69 @@ class _Halving:
 def sampler_of(
     name: str, *, space: Mapping[str, Sequence[float]] | None = None, order: int = 0
 ) -> Callable[[int], BaseSampler]:
-    """Return what makes Optuna's sampler of a name from the seed of a trial.
+    """Return a factory of Optuna's sampler, called with the seed of a trial.
 
     Parameters
     ----------
     name : "tpe", "gp", "random" or "grid"
-        The sampler.
+        Name of the sampler.
     space : mapping of str to sequence of float, optional
-        With ``grid``: the values that are combined.
+        Values to combine, for ``grid``.
     order : int, optional
-        With ``grid``: seed of the order of its combinations.
+        Seed of the order of the combinations, for ``grid``.
     """
     if name == "grid":
         combined = {key: [*values] for key, values in (space or {}).items()}
-        # One order for all trials, so that no combination comes twice.
+        # The same order for all trials, so that no combination is repeated.
         return lambda seed: _GridSampler(combined, seed=order % _SAMPLER_SEEDS)
     if name == "random":
         return lambda seed: RandomSampler(seed=seed)
     if name == "gp":
         return lambda seed: GPSampler(seed=seed, warn_independent_sampling=False)
-    # Those that are under way count as bad ones, so that the next is tried elsewhere.
+    # Running trials count as bad ones, so that the next one differs from them.
     return lambda seed: TPESampler(constant_liar=True, seed=seed)
 
 
 class _GridSampler(GridSampler):
-    """Does not stop the study after the last combination, which `optimize` alone can."""
+    """Grid sampler for ask and tell: only `Study.optimize` may be stopped by a sampler."""
 
     def after_trial(self, *arguments: Any) -> None:
-        """Take no notice."""
+        """Skip the stop after the last combination."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StudyRun(Generic[W, P]):
-    """A study that Optuna suggests the trials of, and what of it is done.
+    """An Optuna study and its evaluated trials.
 
     Trial ``n`` is suggested from the metrics of trials ``0`` to ``n - window`` and the parameters
-    of those in between, by a sampler with a seed of its own. So neither the number of CPUs nor
-    when an earlier run was killed changes what is suggested.
+    of those in between, by a sampler with its own seed. So suggestions depend neither on the
+    number of CPUs nor on when an earlier run was killed.
 
     Attributes
     ----------
     suggest : callable
-        Draws the parameters of a trial and returns what `judge` needs of them.
+        Suggests the parameters of a trial and returns the input of `judge`.
     judge : callable
-        Returns the metrics of a trial and what it found; picklable.
+        Returns the metrics of a trial and its result; picklable.
     aims : mapping of str to {"maximize", "minimize"}
-        The metrics that the study has for objectives.
+        The metrics that are the objectives of the study.
     trials : int
-        How many there are.
+        Number of trials.
     window : int
-        Trials that may be judged at once. Decides what is suggested, so it belongs to the study.
+        Maximum number of concurrent trials. Affects the suggestions, so it belongs to the study.
     seed : int
-        The samplers derive theirs from it.
+        Seed from which those of the samplers are derived.
     sampler : callable
-        As :func:`sampler_of` returns it.
+        Return value of :func:`sampler_of`.
     first : mapping or None
         Parameters of the first trial.
     mapper : Mapper
-        Where trials are judged.
+        Runs the trials.
     stored : StoredStudy or None
-        Where the study is kept, None for memory. Trials that an earlier run finished there are
-        not judged again.
+        Storage of the study, None for memory. Trials that an earlier run finished are not
+        evaluated again.
     pruner : "none", "successive-halving" or "hyperband"
-        Trial ``n`` is compared with trials ``0`` to ``n - window`` alone, for the same reason.
+        Compares trial ``n`` only with trials ``0`` to ``n - window``, for the same reason.
     """
 
     suggest: Callable[[BaseTrial], W]
@@ -463,72 +463,72 @@ class StudyRun(Generic[W, P]):
     mapper: Mapper = in_process
     stored: StoredStudy | None = None
     pruner: str = "none"
-    _done: list[StudyTrial[W, P]] = field(default_factory=list, init=False)
+    _finished: list[StudyTrial[W, P]] = field(default_factory=list, init=False)
     _asked: dict[int, optuna.Trial] = field(default_factory=dict, init=False)
 
     def results(self) -> Iterator[StudyTrial[W, P]]:
-        """Have the trials judged, and yield each in its turn.
+        """Evaluate the trials and yield them in order.
 
         Raises
         ------
         StudyStorageError
-            The storage fails.
+            If the storage fails.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        with _opened_study(self.stored, [*self.aims.values()]) as study:
+        with _open_study(self.stored, [*self.aims.values()]) as study:
             judge = _TimedJudge(self.judge, self.pruner)
-            for trial in self.mapper(judge, self._begun_trials(study), ahead=self.window):
-                yield self._end(trial)
+            for trial in self.mapper(judge, self._start_trials(study), ahead=self.window):
+                yield self._finish(trial)
             self._tell(study, self.trials)
 
-    def _begun_trials(self, study: optuna.Study) -> Iterator[StudyTrial[W, P]]:
-        """Yield the trials to be judged; the verdicts there are by then are told before."""
-        earlier = _earlier_trials(study)
+    def _start_trials(self, study: optuna.Study) -> Iterator[StudyTrial[W, P]]:
+        """Yield the trials to evaluate, telling the study the verdicts of their predecessors."""
+        earlier = _load_earlier_trials(study)
         for number in range(self.trials):
-            told = max(0, number - self.window + 1)
-            self._tell(study, told)
-            left = earlier.get(number)
-            whole = left is not None and left.state is not TrialState.FAIL
-            begun = left if left and whole else self._ask(study, number, left)
-            verdict = left.user_attrs.get(_VERDICT, {}) if left else {}
+            n_told = max(0, number - self.window + 1)
+            self._tell(study, n_told)
+            previous = earlier.get(number)
+            whole = previous is not None and previous.state is not TrialState.FAIL
+            source = previous if previous and whole else self._ask(study, number, previous)
+            verdict = previous.user_attrs.get(_VERDICT, {}) if previous else {}
             trial: StudyTrial[W, P] = StudyTrial(
                 number,
-                work=self.suggest(begun),
-                params=dict(begun.params),
-                distributions=dict(begun.distributions),
+                work=self.suggest(source),
+                params=dict(source.params),
+                distributions=dict(source.distributions),
                 **verdict,
             )
             if self.pruner != "none":
-                known = [each.rungs for each in self._done[:told]]
-                trial = replace(trial, earlier=(*known, *[None] * (number - told)))
+                known = [each.rungs for each in self._finished[:n_told]]
+                trial = replace(trial, earlier=(*known, *[None] * (number - n_told)))
             if number in self._asked:
-                # Only now, when it has all its parameters, is it one that can be put in line.
+                # Set once all parameters are suggested: a later run enqueues only such trials.
                 self._asked[number].set_user_attr(_NUMBER, number)
             yield trial
 
-    def _ask(self, study: optuna.Study, number: int, left: FrozenTrial | None) -> optuna.Trial:
-        """Ask Optuna for a trial, with its parameters where they are known."""
+    def _ask(self, study: optuna.Study, number: int, previous: FrozenTrial | None) -> optuna.Trial:
+        """Ask Optuna for a trial, with fixed parameters if they are known."""
         seed = derive_seed(self.seed, "sampler", number) % _SAMPLER_SEEDS
         study.sampler = self.sampler(seed)
-        params = left.params if left else self.first if number == 0 else None
+        params = previous.params if previous else self.first if number == 0 else None
         if params is not None:
             study.enqueue_trial(dict(params))
         self._asked[number] = study.ask()
         return self._asked[number]
 
-    def _end(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
-        """Keep the verdict of a judged trial and return it."""
-        # What was found is the caller's to keep; the numbers are enough to go on.
-        self._done.append(replace(trial, found=None))
+    def _finish(self, trial: StudyTrial[W, P]) -> StudyTrial[W, P]:
+        """Store the verdict of an evaluated trial and return the trial."""
+        # The caller stores the result; the study needs only the metrics.
+        self._finished.append(replace(trial, found=None))
         if trial.number in self._asked:
             verdict = {name: getattr(trial, name) for name in _JUDGED}
             self._asked[trial.number].set_user_attr(_VERDICT, verdict)
         return trial
 
     def _tell(self, study: optuna.Study, before: int) -> None:
-        """Tell the study the verdicts of all trials before this one."""
+        """Tell the study the verdicts of all trials before a number."""
         for number in sorted(number for number in self._asked if number < before):
-            done, asked = self._done[number], self._asked.pop(number)
+            done, asked = self._finished[number], self._asked.pop(number)
             for step, value in done.reports.items():
                 asked.report(value, int(step))
             if done.pruned:
@@ -537,8 +537,8 @@ class StudyRun(Generic[W, P]):
                 study.tell(asked, [done.metrics[name] for name in self.aims])
 
 
-def _earlier_trials(study: optuna.Study) -> dict[int, FrozenTrial]:
-    """Return what earlier runs left, by number; trials under way when they were killed fail."""
+def _load_earlier_trials(study: optuna.Study) -> dict[int, FrozenTrial]:
+    """Return the trials of earlier runs by number; their unfinished trials become failed."""
     for _ in study.get_trials(deepcopy=False, states=[TrialState.WAITING]):
         study.tell(study.ask(), state=TrialState.FAIL)
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
@@ -548,10 +548,10 @@ def _earlier_trials(study: optuna.Study) -> dict[int, FrozenTrial]:
 
 
 @contextmanager
-def _opened_study(
+def _open_study(
     stored: StoredStudy | None, directions: Sequence[Direction]
 ) -> Iterator[optuna.Study]:
-    """Give the study of a cell: a new one, or that of an earlier run of the same code."""
+    """Yield the study of a cell: a new one, or that of an earlier run of the same sources."""
     if stored is None:
         yield optuna.create_study(directions=directions)
         return
@@ -559,7 +559,7 @@ def _opened_study(
         code, name = source_digest(), stored.name
         with suppress(KeyError):
             if optuna.load_study(study_name=name, storage=storage).user_attrs.get(_CODE) != code:
-                # Another version may judge the same parameters otherwise.
+                # Other sources may evaluate the same parameters differently.
                 optuna.delete_study(study_name=name, storage=storage)
         study = optuna.create_study(
             storage=storage, study_name=name, directions=directions, load_if_exists=True
