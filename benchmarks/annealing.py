@@ -124,8 +124,7 @@ class Bench:
 
     def pass_time(self, n: int = 60) -> float:
         """Return the seconds to evaluate all corrections of one class."""
-        room = self.room
-        return best_time(lambda: _pass_many(self.table, room, n), 3) / n
+        return best_time(lambda: _pass_many(self.table, self.room, n), 3) / n
 
     def stream_time(self, n: int = 300) -> float:
         """Return the seconds to read the data of one move once."""
@@ -202,15 +201,14 @@ def scaling() -> None:
     for n_rows, n_classes in sizes:
         bench = Bench(*generated(n_rows, n_classes))
         _moves.set_choice(bench.table, bench.state, bench.choice)
-        sweep = n_classes
-        seconds, _ = bench.chain("heat-bath", 2 * sweep, 1e-3)
+        seconds, _ = bench.chain("heat-bath", 2 * n_classes, 1e-3)
         rows.append(
             {
                 "M": n_rows,
                 "N": n_classes,
                 "us per judged move": 1e6 * bench.judge_time(100),
                 "us per class pass": 1e6 * bench.pass_time(10),
-                "ms per heat-bath sweep": 1e3 * sweep * seconds,
+                "ms per heat-bath sweep": 1e3 * n_classes * seconds,
             }
         )
     report("scaling", rows)
@@ -420,30 +418,27 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=9_500)
     parser.add_argument("--classes", type=int, default=14)
     options = parser.parse_args()
-    parts = options.part or PARTS
     tables = {Path(path).stem: read(path) for path in options.tables} or {
         f"generated-M{m}-N{n}": generated(m, n) for m, n in ((3_000, 3), (5_000, 4), (9_500, 14))
     }
     print(f"# {platform.processor() or platform.machine()}, Python {platform.python_version()}, ")
     print(f"# {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
-    if "rates" in parts:
-        rates(options.rows, options.classes)
-    if "first-call" in parts:
-        first_call()
-    if "scaling" in parts:
-        scaling()
-    if "quality" in parts:
-        quality(tables, options.seeds or 20)
-    if "bounds" in parts:
-        bounds(tables, options.steps)
-    if "sizes" in parts:
-        sizes(options.seeds or 3)
-    if "spread" in parts:
-        spread(tables, options.seeds or 8)
-    if "published" in parts:
-        published(tables, options.seeds or 20)
-    if "solvers" in parts:
-        solvers(tables, options.solver or list(SOLVERS), options.seeds or 3, options.limit)
+    runs: dict[str, Callable[[], None]] = {
+        "rates": lambda: rates(options.rows, options.classes),
+        "first-call": first_call,
+        "scaling": scaling,
+        "quality": lambda: quality(tables, options.seeds or 20),
+        "bounds": lambda: bounds(tables, options.steps),
+        "sizes": lambda: sizes(options.seeds or 3),
+        "spread": lambda: spread(tables, options.seeds or 8),
+        "published": lambda: published(tables, options.seeds or 20),
+        "solvers": lambda: solvers(
+            tables, options.solver or list(SOLVERS), options.seeds or 3, options.limit
+        ),
+    }
+    for part, run in runs.items():
+        if part in (options.part or PARTS):
+            run()
 
 
 if __name__ == "__main__":

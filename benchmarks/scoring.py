@@ -172,12 +172,8 @@ def main() -> None:
     # CPU time of a single thread, which other load on the machine hardly affects.
     own_time = not on_gpu and torch.get_num_threads() == 1
     clock = time.process_time if own_time else time.perf_counter
-    peak = None
-    where = cpu_name()
-    if on_gpu:
-        where = torch.cuda.get_device_name()
-        peak = next((value for name, value in PEAKS.items() if name in where), None)
-    peak = options.peak or peak
+    where = torch.cuda.get_device_name() if on_gpu else cpu_name()
+    peak = options.peak or next((v for k, v in PEAKS.items() if on_gpu and k in where), None)
 
     def ours() -> np.ndarray[Any, Any]:
         return scorer.score(prefix, queries, task.label_words)

@@ -410,19 +410,14 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dcs-bench-") as name:
         folder = Path(name)
-        if options.part == "overhead":
-            overhead(folder, cpus=options.cpus or 2, trials=options.trials)
-        elif options.part == "glue":
-            glue(folder, cpus=options.cpus or 2, trials=options.trials)
-        elif options.part == "scheduling":
-            scheduling(
-                folder,
-                cpus=options.cpus or 200,
-                cells=options.cells or 10_000,
-                seconds=options.seconds,
-            )
-        else:
+        if options.part == "recording":
             recording(folder, cells=options.cells or 200, database=options.database)
+        elif options.part == "scheduling":
+            cpus, cells = options.cpus or 200, options.cells or 10_000
+            scheduling(folder, cpus=cpus, cells=cells, seconds=options.seconds)
+        else:
+            run = overhead if options.part == "overhead" else glue
+            run(folder, cpus=options.cpus or 2, trials=options.trials)
 
 
 if __name__ == "__main__":

@@ -109,11 +109,6 @@ class Batches:
         return torch.from_numpy(ids), torch.from_numpy(targets)
 
 
-def label_accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    """Return the share of label tokens with the highest logit."""
-    return float((logits.argmax(-1) == targets).float().mean())
-
-
 def train(
     model: LlamaForCausalLM,
     batches: Batches,
@@ -148,7 +143,7 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(float(label_loss.detach()))
-        hits.append(label_accuracy(logits.detach(), targets[is_label]))
+        hits.append(float((logits.argmax(-1) == targets[is_label]).float().mean()))
         if (step + 1) % 50 == 0:
             logger.info(
                 "step %d: label loss %.3f, label accuracy %.3f, language loss %.3f, %.0f s",

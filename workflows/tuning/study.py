@@ -97,7 +97,7 @@ def study_scheme(tuning: Tuning) -> Fitted:
     chosen = completed[choose([trial.figures for trial in completed], preference)]
     if preference.rule == "balance" and not preference.limited:
         # The same trial as above, except for ties.
-        chosen = max(completed, key=lambda trial: trial.metrics["dev/score"])
+        chosen = best
     # Only the best scheme is in memory; those of other trials and of earlier runs are recomputed.
     found = best.found if best.number == chosen.number else None
     found = found or anneal_trial(chosen)[1]
