@@ -332,16 +332,17 @@ class Recorder:
     def _send_one(self, runs: SweepRuns, key: str) -> None:
         """Have the store hold the record of a cell as it is on disk."""
         digest = self.archive.digest(key)
-        written = digest is not None and runs.keep(key, digest) is None
+        # Before the record has been read, which may be damaged, no run is given up for it.
+        written = digest is not None and runs.keep(key, digest, replace=False) is None
         if written:
             try:
                 record = self.archive.read(key)
             except TrackingError as error:
                 self._problems[key] = str(error)
-                written = False
-            else:
-                runs.write_cell(record, self.archive.figures(key))
-                self._problems.pop(key, None)
+                self._done(key)
+                return
+            runs.write_cell(record, self.archive.figures(key))
+            self._problems.pop(key, None)
         self._done(key, written=written)
 
     def _done(self, key: str, *, written: bool = False) -> None:

@@ -180,13 +180,15 @@ class SweepRuns:
             found = _Found.of(run)
             self._found.setdefault(found.key, []).append(found)
 
-    def keep(self, key: str, digest: str) -> str | None:
+    def keep(self, key: str, digest: str, *, replace: bool = True) -> str | None:
         """Return the complete run of a record, and delete whatever else has its key.
 
         That is what a crash left half-written, or an older record, but not what another driver
-        is writing. A run that somebody deleted from this sweep counts as there.
+        is writing. A run that somebody deleted from this sweep counts as there. Without `replace`
+        nothing is deleted unless there is a complete run.
         """
         kept: _Found | None = None
+        others = []
         for run in self._found.get(key, []):
             whole = run.digest == digest and run.status in _COMPLETE
             if run.deleted:
@@ -197,7 +199,11 @@ class SweepRuns:
                 if run.parent != self.parent_id:
                     self._client.set_tag(run.id, schema.PARENT, self.parent_id)
             elif not run.written_by_another(self._owner):
-                self._delete(run)
+                others.append(run)
+        if kept is None and not replace:
+            return None
+        for run in others:
+            self._delete(run)
         self._found[key] = [kept] if kept else []
         return kept.id if kept else None
 

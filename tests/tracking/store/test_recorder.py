@@ -219,6 +219,14 @@ def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:
     assert [report.pending for report in sync(output)] == [1], "not before it is computed again"
 
 
+def test_a_damaged_record_does_not_cost_the_run_of_the_whole_one(output: Path, uri: str) -> None:
+    recorded(output, 1, 2)
+    path = Archive(output).path("cell0001")
+    path.write_bytes(path.read_bytes()[:100])
+    assert [report.pending for report in sync(output)] == [1]
+    assert content()[1] == _finished(1, 2)
+
+
 def test_a_damaged_list_of_cells_leaves_none_out(output: Path, uri: str) -> None:
     recorded(output, 1, 2, tracking_uri="http://127.0.0.1:9")
     (path,) = output.glob("sweeps/*.cells")
