@@ -342,7 +342,8 @@ class Recorder:
                 self._done(key)
                 return
             runs.write_cell(record, self.archive.figures(key))
-            self._problems.pop(key, None)
+        # A failed attempt may have been taken all the same, its answer lost.
+        written |= self._problems.pop(key, None) is not None
         self._done(key, written=written)
 
     def _done(self, key: str, *, written: bool = False) -> None:
