@@ -147,8 +147,14 @@ def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
     Accuracies, F1 and scores count down; all others, such as COBias and seconds, count up.
     """
-    _column(frame, name)
-    return frame.sort_values(name, ascending=not _MORE.search(name), kind="stable")
+    import pandas as pd
+
+    column = _column(frame, name)
+    numbers = pd.to_numeric(column, errors="coerce")
+    # Tags and parameters are texts, also where they are numbers.
+    values = numbers if numbers.notna().any() else column
+    order = values.sort_values(ascending=not _MORE.search(name), kind="stable")
+    return frame.loc[order.index]
 
 
 def is_share(name: str) -> bool:
