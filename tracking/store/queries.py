@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import ConfigError, TrackingError, one_line, unknown
+from dcs.errors import ConfigError, TrackingError, listing, one_line, unknown
 from tracking import schema
 from tracking.records import Archive, CellRecord, StoredCell
 from tracking.results.frames import ordered
@@ -261,9 +261,15 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
 def _best(tracking_uri: str, client: MlflowClient, text: str) -> list[Run]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     conditions = [part for part in parts if _CONDITION.fullmatch(part)]
-    measure = next((part for part in parts if part not in conditions), "test/accuracy")
+    measure, *others = [part for part in parts if part not in conditions] or ["test/accuracy"]
+    if others:
+        raise ConfigError(
+            f"best:{text}: one metric is allowed, got {listing([measure, *others])}; write "
+            "conditions as method=dcs or test/cobias<5"
+        )
     frame = matching(cells(tracking_uri), ["status=FINISHED", *conditions])
-    return [client.get_run(str(i)) for i in best_first(frame, measure)["run_id"].iloc[:1]]
+    best = best_first(frame, measure).dropna(subset=[measure])["run_id"].iloc[:1]
+    return [client.get_run(str(run_id)) for run_id in best]
 
 
 def _named(client: MlflowClient, name: str) -> list[Run]:

@@ -100,6 +100,8 @@ def test_a_cell_goes_by_its_name_or_is_the_best_one(store: str) -> None:
     for name in nobody:
         with pytest.raises(TrackingError):
             find_cell(store, name)
+    with pytest.raises(ConfigError, match="'dcs'"):
+        find_cell(store, "best:test/cobias,dcs")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,13 @@ def test_cells_are_sorted_by_numbers_where_a_column_has_them(
     ]
     recorded(output, *cells)
     assert queries.best_first(queries.cells(uri), column)[column].tolist() == values
+
+
+def test_a_cell_without_the_metric_is_not_the_best(output: Path, uri: str) -> None:
+    recorded(output, 1, make_cell(2, metrics={"test/accuracy": 0.5}))
+    assert find_cell(uri, "best:dev/accuracy").record.key == "cell0001"
+    with pytest.raises(TrackingError):
+        find_cell(uri, "best:dev/accuracy,seed=2")
 
 
 def test_queries_have_their_columns_also_where_there_is_nothing(store: str) -> None:
