@@ -78,7 +78,7 @@ def default_tracking_uri(output: Path | str) -> str:
     str
         With an absolute path.
     """
-    return f"sqlite:///{Path(output).absolute() / 'mlflow.db'}"
+    return _sqlite_uri(Path(output).absolute() / "mlflow.db")
 
 
 def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
@@ -123,7 +123,7 @@ def redact(uri: str) -> str:
     from sqlalchemy.exc import ArgumentError
 
     shown = uri
-    if not uri.startswith(("http://", "https://")):
+    if not uri.startswith(("http://", "https://", "sqlite")):
         with suppress(ArgumentError, ValueError):
             shown = make_url(uri).render_as_string(hide_password=True)
     return redact_text(shown, environment=False)
@@ -199,9 +199,16 @@ def has_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://", "databricks"))
 
 
+def _sqlite_uri(path: Path) -> str:
+    """Return the URI of a SQLite file, with the characters escaped that SQLAlchemy interprets."""
+    return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
+
+
 def _sqlite_path(uri: str) -> Path | None:
     """Return the file of a SQLite store; None for any other store."""
-    return Path(re.sub(r"^[^:]+:///", "", uri)) if uri.startswith("sqlite") else None
+    from sqlalchemy.engine import make_url
+
+    return Path(str(make_url(uri).database)) if uri.startswith("sqlite") else None
 
 
 def _artifact_location(uri: str, output: Path, experiment: str) -> str | None:
@@ -251,7 +258,7 @@ def _make_sqlite(path: Path, client_class: type[MlflowClient]) -> None:
     with FileLock(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             with atomic_path(path) as whole:
-                client_class(tracking_uri=f"sqlite:///{whole}").search_experiments(max_results=1)
+                client_class(tracking_uri=_sqlite_uri(whole)).search_experiments(max_results=1)
 
 
 def load_client_class() -> type[MlflowClient]:
