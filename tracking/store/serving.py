@@ -16,7 +16,7 @@ from dcs.schemes.calibration import mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import files_of
-from tracking.store.client import log_files, make_experiment, open_client, open_store
+from tracking.store.client import log_files, make_experiment, open_store
 
 _CODE = Path(__file__).with_name("scheme_model.py")
 
@@ -131,7 +131,7 @@ def log_scheme(
     str
         The run's id; it can be given to `register_scheme`.
     """
-    client = open_client(tracking_uri)
+    client = open_store(tracking_uri, create=True)
     experiment = make_experiment(client, _EXPERIMENT, Path(output))
     run = client.create_run(experiment.experiment_id, run_name=name).info
     files = scheme_model(scheme.to_dict(), run_id=run.run_id)
