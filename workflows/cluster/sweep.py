@@ -50,10 +50,9 @@ def run_sweep(
     progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
     progress.cells_failed = plan.n_failed
     progress.show(progress)
-    if not plan.has_work:
-        return _recorded(plan, recorder, ())
+    ended = _driven(plan, recorder, progress, until) if plan.has_work else ()
     try:
-        return _recorded(plan, recorder, _driven(plan, recorder, progress, until))
+        return _recorded(plan, recorder, ended)
     finally:
         for scoring in _scorings(plan):
             recorder.scored(scoring)
