@@ -14,12 +14,7 @@ from dcs.errors import ConfigError, TrackingError, listing, one_line, unknown
 from tracking import schema
 from tracking.records import Archive, CellRecord, StoredCell
 from tracking.results.frames import ordered
-from tracking.store.client import (
-    cells_link,
-    open_experiment,
-    open_store,
-    search_runs,
-)
+from tracking.store.client import cells_link, open_experiment, open_store, search_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,9 +126,7 @@ def matching(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
     for text in conditions:
         found = _CONDITION.fullmatch(text)
         if not found:
-            raise ConfigError(
-                f"invalid condition {text!r}; expected e.g. method=dcs or test/cobias<5"
-            )
+            raise ConfigError(f"invalid condition {text!r}; e.g. method=dcs or test/cobias<5")
         name, value = found["name"].strip(), found["value"].strip()
         column: Any = _get_column(frame, name)
         compared: Any = value
@@ -249,9 +242,7 @@ def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -
     """
     client = open_store(tracking_uri)
     kind, _, best = name.partition(":")
-    runs = (
-        _find_best(tracking_uri, client, best) if kind == "best" else _find_by_name(client, name)
-    )
+    runs = _find_best(tracking_uri, client, best) if kind == "best" else _find_named(client, name)
     if len({run.data.tags.get(schema.CELL_KEY) for run in runs}) != 1:
         known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in runs[:5])
         raise TrackingError(
@@ -279,7 +270,7 @@ def _find_best(tracking_uri: str, client: MlflowClient, text: str) -> list[Run]:
     return [client.get_run(str(run_id)) for run_id in best]
 
 
-def _find_by_name(client: MlflowClient, name: str) -> list[Run]:
+def _find_named(client: MlflowClient, name: str) -> list[Run]:
     # No name contains these, and MLflow would reject the filter.
     if not name.strip() or "'" in name or not name.isprintable():
         return []

@@ -160,11 +160,10 @@ class SweepRuns:
         self._sweep = sweep
         self._owner = archive.owner
         self._varied = tuple(sweep.sweep_params.get("axes") or ())
-        self._experiment = make_experiment(
-            client, sweep.experiment, archive.output, schema.EXPERIMENT_TAGS
-        )
-        self.experiment_id = str(self._experiment.experiment_id)
-        self._write = writer(client, self._experiment)
+        tags = schema.EXPERIMENT_TAGS
+        experiment = make_experiment(client, sweep.experiment, archive.output, tags)
+        self.experiment_id = str(experiment.experiment_id)
+        self._write = writer(client, experiment)
         # Set before listing runs, so that a driver that misses the tag has its runs listed here.
         client.set_experiment_tag(self.experiment_id, schema.DRIVER + self._owner, "")
         self._alone = True
@@ -222,7 +221,7 @@ class SweepRuns:
             **_cell_tags(record, self._varied),
         }
         name = cell_name(record, self._varied)
-        made = self._create_run(schema.KIND_CELL, name, tags, start=record.started_ms)
+        made = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
         run = _ExistingRun.of(made)
         self._found[record.key] = [run]
         if inputs := _dataset_inputs(record):
@@ -235,7 +234,7 @@ class SweepRuns:
         own = RunContent(
             run_id=run.id,
             metrics=_cell_metrics(record),
-            params=_format_params({**record.identity, **record.params}),
+            params=_to_params({**record.identity, **record.params}),
             tags={schema.RECORD_DIGEST: digest},
             files=files,
         )
@@ -303,7 +302,7 @@ class SweepRuns:
         name = f"scoring {who['task']} {who['shots']}-shot seed {who['seed']} {who['model']}"
         return RunContent(
             metrics=_metrics(scoring.metrics, scoring.finished_ms),
-            params=_format_params({**who, **scoring.params}),
+            params=_to_params({**who, **scoring.params}),
             name=schema.shorten(name, schema.NAME_LIMIT),
             tags={
                 **self._common_tags(schema.KIND_SCORING),
@@ -358,16 +357,14 @@ class SweepRuns:
         parent = self._find_parent()
         if parent is None:
             name = sweep.run_name or sweep.experiment
-            made = self._create_run(schema.KIND_SWEEP, name, _author_tags())
+            made = self._new_run(schema.KIND_SWEEP, name, _author_tags())
             # Another driver may have created one at the same time; both use the earliest.
             parent = self._find_parent() or made
             if parent.info.run_id != made.info.run_id:
                 self._delete_run(made.info.run_id)
         had = parent.data.params
         new = {
-            key: value
-            for key, value in _format_params(sweep.sweep_params).items()
-            if key not in had
+            key: value for key, value in _to_params(sweep.sweep_params).items() if key not in had
         }
         params = [Param(key, value) for key, value in new.items()]
         self._client.log_batch(parent.info.run_id, params=params)
@@ -402,7 +399,7 @@ class SweepRuns:
     def _search(self, where: str) -> Iterator[Run]:
         return search_runs(self._client, self.experiment_id, where)
 
-    def _create_run(
+    def _new_run(
         self, kind: str, name: str, tags: Mapping[str, str], *, start: int | None = None
     ) -> Run:
         tags = {**self._common_tags(kind), **tags}
@@ -430,7 +427,7 @@ class SweepRuns:
         values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
         return RunContent(
             metrics=_metrics(values, end),
-            params=_format_params(trial.params),
+            params=_to_params(trial.params),
             name=f"trial {trial.number}",
             tags=tags,
             start=trial.started_ms,
@@ -564,7 +561,7 @@ def _cell_metrics(record: CellRecord) -> list[Measured]:
     return metrics
 
 
-def _format_params(values: Mapping[str, Any]) -> dict[str, str]:
+def _to_params(values: Mapping[str, Any]) -> dict[str, str]:
     flat = schema.flatten(values)
     names = schema.safe_names(flat)
     return {
@@ -597,15 +594,11 @@ def writer(client: MlflowClient, experiment: Experiment) -> Callable[[Iterable[R
     In a database the runs are written atomically.
     """
     if not has_server(client.tracking_uri):
-        return partial(_write_to_database, client, experiment)
-    return partial(
-        _write_at_once if _takes_batches(client) else _write_with_client, client, experiment
-    )
+        return partial(_insert, client, experiment)
+    return partial(_write_batch if _takes_batches(client) else _log_runs, client, experiment)
 
 
-def _write_to_database(
-    client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]
-) -> None:
+def _insert(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
     """Write runs to a database and log their files."""
     runs = list(runs)
     insert_runs(client._tracking_client.store, experiment, runs)
@@ -631,9 +624,7 @@ def _send_request(client: MlflowClient, method: str, **options: Any) -> Any:
     return http_request(credentials, PATH, method, **options)  # type: ignore[no-untyped-call]
 
 
-def _write_at_once(
-    client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]
-) -> None:
+def _write_batch(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
     """Write runs in one request."""
     from mlflow.utils.rest_utils import verify_rest_response
 
@@ -647,9 +638,7 @@ def _write_at_once(
     verify_rest_response(answer, PATH)
 
 
-def _write_with_client(
-    client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]
-) -> None:
+def _log_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
     """Write runs with MLflow's client."""
     from mlflow.entities import Metric, Param, RunTag
 

@@ -95,8 +95,7 @@ def checked(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
             f"row {row}: {values[row].tolist()} are not probabilities; expected finite, "
             "non-negative values that sum to 1, normalise them first"
         )
-    result: np.ndarray = values
-    return result
+    return values
 
 
 set_model(SchemeModel())
