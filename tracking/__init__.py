@@ -1,7 +1,7 @@
 """MLflow: runs, queries and tables of sweeps.
 
-`Recorder` writes the runs of a sweep, `Archive` keeps every finished cell on the disk first,
-`sync` sends what a store lacks, `queries` reads it back and `tables` lays it out.
+`Archive` saves every finished cell on disk, `Recorder` writes the runs of a sweep, `sync` sends
+missing runs to a store, `queries` reads cells back and `tables` formats them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a result comes from: source revision, package versions, platform."""
+"""Provenance of results: source revision, package versions, platform."""
 
 from __future__ import annotations
 
@@ -33,20 +33,19 @@ _PACKAGES = (
 
 
 def collect_provenance(**extra: Any) -> dict[str, Any]:
-    """Return what a record should say about the software that made it.
+    """Return the provenance of a record: the software that computes it.
 
     Parameters
     ----------
     **extra
-        Added as it is, for example ``seeds={"split": 1, "annealing": 2}``.
+        Added unchanged, for example ``seeds={"split": 1, "annealing": 2}``.
 
     Returns
     -------
     dict
         ``git_commit`` (None outside a checkout), ``sources`` (hash of the source files, which
-        also tells of changes that no commit holds), ``python``, ``platform``, ``cpu``,
-        ``packages`` (those that decide results), ``lock`` (every installed package that this
-        one needs, with its version), and `extra`.
+        includes uncommitted changes), ``python``, ``platform``, ``cpu``, ``packages`` (those that
+        affect results), ``lock`` (versions of all installed dependencies), and `extra`.
     """
     lock = dict(locked_versions())
     return {
@@ -54,7 +53,7 @@ def collect_provenance(**extra: Any) -> dict[str, Any]:
         "sources": source_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": _cpu_model(),
         "packages": {DISTRIBUTION: installed_version()}
         | {name: lock[name] for name in _PACKAGES if name in lock},
         "lock": lock,
@@ -83,19 +82,18 @@ def source_digest() -> str:
 
 @cache
 def locked_versions() -> Mapping[str, str]:
-    """Return the version of every installed package that this one needs, directly or not.
+    """Return the versions of all installed direct and indirect dependencies of this package.
 
-    The extras that runs may use are followed where they are installed. The package itself is
-    left out.
+    These include the installed dependencies of the extras that runs may use.
     """
     versions: dict[str, str] = {}
     wanted = [(DISTRIBUTION, extra) for extra in ("", *_RUNTIME_EXTRAS)]
-    for name, extra in wanted:  # It grows on the way.
-        there = _installed(name)
-        if there is None:
+    for name, extra in wanted:  # Extended inside the loop.
+        package = _find_distribution(name)
+        if package is None:
             continue
-        versions[name] = there.version
-        for needed in map(Requirement, there.requires or ()):
+        versions[name] = package.version
+        for needed in map(Requirement, package.requires or ()):
             if needed.marker is None or needed.marker.evaluate({"extra": extra}):
                 found = [(canonicalize_name(needed.name), more) for more in ("", *needed.extras)]
                 wanted += [each for each in found if each not in wanted]
@@ -103,8 +101,8 @@ def locked_versions() -> Mapping[str, str]:
     return dict(sorted(versions.items()))
 
 
-def _installed(name: str) -> Distribution | None:
-    """Return a package, passing over the copies that Ray's workers carry for themselves."""
+def _find_distribution(name: str) -> Distribution | None:
+    """Return an installed package, ignoring the copies that Ray bundles."""
     for found in distributions(name=name):
         if "thirdparty_files" not in Path(str(found.locate_file(""))).parts:
             return found
@@ -113,20 +111,20 @@ def _installed(name: str) -> Distribution | None:
 
 @cache
 def git_commit() -> str | None:
-    """Return the revision of the checkout this package runs from, or None."""
+    """Return the git commit of the checkout of this package, or None."""
     if not (_ROOT / ".git").exists():
         return None
     command = ["git", "-C", str(_ROOT), "rev-parse", "HEAD"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return told.stdout.strip() or None
+    return result.stdout.strip() or None
 
 
 @cache
 def user_name() -> str:
-    """Return the name of the user, or ``unknown`` where the system has none."""
+    """Return the name of the user, or ``unknown`` if the system has none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -134,8 +132,8 @@ def user_name() -> str:
 
 
 @cache
-def _cpu() -> str:
-    """Return the model of the processor: libraries choose their instructions by it."""
+def _cpu_model() -> str:
+    """Return the model of the processor, which determines the instructions of libraries."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -1,13 +1,13 @@
-"""What is kept of finished cells and of sweeps: plain values, one canonical JSON form, files.
+"""Records of cells and sweeps: plain values, one canonical JSON form, files.
 
-A record is complete in itself: it is on disk before anything is sent to a tracking store, and
-everything that MLflow shows can be made again from it. Under the output folder::
+A record is self-contained: it is on disk before anything is sent to a tracking store, and
+everything that MLflow shows can be recreated from it. In the output folder::
 
-    cells/<key>.json          one finished cell each; what is here is never computed again
+    cells/<key>.json          one finished cell, which is never computed again
     cells/<key>/figures/      its figures
     sweeps/<key>.json         a sweep: its experiment, settings and tracking store
-    sweeps/<key>.cells        the keys of its cells, one on each line
-    sweeps/<key>.lock         held by the one process that records the sweep
+    sweeps/<key>.cells        the keys of its cells, one per line
+    sweeps/<key>.lock         held by the process that records the sweep
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _log = logging.getLogger(__name__)
 RECORD_FORMAT = "dcs-cell"
 
 RECORD_VERSION = 4
-"""Version 2 added `histograms`, 3 `importances`, 4 `front`; a record without keeps its form."""
+"""Version 2 added `histograms`, 3 `importances`, 4 `front`; unused fields are not written."""
 
 TRACE_COLUMNS = ("temperature", "current", "best", "acceptance")
-"""Columns of a trace, in this order."""
+"""Columns of a trace, in order."""
 
 CellStatus = Literal["FINISHED", "FAILED"]
 
@@ -64,32 +64,32 @@ SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 TraceRow = tuple[float, float, float, float]
 
-#: Bytes of a record: 100,000 trials take a tenth of it.
-_LARGEST = 2**30
+#: Maximum number of bytes of a record; 100,000 trials take a tenth of it.
+_MAX_BYTES = 2**30
 
-#: Keys of cells and sweeps name files.
+#: Keys of cells and sweeps, which are used as file names.
 KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-#: How a record ends in a file: with the digest of all before it. Earlier versions wrote none.
+#: The end of a record in a file: the digest of the text before it. Early versions wrote none.
 _SEAL = re.compile(r',"digest":"[0-9a-f]{64}"\}$')
 
 
 def sealed(text: str) -> str:
-    """Return the canonical JSON of a record with its digest, as it is kept in files."""
+    """Return the canonical JSON of a record with its digest, as written to files."""
     return f'{text[:-1]},"digest":"{text_digest(text)}"}}'
 
 
 def text_digest(text: str) -> str:
-    """Return the digest of a record from its canonical JSON, whatever digest it says itself."""
+    """Return the digest of a record from its canonical JSON, without a digest in it."""
     return hashlib.sha256(_SEAL.sub("}", text).encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:
-    """Return `value` made of dict, list, str, int, float, bool and None only."""
-    return to_jsonable_python(value, fallback=_listed)
+    """Return `value` converted to dict, list, str, int, float, bool and None."""
+    return to_jsonable_python(value, fallback=_numpy_to_python)
 
 
-def _listed(value: Any) -> Any:
+def _numpy_to_python(value: Any) -> Any:
     # NumPy scalars and arrays, without importing NumPy.
     if not hasattr(value, "tolist"):
         raise ValueError(f"{type(value).__name__} cannot be written as JSON")
@@ -97,7 +97,7 @@ def _listed(value: Any) -> Any:
 
 
 _Plain = BeforeValidator(plain)
-# NaN and infinities as words, which pydantic reads as numbers: JSON has none.
+# JSON has no NaN and infinities; pydantic parses these strings as numbers.
 _STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
@@ -112,15 +112,15 @@ class TrialRecord:
     params : mapping of str to plain value
         Suggested hyperparameters.
     metrics : mapping of str to float
-        What the trial reached, for example ``dev/accuracy``.
+        Metrics of the trial, for example ``dev/accuracy``.
     state : {"COMPLETE", "PRUNED", "FAIL"}
-        How it ended.
+        State in which it ended.
     seconds : float
         Wall time.
     started_ms : int
-        Start, milliseconds since the epoch.
+        Start, in milliseconds since the epoch.
     value : float, optional
-        What the study optimises; used to pick the best trials.
+        Value of the study's objective; used to select the best trials.
     """
 
     number: int
@@ -134,18 +134,18 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class CellRecord:
-    """One cell of a sweep: what it was, what it chose and what it reached.
+    """One cell of a sweep: its identity, the chosen scheme and settings, and its results.
 
     Values may be NumPy scalars; they are stored as plain Python values.
 
     Parameters
     ----------
     key : str
-        Hash of the cell's canonical JSON; the name of its file in the archive.
+        Hash of the cell's canonical JSON; name of its file in the archive.
     sweep : str
-        Name of the sweep it was computed for.
+        Name of the sweep that the cell was computed for.
     identity : mapping
-        What makes the cell: ``model``, ``task``, ``shots``, ``seed``, ``method``,
+        Values that define the cell: ``model``, ``task``, ``shots``, ``seed``, ``method``,
         ``table_digest``, and so on.
     params : mapping
         Chosen hyperparameters and settings.
@@ -153,39 +153,39 @@ class CellRecord:
         Flat names: ``test/accuracy``, ``test/cobias``, ``dev/...``, ``opt/...``,
         ``uncorrected/test/accuracy``.
     scheme : mapping, optional
-        The correction scheme as a dictionary; None where there is none (a failed cell).
+        The correction scheme as a dictionary; None for a failed cell.
     class_accuracies : mapping of str to list
         Columns of equal length on the test split: ``class``, ``before``, ``after`` and any
-        others, such as ``counts_before`` and ``counts_after``: its test rows by predicted class.
+        others, such as ``counts_before`` and ``counts_after``: test rows by predicted class.
         None (or NaN) marks a class without rows.
     started_ms, finished_ms : int
-        Start and end, milliseconds since the epoch.
+        Start and end, in milliseconds since the epoch.
     trials : tuple of TrialRecord
-        The study's trials.
+        Trials of the study.
     trace : tuple of 4-tuples
-        Annealing trace in the order of `TRACE_COLUMNS`; see `trace_rows`.
+        Annealing trace with the columns `TRACE_COLUMNS`; see `trace_rows`.
     histograms : mapping of str to list
-        How often each probability occurs in each class of the optimization rows; see
-        `tracking.results.figures.class_histograms`. Empty where that was not recorded.
+        Frequency of each probability in each class of the optimization rows; see
+        `tracking.results.figures.class_histograms`. Empty if not recorded.
     importances : mapping of str to float
-        Share of each tuned hyperparameter in what the trials reached, with sum 1; empty where
-        there was no study, or too few trials to tell.
+        Importance of each tuned hyperparameter, with sum 1; empty without a study or with too
+        few trials.
     front : mapping, optional
-        The front that the scheme was picked from, as :meth:`dcs.FittedScheme.to_dict` gives it;
-        None where there was none.
+        The front that the scheme was selected from, as :meth:`dcs.FittedScheme.to_dict` returns
+        it; None without a front.
     status : {"FINISHED", "FAILED"}
-        How it ended.
+        Status of the cell.
     error : str, optional
-        The traceback of a failed cell.
+        Traceback of a failed cell.
     direction : {"maximize", "minimize"}
-        Which trial values are good.
+        Direction of the study's objective.
     provenance : mapping
         Git commit, package versions, seeds; see `tracking.collect_provenance`.
 
     Raises
     ------
     pydantic.ValidationError
-        A value cannot be kept as plain JSON, or the scheme is none; names the field.
+        Raised if a value cannot be written as JSON or the scheme is invalid; names the field.
     """
 
     key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
@@ -209,17 +209,17 @@ class CellRecord:
 
     @field_validator("scheme")
     @classmethod
-    def _readable(cls, scheme: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        # What cannot be read as a scheme could never be recorded as a model.
+    def _check_scheme(cls, scheme: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        # An invalid scheme could not be recorded as a model.
         if scheme is not None:
             CorrectionScheme.from_dict(scheme)
         return scheme
 
     @field_validator("class_accuracies")
     @classmethod
-    def _columns(cls, table: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
+    def _check_columns(cls, table: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
         if table and not {"class", "before", "after"} <= set(table):
-            raise ValueError("the columns class, before and after are needed")
+            raise ValueError("the columns class, before and after are required")
         if len({len(column) for column in table.values()}) > 1:
             raise ValueError("columns of unequal length")
         return {
@@ -229,28 +229,28 @@ class CellRecord:
 
     @property
     def who(self) -> dict[str, Any]:
-        """What tells a cell in tables: model, task, shots, seed, method; a task's own name."""
+        """Model, task, shots, seed and method of the cell, with the display name of the task."""
         names = ("model", "task", "shots", "seed", "method")
         own = {name: self.identity.get(name) for name in names}
         if str(own["task"]).endswith((".yaml", ".yml")):
-            # The path of a file: its probabilities know what the file calls the task.
+            # The path of a task file; the provenance of the table has the name in the file.
             tables = self.provenance.get("tables", {})
             own["task"] = tables.get("test", {}).get("task") or Path(str(own["task"])).stem
         return own
 
     @property
     def finished(self) -> bool:
-        """Whether the cell has a result (and need not be computed again)."""
+        """Whether the cell has a result and is not computed again."""
         return self.status == "FINISHED"
 
     @property
     def summary(self) -> CellRecord:
-        """The record without what is long and tables do not need: how it was searched for."""
+        """The record without the large fields on the search, which tables do not need."""
         return replace(self, trials=(), trace=(), histograms={}, front=None)
 
     @property
     def moves(self) -> int:
-        """Candidate solutions that were judged, by all trials or the one search."""
+        """Number of evaluated candidate solutions, in all trials or the single search."""
         own = sum(trial.metrics.get("opt/evaluations", 0.0) for trial in self.trials)
         return int(own or self.metrics.get("opt/evaluations", 0.0))
 
@@ -262,7 +262,7 @@ class CellRecord:
     def to_json(self) -> str:
         """Return the canonical JSON: sorted keys, one line, no NaN literals."""
         body = json.loads(to_json(self))
-        # Without them the record of an earlier version keeps its form, and with it its digest.
+        # Unused fields are left out, so that records of earlier versions keep their digest.
         added = ("histograms", "importances", "front")
         version = max([1, *(i for i, name in enumerate(added, 2) if body[name])])
         for name in added:
@@ -273,56 +273,54 @@ class CellRecord:
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "cell record") -> CellRecord:
-        """Read what `to_json` gave, sealed or not.
+        """Read a record from the JSON of `to_json`, with or without a digest.
 
         Parameters
         ----------
         text : str
             The JSON.
         source : str
-            What to call it in an error, usually the file's path.
+            Name for error messages, usually the path of the file.
 
         Raises
         ------
         dcs.errors.TrackingError
-            It is not a cell record, is damaged, was changed after it had been written, or was
-            written by a newer version.
+            Raised if the text is not a cell record, is damaged, was modified after it was
+            written, or was written by a newer version.
         """
         body = parse_json(text, source=source, error=TrackingError, finite=False)
         if not isinstance(body, dict) or body.pop("format", None) != RECORD_FORMAT:
             raise TrackingError(f"{source}: not a cell record (no format {RECORD_FORMAT!r})")
         if body.pop("digest", None) not in (None, text_digest(text)):
-            raise TrackingError(f"{source}: was changed after it had been written")
+            raise TrackingError(f"{source}: was modified after it was written")
         version = body.pop("version", None)
         if type(version) is not int or not 1 <= version <= RECORD_VERSION:
             raise TrackingError(
-                f"{source}: cell record version {show(version)} cannot be read, only 1 to "
+                f"{source}: cell record version {show(version)} is not supported, expected 1 to "
                 f"{RECORD_VERSION}; update this package"
             )
         try:
             return cls(**body)
         except ValidationError as error:
-            raise TrackingError(
-                f"{source}: not a whole cell record ({first_fault(error)})"
-            ) from error
+            raise TrackingError(f"{source}: invalid cell record ({first_fault(error)})") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ScoringRecord:
-    """How the probability tables of one model, task and prompt came about.
+    """Record of scoring the probability tables of one model, task and prompt.
 
     Parameters
     ----------
     key : str
-        The key of the tables.
+        Key of the tables.
     identity : mapping
         ``model``, ``task``, ``shots``, ``seed``.
     params : mapping
-        Engine and its settings, digests of the tables.
+        Engine, its settings, and digests of the tables.
     metrics : mapping of str to float
         ``scoring/seconds``, ``scoring/prompts_per_second`` and so on.
     started_ms, finished_ms : int
-        Start and end, milliseconds since the epoch.
+        Start and end, in milliseconds since the epoch.
     """
 
     key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
@@ -347,7 +345,7 @@ class StoredCell:
     record : CellRecord
         The cell.
     run_id, experiment_id : str
-        Its run in the store.
+        Ids of its run and experiment in the store.
     """
 
     record: CellRecord
@@ -356,28 +354,28 @@ class StoredCell:
 
 
 def trace_rows(points: Iterable[TracePoint]) -> tuple[TraceRow, ...]:
-    """Turn the trace of an annealing result into the plain rows of a `CellRecord`.
+    """Convert the trace of an annealing result to the rows of a `CellRecord`.
 
     Parameters
     ----------
     points : iterable of TracePoint
-        As in :attr:`dcs.AnnealingResult.trace`.
+        Points of :attr:`dcs.AnnealingResult.trace`.
 
     Returns
     -------
     tuple of tuple of float
-        One row per temperature, in the order of `TRACE_COLUMNS`.
+        One row per temperature, with the columns `TRACE_COLUMNS`.
     """
     return tuple((p.temperature, p.current, p.best, p.acceptance) for p in points)
 
 
 def parse_trials(text: str | int) -> str | int:
-    """Read the option of which trials get runs: ``all``, ``none``, ``best:K`` or ``K``.
+    """Parse the option for the trials that get runs: ``all``, ``none``, ``best:K`` or ``K``.
 
     Parameters
     ----------
     text : str or int
-        What was typed.
+        User-specified value.
 
     Returns
     -------
@@ -387,7 +385,7 @@ def parse_trials(text: str | int) -> str | int:
     Raises
     ------
     dcs.errors.ConfigError
-        For anything else.
+        Raised for any other value.
     """
     number = str(text).removeprefix("best:")
     if number.isascii() and number.isdigit():
@@ -399,29 +397,29 @@ def parse_trials(text: str | int) -> str | int:
 
 
 class Sweep(BaseModel):
-    """One sweep: where its cells are recorded, and how.
+    """One sweep and its tracking settings.
 
     Attributes
     ----------
     experiment : str
-        The MLflow experiment, which has the name of the sweep.
+        Name of the sweep and of its MLflow experiment.
     sweep_key : str
-        What tells this sweep from another one of the same name.
+        Distinguishes sweeps of the same name.
     tracking_uri : str or None
-        The store that it was last recorded to, without a password; None for the default store of
-        the output folder.
+        The store that was last used, without a password; None for the default store of the
+        output folder.
     sweep_params : dict
         Parameters of the parent run.
     run_name : str or None
-        Name of the parent run; the experiment's by default.
+        Name of the parent run; by default that of the experiment.
     trials : {"all", "none"} or int
-        Which trials get a run of their own; a number means that many of the best.
+        Trials that get a run; an integer is a number of the best ones.
     figures : {"all", "none"}
         Whether figures of the sweep are drawn at its end.
     scorings : tuple of ScoringRecord
-        How its tables came about.
+        Records of its scored tables.
     status : {"FINISHED", "FAILED", "KILLED"} or None
-        How it ended; None while it runs and after a crash.
+        Final status; None while it runs and after a crash.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -438,7 +436,7 @@ class Sweep(BaseModel):
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files into a folder, by their relative paths."""
+    """Write files to a folder, by relative path."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -446,7 +444,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return all files of a folder, by their relative paths."""
+    """Return the content of all files of a folder, by relative path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -455,12 +453,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class Archive:
-    """The finished cells of an output folder, and its sweeps.
+    """The finished cells and the sweeps of an output folder.
 
     Parameters
     ----------
     output : path-like
-        The folder; made when first written to.
+        The folder; created by the first write.
     """
 
     def __init__(self, output: Path | str) -> None:
@@ -470,36 +468,36 @@ class Archive:
 
     @property
     def owner(self) -> str:
-        """What tells the writers of one sweep apart: a hash of the machine and the folder."""
+        """Identifier of the writer of a sweep: a hash of the machine and the folder."""
         return text_digest(f"{platform.node()}:{self.output}")[:16]
 
     def path(self, key: str) -> Path:
-        """Return the file of a cell, whether or not it is there."""
+        """Return the path of the file of a cell, which may not exist."""
         return self.cells / f"{key}.json"
 
     def write(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> Path:
-        """Keep a record and its figures; they are on the disk when this returns.
+        """Write a record and its figures to disk.
 
         Parameters
         ----------
         record : CellRecord
-            What to keep; written all or nothing.
+            The record, which is written atomically.
         figures : mapping of str to bytes, optional
-            Files by relative path; those of an earlier, different record are removed.
+            Files by relative path; they replace those of an earlier, different record.
 
         Returns
         -------
         pathlib.Path
-            The file of the record.
+            Path of the record.
 
         Raises
         ------
         dcs.errors.TrackingError
-            It cannot be written; names the file and the reason.
+            Raised if a file cannot be written; names the file and the reason.
         """
         path = self.path(record.key)
         text = record.to_json()
-        with _writing(path):
+        with _name_file_on_error(path):
             if self.digest(record.key) != text_digest(text):
                 shutil.rmtree(self.cells / record.key, ignore_errors=True)
                 write_files(self.cells / record.key, figures or {})
@@ -512,10 +510,10 @@ class Archive:
         Raises
         ------
         dcs.errors.TrackingError
-            There is none or it is damaged; names the file.
+            Raised if the file does not exist or is damaged; names the file.
         """
         path, advice = self.path(key), "delete it to compute the cell again"
-        text = read_text(path, error=TrackingError, limit=_LARGEST, advice=advice)
+        text = read_text(path, error=TrackingError, limit=_MAX_BYTES, advice=advice)
         try:
             record = CellRecord.from_json(text, source=str(path))
         except TrackingError as error:
@@ -529,24 +527,24 @@ class Archive:
         return files_of(self.cells / key)
 
     def digest(self, key: str) -> str | None:
-        """Return the digest of a record without reading it whole; None where there is none."""
+        """Return the digest of a record without parsing it; None if it does not exist."""
         path = self.path(key)
         return text_digest(path.read_text("utf-8", "replace")) if path.is_file() else None
 
     def load(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
-        """Read the records of `keys` (all when None); a missing one is simply left out.
+        """Read the records of `keys`, except for missing ones.
 
-        So is one whose file is damaged or was changed, with a warning that names it.
+        A damaged or modified file is also left out, with a warning that names it.
 
         Parameters
         ----------
         keys : iterable of str, optional
-            Which cells.
+            Keys of the cells; by default all.
 
         Returns
         -------
         dict of str to CellRecord
-            By key.
+            Records by key.
         """
         records: dict[str, CellRecord] = {}
         if keys is None:
@@ -561,16 +559,16 @@ class Archive:
         return records
 
     def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
-        """Return the cells that need not be computed again, by key; all of them when None."""
+        """Return the finished cells of `keys` (by default all), by key."""
         return {key: record for key, record in self.load(keys).items() if record.finished}
 
     def sweeps(self) -> list[Sweep]:
-        """Return all sweeps that were ever recorded from here.
+        """Return all sweeps of the folder.
 
         Raises
         ------
         dcs.errors.TrackingError
-            A description is damaged; names the file.
+            Raised if the file of a sweep is damaged; names the file.
         """
         found, advice = [], "delete it and run the sweep again to record it"
         for path in sorted(self._sweeps.glob("[!.]*.json")):
@@ -579,28 +577,28 @@ class Archive:
                 found.append(Sweep.model_validate_json(text))
             except ValidationError as error:
                 raise TrackingError(
-                    f"{path}: not a whole description of a sweep ({first_fault(error)}); {advice}"
+                    f"{path}: invalid description of a sweep ({first_fault(error)}); {advice}"
                 ) from error
         return found
 
     def save_sweep(self, sweep: Sweep) -> None:
-        """Write the description of a sweep, replacing an earlier one."""
+        """Write the file of a sweep, replacing an earlier one."""
         path = self._sweeps / f"{sweep.sweep_key}.json"
-        with _writing(path):
+        with _name_file_on_error(path):
             atomic_write_text(path, sweep.model_dump_json(indent=2))
 
     def add(self, sweep_key: str, key: str) -> None:
-        """Note that a cell belongs to a sweep."""
-        path = self._members(sweep_key)
-        with _writing(path), path.open("a", encoding="ascii") as file:
-            # The break comes first: half a line of a crash spoils no other, and names no cell.
+        """Add a cell to the list of a sweep."""
+        path = self._list_path(sweep_key)
+        with _name_file_on_error(path), path.open("a", encoding="ascii") as file:
+            # The line break comes first, so that a line cut by a crash does not affect the next.
             file.write(f"\n{key}")
             file.flush()
             os.fsync(file.fileno())
 
     def keys(self, sweep_key: str) -> list[str]:
-        """Return the keys of the cells of a sweep that are here, in the order they came in."""
-        path = self._members(sweep_key)
+        """Return the keys of the existing cells of a sweep, in the order of their addition."""
+        path = self._list_path(sweep_key)
         lines = path.read_text("utf-8", errors="replace").split() if path.exists() else []
         return [
             key
@@ -609,16 +607,16 @@ class Archive:
         ]
 
     def lock(self, sweep: Sweep) -> FileLock:
-        """Become the one process that records a sweep; the system lets go when it dies.
+        """Acquire the lock on recording a sweep, which the system releases when the process ends.
 
         Raises
         ------
         dcs.errors.TrackingError
-            Another process does.
+            Raised if another process holds the lock.
         """
         path = self._sweeps / f"{sweep.sweep_key}.lock"
         lock = FileLock(path, thread_local=False)
-        with _writing(path):
+        with _name_file_on_error(path):
             self._sweeps.mkdir(parents=True, exist_ok=True)
             try:
                 lock.acquire(blocking=False)
@@ -629,17 +627,17 @@ class Archive:
                 ) from None
         return lock
 
-    def _members(self, sweep_key: str) -> Path:
+    def _list_path(self, sweep_key: str) -> Path:
         return self._sweeps / f"{sweep_key}.cells"
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Say of which file it is that the disk does not take it."""
+def _name_file_on_error(path: Path) -> Iterator[None]:
+    """Convert an OSError on writing a file to a TrackingError that names it."""
     try:
         yield
     except OSError as error:
         raise TrackingError(
-            f"{path}: cannot be written ({error.strerror or error}); make room and run the same "
-            "command again"
+            f"{path}: cannot be written ({error.strerror or error}); check the disk space and the "
+            "permissions, then run the same command again"
         ) from error

@@ -22,7 +22,7 @@ CELL_KEY: Final = "dcs.cell_key"
 TABLE_KEY: Final = "dcs.table_key"
 RECORD_DIGEST: Final = "dcs.record_digest"
 CLAIM: Final = "dcs.claim"
-#: Begins the name of an experiment's tag, one for each driver that ever wrote into it.
+#: Prefix of the tags of an experiment that identify the drivers that have written to it.
 DRIVER: Final = "dcs.driver."
 DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")
 TRIAL_NUMBER: Final = "dcs.trial"
@@ -38,14 +38,14 @@ LOGGED_ARTIFACTS: Final = "mlflow.loggedArtifacts"
 
 
 def tagged(tags: Mapping[str, str]) -> str:
-    """Return the condition by which MLflow finds the runs with some tags."""
+    """Return the MLflow filter for runs with these tags."""
     return " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
 
 
-#: The share key of the view of an experiment that links open.
+#: Share key of the view of an experiment that links open.
 VIEW: Final = "cells"
-#: What an experiment has from the start: opened as one of classical learning, how to look at it,
-#: and that view: the cells alone, with the columns that tell them apart.
+#: Tags of a new experiment: its kind, a description, and the shared view, which lists only the
+#: cells with the columns that distinguish them.
 EXPERIMENT_TAGS: Final = {
     "mlflow.experimentKind": "custom_model_development",
     NOTE: (
@@ -61,7 +61,7 @@ EXPERIMENT_TAGS: Final = {
     f"mlflow.sharedViewState.{VIEW}": json.dumps(
         {
             "searchFilter": tagged({KIND: KIND_CELL}),
-            # By the time of their start MLflow would fold the cells away under the sweep.
+            # Sorted by start time, MLflow would collapse the cells under the sweep.
             "orderByKey": "metrics.`test/cobias`",
             "orderByAsc": True,
             "selectedColumns": [
@@ -91,10 +91,10 @@ DATASET_DIGEST_LIMIT: Final = 36
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:
-    """Map each name to one that MLflow accepts as a metric or parameter, all different.
+    """Map each name to a unique one that MLflow accepts for a metric or parameter.
 
-    Class names may hold any character; MLflow allows letters, digits, ``_ - . : /`` and blanks,
-    and no name that would be another path to the same place.
+    Class names may contain any character; MLflow allows letters, digits, ``_ - . : /`` and spaces
+    in names that are normalized paths.
     """
     taken: set[str] = set()
     result: dict[str, str] = {}
@@ -112,7 +112,7 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted names, and leave None out."""
+    """Flatten nested mappings to dotted names, without values that are None."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

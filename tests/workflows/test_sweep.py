@@ -158,6 +158,13 @@ def test_every_scored_table_is_a_run_below_its_sweep_once(finished):
         assert (metrics["scoring/tokens"] > asked) if asked else not metrics["scoring/tokens"]
 
 
+def test_a_rerun_without_work_records_the_tables_that_a_store_lacks(finished, tmp_path):
+    output = shutil.copytree(finished[0], tmp_path / "again")
+    (output / "mlflow.db").unlink()
+    _sweep(CONFIG, output)
+    assert len(_runs(output, "scoring")) == 4
+
+
 def test_a_cell_that_raises_stops_no_other(scored):
     # Validation refuses this, so that only a study meets it.
     tuner = CONFIG.tuner.model_copy(update={"trials": 0})

@@ -1,7 +1,7 @@
-"""The app of ``mlflow server --app-name dcs``: MLflow's own, and it takes whole runs at once.
+"""The app of ``mlflow server --app-name dcs``: MLflow's own, plus an endpoint for whole runs.
 
-A server spends its time on requests, of which MLflow's client sends some thirty for a cell with
-its trials and files. A driver that finds this app sends them in one.
+The time of a server goes into requests, of which MLflow's client sends about thirty for a cell
+with its trials and files. A driver that detects this app sends them in one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flask import request
 from mlflow.exceptions import MlflowException
 from mlflow.server import app as pages
 from mlflow.server import handlers
-from mlflow.server.fastapi_app import app  # noqa: F401, with the pages in it
+from mlflow.server.fastapi_app import app  # noqa: F401, which includes `pages`
 from mlflow.utils.uri import validate_path_is_safe
 from pydantic import ValidationError
 
@@ -24,15 +24,15 @@ from tracking.store.runs import BATCH, PATH, artifact_folder, insert_runs
 
 
 @pages.get(handlers._add_static_prefix(PATH))
-def _tell() -> str:
-    """Answer a driver that asks whether there is this app."""
+def _confirm_app() -> str:
+    """Tell a driver that the server runs this app."""
     return "dcs"
 
 
 @pages.post(handlers._add_static_prefix(PATH))
 @handlers.catch_mlflow_exception
-def _write() -> dict[str, int]:
-    """Write the runs of a request, and return how many there were."""
+def _write_runs() -> dict[str, int]:
+    """Write the runs of a request and return their number."""
     try:
         runs = BATCH.validate_json(request.get_data())
     except ValidationError as error:
@@ -49,12 +49,12 @@ def _write() -> dict[str, int]:
             validate_path_is_safe(path)
     insert_runs(store, experiment, runs)
     for folder, files in folders.items():
-        _keep(folder, files)
+        _save_artifacts(folder, files)
     return {"written": len(runs)}
 
 
-def _keep(folder: str, files: Mapping[str, bytes]) -> None:
-    """Write artifacts to where the server keeps them."""
+def _save_artifacts(folder: str, files: Mapping[str, bytes]) -> None:
+    """Write artifacts to the artifact store of the server."""
     path = handlers._get_workspace_scoped_repo_path_if_enabled(urlsplit(folder).path.strip("/"))
     with tempfile.TemporaryDirectory(prefix="dcs-") as written:
         write_files(Path(written), files)

@@ -1,4 +1,4 @@
-"""Finds experiments, runs and artifacts in a store, and says in one line what is in the way."""
+"""Access to experiments, runs and artifacts of a tracking store, with one-line errors."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 _DATABASES = ("postgresql", "mysql", "mssql")
 
-#: Where `dcs ui` and `mlflow ui` listen by default.
+#: The default address of `dcs ui` and `mlflow ui`.
 LOCAL_UI = "http://127.0.0.1:5000"
 
-#: MLflow opens an experiment in its pages for language models otherwise.
+#: Without this, MLflow opens an experiment in its pages for language models.
 _CLASSICAL = "workflowType=machine_learning"
 
 _CONNECT_SECONDS = 3.0
 
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
-# MLflow waits minutes by default (7 retries of 120 s with backoff); the archive makes that
-# patience needless. A user's own settings of these win.
+# MLflow waits for minutes by default (7 retries of 120 s with backoff), which is not needed since
+# every record is in the archive. User-specified values take precedence.
 _REQUEST_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -50,8 +50,8 @@ _REQUEST_SETTINGS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 
-# What tells of first use of a database and of retries; failures are reported by us.
-_LEVELS = {
+# Silence messages on the first use of a database and on retries; failures are reported here.
+_LOG_LEVELS = {
     "alembic.runtime.migration": logging.WARNING,
     "mlflow.pyfunc": logging.WARNING,
     "mlflow.store.db.utils": logging.WARNING,
@@ -62,7 +62,7 @@ _LEVELS = {
 
 
 class StoreUnavailable(TrackingError):
-    """The tracking store does not answer, or does not let us in."""
+    """Raised if the tracking store cannot be reached or denies access."""
 
 
 def default_tracking_uri(output: Path | str) -> str:
@@ -71,14 +71,14 @@ def default_tracking_uri(output: Path | str) -> str:
     Parameters
     ----------
     output : path-like
-        The folder of a sweep's results.
+        Output folder of a sweep.
 
     Returns
     -------
     str
-        With an absolute path.
+        The URI, with an absolute path.
     """
-    return f"sqlite:///{Path(output).absolute() / 'mlflow.db'}"
+    return _sqlite_uri(Path(output).absolute() / "mlflow.db")
 
 
 def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
@@ -89,7 +89,7 @@ def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
     uri : str or None
         A tracking URI; None for the default store of `output`.
     output : path-like
-        The folder of the sweep's results.
+        Output folder of the sweep.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
     Raises
     ------
     dcs.errors.ConfigError
-        For a file store, an in-memory database or an unknown scheme.
+        Raised for a file store, an in-memory database or an unknown scheme.
     """
     if uri is None:
         return default_tracking_uri(output)
@@ -111,33 +111,33 @@ def resolve_tracking_uri(uri: str | None, output: Path | str) -> str:
     if base == "sqlite" and path and ":memory:" not in path:
         return f"{scheme}:///{Path(path).absolute()}"
     raise ConfigError(
-        f"tracking URI {uri!r} is no store that keeps runs, as a folder or a database in memory "
-        "is none; use sqlite:////ABSOLUTE/PATH.db, http://HOST:PORT of an `mlflow server`, or a "
-        "postgresql/mysql/mssql URI"
+        f"tracking URI {uri!r} is not a persistent store; folders and in-memory databases "
+        "are not supported, use sqlite:////ABSOLUTE/PATH.db, http://HOST:PORT of an `mlflow "
+        "server`, or a postgresql/mysql/mssql URI"
     )
 
 
 def redact(uri: str) -> str:
-    """Return `uri` without passwords and tokens, fit for files and messages."""
+    """Return `uri` without passwords and tokens, for files and messages."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
     shown = uri
-    if not uri.startswith(("http://", "https://")):
+    if not uri.startswith(("http://", "https://", "sqlite")):
         with suppress(ArgumentError, ValueError):
             shown = make_url(uri).render_as_string(hide_password=True)
     return redact_text(shown, environment=False)
 
 
 def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
-    """Return the command that opens MLflow's pages on a store that has no server of its own.
+    """Return the command that starts the MLflow UI for a store without a server.
 
     Parameters
     ----------
     uri : str
-        The store.
+        Tracking URI of the store.
     port : int
-        Where the pages are to be, on this machine alone.
+        Port to listen on; only this machine can connect to it.
 
     Returns
     -------
@@ -147,67 +147,74 @@ def ui_arguments(uri: str, *, port: int = 5000) -> list[str]:
     Raises
     ------
     dcs.errors.ConfigError
-        For a server, which has its own pages.
+        Raised for a server, which has its own UI.
     """
     if has_server(uri):
-        raise ConfigError(f"{redact(uri)} is a server with pages of its own; open it in a browser")
+        raise ConfigError(f"{redact(uri)} is a server with its own UI; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
-    # Without a line for every picture that the browser asks for.
+    # Do not log every request of the browser.
     command += ["--uvicorn-opts", "--log-level warning"]
     return [*command, "--host", "127.0.0.1", "--port", str(port)]
 
 
 def pages(tracking_uri: str, ui: str | None = None) -> str:
-    """Return what the addresses of MLflow's pages on a store begin with; `ui` as of `run_link`."""
+    """Return the base URL of the MLflow UI of a store; see `run_link` for `ui`."""
     base = ui or (tracking_uri if has_server(tracking_uri) else LOCAL_UI)
     if not base.lower().startswith(("http://", "https://", "databricks")):
-        raise ConfigError(f"--ui {show(base)}: write http:// or https:// and where MLflow is")
-    # Who opens a link logs in by the browser, and links are shown to others.
+        raise ConfigError(f"--ui {show(base)}: must be an http:// or https:// URL of MLflow")
+    # Links are shared, so they must not contain credentials; the browser asks for them.
     place = re.sub(r"^(\w+://)[^/]*@", r"\1", base)
     return f"{place.rstrip('/')}/#"
 
 
 def run_link(tracking_uri: str, run: Any, *, ui: str | None = None) -> str:
-    """Return the address of a run's page in MLflow.
+    """Return the URL of a run in the MLflow UI.
 
     Parameters
     ----------
     tracking_uri : str
-        The store; a server has pages of its own.
+        Tracking URI of the store; a server has its own UI.
     run : object
         Has a ``run_id`` and an ``experiment_id``: a stored cell, or the ``info`` of a run.
     ui : str, optional
-        Where MLflow's pages of a store without a server are; by default those of `dcs ui`.
+        URL of the MLflow UI of a store without a server; by default that of `dcs ui`.
 
     Raises
     ------
     dcs.errors.ConfigError
-        `ui` is no address of a page.
+        Raised if `ui` is not a web address.
     """
     place = f"{pages(tracking_uri, ui)}/experiments/{run.experiment_id}"
     return f"{place}/runs/{run.run_id}?{_CLASSICAL}"
 
 
 def cells_link(tracking_uri: str, experiment_id: str, *, ui: str) -> str:
-    """Return the address of the page with the cells of an experiment; see `run_link`."""
+    """Return the URL of the page that lists the cells of an experiment; see `run_link`."""
     view = f"{_CLASSICAL}&viewStateShareKey={schema.VIEW}"
     return f"{pages(tracking_uri, ui)}/experiments/{experiment_id}/runs?{view}"
 
 
 def has_server(uri: str) -> bool:
-    """Whether a server of MLflow stands before the store, with pages of its own."""
+    """Whether the store is accessed through an MLflow server, which has its own UI."""
     return uri.startswith(("http://", "https://", "databricks"))
+
+
+def _sqlite_uri(path: Path) -> str:
+    """Return the URI of a SQLite file, with the characters escaped that SQLAlchemy interprets."""
+    return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
 
 
 def _sqlite_path(uri: str) -> Path | None:
     """Return the file of a SQLite store; None for any other store."""
-    return Path(re.sub(r"^[^:]+:///", "", uri)) if uri.startswith("sqlite") else None
+    from sqlalchemy.engine import make_url
+
+    return Path(str(make_url(uri).database)) if uri.startswith("sqlite") else None
 
 
 def _artifact_location(uri: str, output: Path, experiment: str) -> str | None:
-    """Return where the artifacts of a new experiment go; None leaves it to the server.
+    """Return the artifact location of a new experiment; None lets the server choose it.
 
-    A bare database has no place for files, and MLflow would take the working directory.
+    For a database without a server MLflow would use the working directory.
     """
     if has_server(uri):
         return None
@@ -218,64 +225,64 @@ def _artifact_location(uri: str, output: Path, experiment: str) -> str | None:
 
 
 def open_client(uri: str, *, create: bool = True) -> MlflowClient:
-    """Open a store; with `create` a new SQLite file is made ready where needed.
+    """Open a store; with `create`, a SQLite file that does not exist is created.
 
     Raises
     ------
     StoreUnavailable
-        Nothing answers there, with the reason in one line.
+        Raised if the store cannot be opened; gives the reason in one line.
     """
     client_class = load_client_class()
     try:
         _check_reachable(uri)
         if file := _sqlite_path(uri):
             if create:
-                _make_sqlite(file, client_class)
+                _create_sqlite(file, client_class)
             elif not file.is_file():
                 raise FileNotFoundError(f"{file}: no such database")
         client: MlflowClient = client_class(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
-    except Exception as error:  # MLflow, SQLAlchemy, requests: all mean the same to us.
+    except Exception as error:  # MLflow, SQLAlchemy and requests have no common class.
         raise StoreUnavailable(one_line(error)) from error
     return client
 
 
-def _make_sqlite(path: Path, client_class: type[MlflowClient]) -> None:
-    """Make a new SQLite file whole or not at all, and never in the place of another.
+def _create_sqlite(path: Path, client_class: type[MlflowClient]) -> None:
+    """Create a SQLite file atomically, unless it exists.
 
-    MLflow makes its tables in dozens of steps, which takes seconds; were it killed among them, no
-    version of it could open the file again.
+    MLflow creates its tables in dozens of steps, which takes seconds; if it is killed in between,
+    no version of MLflow can open the file again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Another sweep in this folder may be making it.
+    # Another sweep in this folder may be creating it.
     with FileLock(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             with atomic_path(path) as whole:
-                client_class(tracking_uri=f"sqlite:///{whole}").search_experiments(max_results=1)
+                client_class(tracking_uri=_sqlite_uri(whole)).search_experiments(max_results=1)
 
 
 def load_client_class() -> type[MlflowClient]:
-    """Import MLflow (about a second): without usage reports unless asked for, and quiet."""
+    """Import MLflow (about a second) with less logging and, by default, without telemetry."""
     if "mlflow" not in sys.modules:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     for name, value in _REQUEST_SETTINGS.items():
         os.environ.setdefault(name, value)
-    for name, level in _LEVELS.items():
+    for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)
-    # The models of schemes need pyfunc, and a thread that imports it races with other imports.
+    # Logging a scheme needs pyfunc, and importing it in a thread would race with other imports.
     from mlflow import MlflowClient, pyfunc  # noqa: F401
 
-    _acknowledge_at_once()
+    _disable_delayed_acknowledgement()
     return MlflowClient
 
 
 @cache
-def _acknowledge_at_once() -> None:
-    """Have the answers of HTTP servers acknowledged at once, where the system can.
+def _disable_delayed_acknowledgement() -> None:
+    """Acknowledge responses of HTTP servers immediately, if the system supports it.
 
-    A worker of `mlflow server` sends head and body of an answer one after the other, and keeps
-    the body back until the head is acknowledged. On a connection that is kept open Linux would
-    wait 40 ms with that, at every request.
+    A worker of `mlflow server` sends the head and the body of a response separately, and holds
+    the body back until the head is acknowledged. On a persistent connection Linux delays that
+    acknowledgement by 40 ms, at every request.
     """
     from urllib3.connection import HTTPConnection
     from urllib3.connectionpool import HTTPConnectionPool
@@ -291,26 +298,26 @@ def _acknowledge_at_once() -> None:
 
 
 def _check_reachable(uri: str) -> None:
-    """Fail within seconds, without a TCP connection, where MLflow would retry for minutes."""
+    """Check reachability with a short timeout; MLflow itself would retry for minutes."""
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, parts.port
     except ValueError:
         # The reason would quote a part of the password.
         raise ConfigError(
-            f"{redact(uri)} is no address; write HOST:PORT, and the special characters of a "
-            "password as %2F and so on"
+            f"invalid tracking URI {redact(uri)}: expected HOST:PORT; percent-encode the special "
+            "characters of a password, such as %2F"
         ) from None
     kind = parts.scheme.partition("+")[0]
     if not host or kind not in _PORTS:
-        return  # A file, or a database on this machine over a socket that its driver knows.
+        return  # A file, or a local database on a socket known only to its driver.
     if kind in getproxies() and not proxy_bypass(host):
-        return  # Only the request itself can tell.
+        return  # Only a request through the proxy shows whether the server is reachable.
     socket.create_connection((host, port or _PORTS[kind]), timeout=_CONNECT_SECONDS).close()
 
 
 def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
-    """Open a store as `open_client` does, or say which one cannot be opened."""
+    """Open a store with `open_client`; an error names the store."""
     uri = resolve_tracking_uri(tracking_uri, ".")
     try:
         return open_client(uri, create=create)
@@ -319,13 +326,14 @@ def open_store(tracking_uri: str, *, create: bool = False) -> MlflowClient:
 
 
 def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
-    """Open a store, and return it with the id of one of its experiments."""
+    """Open a store and return it with the id of an experiment."""
     client = open_store(tracking_uri)
     found = client.get_experiment_by_name(name)
     if found is None:
         known = [item.name for item in client.search_experiments()]
         raise TrackingError(
-            f"there is no experiment {name!r}{suggest(name, known)}; there are: {', '.join(known)}"
+            f"experiment {name!r} does not exist{suggest(name, known)}; existing: "
+            f"{', '.join(known)}"
         )
     _check_active(found)
     return client, str(found.experiment_id)
@@ -334,12 +342,12 @@ def open_experiment(tracking_uri: str, name: str) -> tuple[MlflowClient, str]:
 def make_experiment(
     client: MlflowClient, name: str, output: Path, tags: dict[str, Any] | None = None
 ) -> Experiment:
-    """Return an experiment of a store, made where there is none.
+    """Return an experiment of a store, and create it if it does not exist.
 
     Raises
     ------
     StoreUnavailable
-        It was deleted in the store.
+        Raised if the experiment was deleted in the store.
     """
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
@@ -347,7 +355,7 @@ def make_experiment(
         try:
             experiment = client.get_experiment(client.create_experiment(name, place, tags))
         except Exception:
-            # Another driver may have been faster; otherwise the reason is said by the caller.
+            # Another driver may have created it meanwhile; if not, the caller reports the error.
             experiment = client.get_experiment_by_name(name)
             if experiment is None:
                 raise
@@ -356,10 +364,10 @@ def make_experiment(
 
 
 def _check_active(experiment: Experiment) -> None:
-    """Refuse an experiment that was deleted, and say how to get it back."""
+    """Raise StoreUnavailable for a deleted experiment, with the command that restores it."""
     if experiment.lifecycle_stage != "active":
         raise StoreUnavailable(
-            f"experiment {experiment.name!r} is deleted there; restore it with `mlflow "
+            f"experiment {experiment.name!r} is deleted in it; restore it with `mlflow "
             f"experiments restore --experiment-id {experiment.experiment_id}` or choose another "
             "name"
         )
@@ -368,7 +376,7 @@ def _check_active(experiment: Experiment) -> None:
 def search_runs(
     client: MlflowClient, experiment_id: str, where: str, *, deleted: bool = False
 ) -> Iterator[Run]:
-    """Yield the runs of an experiment that fulfil a condition, oldest first."""
+    """Yield the runs of an experiment that match a filter, oldest first."""
     from mlflow.entities import ViewType
 
     view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
@@ -382,10 +390,10 @@ def search_runs(
 
 
 def log_files(tracking_uri: str, place: str, files: Mapping[str, str | bytes]) -> None:
-    """Keep files of a run, by their paths in its folder of artifacts."""
+    """Log files as artifacts of a run, by their artifact paths."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    # MLflow's client would ask the store where they go.
+    # MLflow's client would look up the artifact location in the store first.
     repository = get_artifact_repository(place, tracking_uri=tracking_uri)
     with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
         write_files(Path(folder), files)

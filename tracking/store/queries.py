@@ -1,4 +1,4 @@
-"""Whole cells read back from a store, with the runs that hold them."""
+"""Cells read back from a store, with their runs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcs.errors import ConfigError, TrackingError, one_line, unknown
+from dcs.errors import ConfigError, TrackingError, listing, one_line, unknown
 from tracking import schema
 from tracking.records import Archive, CellRecord, StoredCell
 from tracking.results.frames import ordered
-from tracking.store.client import (
-    cells_link,
-    open_experiment,
-    open_store,
-    search_runs,
-)
+from tracking.store.client import cells_link, open_experiment, open_store, search_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
 
 _IDENTITY = (*schema.IDENTITY_TAGS, *schema.SETTING_TAGS)
 
-# The figures that a notebook asks for by name, also where no cell has finished.
+# These metrics are columns even if no cell has finished: notebooks access them by name.
 _FIGURES = ("test/accuracy", "test/cobias")
 
 _RUN = ("run_id", "cell_key", "status", "name", "sweep", "experiment_id")
@@ -43,9 +38,9 @@ _CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign><=|>=|!=|=|<|>)(?P<value>.*
 _SIGNS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _SIGNS |= {"=": operator.eq, "!=": operator.ne}
 
-# Shares of rows, and the metrics of which more is better.
-_MORE = re.compile(r"/class_accuracy/|(accuracy|f1|class|score)(_low|_high)?$")
-_SHARE = re.compile(rf"{_MORE.pattern}|cobias(_low|_high)?$")
+# Metrics that are maximized, and metrics that are fractions of rows.
+_MAXIMIZED = re.compile(r"/class_accuracy/|(accuracy|f1|class|score)(_low|_high)?$")
+_FRACTION = re.compile(rf"{_MAXIMIZED.pattern}|cobias(_low|_high)?$")
 
 
 def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
@@ -54,9 +49,9 @@ def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
     Parameters
     ----------
     tracking_uri : str
-        The store.
+        Tracking URI of the store.
     experiment : str, optional
-        Name of the experiment (the sweep); by default all of the store.
+        Name of the experiment (the sweep); by default all experiments of the store.
 
     Returns
     -------
@@ -64,29 +59,29 @@ def cells(tracking_uri: str, experiment: str | None = None) -> pd.DataFrame:
         ``run_id``, ``cell_key``, ``status``, ``name``, ``sweep``, ``experiment_id``, ``model``,
         ``task``, ``shots``, ``seed``, ``method``, ``objective``, ``optimization_size``,
         ``started``, ``seconds``,
-        ``test/accuracy``, ``test/cobias``, also where there are no cells; then whatever the cells
-        have of other metrics, such as the ends of 95 % intervals ``test/accuracy_low`` and
-        ``test/accuracy_high`` and the chance ``test/accuracy_p`` of no difference to uncorrected,
-        and of parameters as ``params.<name>``. The last values of annealing traces are left out.
+        ``test/accuracy``, ``test/cobias``, even without any cell; then all other metrics of the
+        cells, such as the bounds of the 95 % interval ``test/accuracy_low`` and
+        ``test/accuracy_high`` and the p-value ``test/accuracy_p`` of no difference to uncorrected,
+        and their parameters as ``params.<name>``. Annealing traces are excluded.
 
     Raises
     ------
     dcs.errors.TrackingError
-        When there is no such experiment, it was deleted, or the store cannot be opened.
+        Raised if the experiment does not exist or was deleted, or the store cannot be opened.
     """
     import pandas as pd
 
     if experiment is None:
         runs = _search_all(open_store(tracking_uri), _CELLS)
     else:
-        runs = _each_once(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
-    frame = pd.DataFrame([_row(run) for run in runs])
+        runs = _deduplicate(search_runs(*open_experiment(tracking_uri, experiment), _CELLS))
+    frame = pd.DataFrame([_format_row(run) for run in runs])
     others = [name for name in frame if name not in CELL_COLUMNS]
-    # Of the same types without any row.
+    # The types must not depend on the number of rows.
     return frame.reindex(columns=[*CELL_COLUMNS, *others]).astype(_TYPES)
 
 
-def _row(run: Run) -> dict[str, Any]:
+def _format_row(run: Run) -> dict[str, Any]:
     tags, start, end = run.data.tags, run.info.start_time, run.info.end_time
     metrics = run.data.metrics.items()
     return {
@@ -106,72 +101,79 @@ def _row(run: Run) -> dict[str, Any]:
 
 def _search_all(client: MlflowClient, where: str) -> list[Run]:
     ids = [str(item.experiment_id) for item in client.search_experiments()]
-    runs = [run for each in ids for run in _each_once(search_runs(client, each, where))]
+    runs = [run for each in ids for run in _deduplicate(search_runs(client, each, where))]
     return sorted(runs, key=lambda run: run.info.start_time)
 
 
 def matching(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
-    """Return the cells that fulfil conditions such as ``method=dcs`` and ``test/cobias<5``.
+    """Return the cells that match conditions such as ``method=dcs`` and ``test/cobias<5``.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        From `cells`.
+        Cells, as returned by `cells`.
     conditions : iterable of str
-        A column, one of ``= != < <= > >=``, and a value. Accuracies and COBias are in percent, as
-        in tables; so are F1 and scores.
+        A column, one of ``= != < <= > >=``, and a value. Accuracies, COBias, F1 and scores are in
+        percent, as in tables.
 
     Raises
     ------
     dcs.errors.ConfigError
-        One cannot be read, or there is no such column.
+        Raised if a condition cannot be parsed or its column does not exist.
     """
     import pandas as pd
 
     for text in conditions:
         found = _CONDITION.fullmatch(text)
         if not found:
-            raise ConfigError(f"{text!r} is no condition; write e.g. method=dcs or test/cobias<5")
+            raise ConfigError(f"invalid condition {text!r}; e.g. method=dcs or test/cobias<5")
         name, value = found["name"].strip(), found["value"].strip()
-        column: Any = _column(frame, name)
+        column: Any = _get_column(frame, name)
         compared: Any = value
         if column.dtype.kind == "f" or found["sign"] not in ("=", "!="):
-            column, compared = pd.to_numeric(column, errors="coerce"), _number(value, text)
+            column, compared = pd.to_numeric(column, errors="coerce"), _parse_number(value, text)
             compared /= 100 if is_share(name) else 1
         frame = frame[_SIGNS[found["sign"]](column, compared)]
     return frame
 
 
 def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return cells by a metric or another column; without a value last.
+    """Return cells sorted by a metric or another column, missing values last.
 
-    Accuracies, F1 and scores count down; all others, such as COBias and seconds, count up.
+    Accuracies, F1 and scores are sorted in descending order, all others, such as COBias and
+    seconds, in ascending order.
     """
-    _column(frame, name)
-    return frame.sort_values(name, ascending=not _MORE.search(name), kind="stable")
+    import pandas as pd
+
+    column = _get_column(frame, name)
+    numbers = pd.to_numeric(column, errors="coerce")
+    # Tags and parameters are strings, even if their values are numbers.
+    values = numbers if numbers.notna().any() else column
+    order = values.sort_values(ascending=not _MAXIMIZED.search(name), kind="stable")
+    return frame.loc[order.index]
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric is a share of rows, which people read in percent."""
-    return _SHARE.search(name) is not None
+    """Whether a metric is a fraction of rows, which is displayed in percent."""
+    return _FRACTION.search(name) is not None
 
 
-def _column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
+def _get_column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
     if name not in frame:
         known = [str(each) for each in frame if not str(each).startswith("params.")]
         raise unknown("column", name, known)
     return frame[name]
 
 
-def _number(value: str, condition: str) -> float:
+def _parse_number(value: str, condition: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise ConfigError(f"{condition!r}: {value!r} is not a number") from None
+        raise ConfigError(f"invalid condition {condition!r}: {value!r} is not a number") from None
 
 
-def _each_once(runs: Iterable[Run]) -> list[Run]:
-    """Return one run of each cell, where several drivers wrote it: a finished one."""
+def _deduplicate(runs: Iterable[Run]) -> list[Run]:
+    """Return one run per cell, a finished one if several drivers wrote the cell."""
     kept: dict[str, Run] = {}
     rank = defaultdict(lambda: 2, FINISHED=0, FAILED=1)
     for run in runs:
@@ -185,83 +187,91 @@ def _each_once(runs: Iterable[Run]) -> list[Run]:
 def stored_cells(
     tracking_uri: str, experiment: str, *, archive: Archive | None = None
 ) -> list[StoredCell]:
-    """Return the cells of an experiment, finished and failed, in the order of tables.
+    """Return the finished and failed cells of an experiment, in the order of tables.
 
     Parameters
     ----------
     tracking_uri : str
-        The store.
+        Tracking URI of the store.
     experiment : str
         Name of the experiment (the sweep).
     archive : Archive, optional
-        Where to look for the records first: reading a file is faster than asking a server.
+        Archive to read records from first: a file is faster to read than an artifact.
 
     Raises
     ------
     dcs.errors.TrackingError
-        There is no such experiment, it holds no cells, or the store cannot be opened.
+        Raised if the experiment does not exist or has no cells, or the store cannot be opened.
     """
     client, experiment_id = open_experiment(tracking_uri, experiment)
     cells = [
-        _stored(client, run, archive)
-        for run in _each_once(search_runs(client, experiment_id, _CELLS))
+        _load_cell(client, run, archive)
+        for run in _deduplicate(search_runs(client, experiment_id, _CELLS))
         if run.info.status in ("FINISHED", "FAILED")
     ]
     if not cells:
         raise TrackingError(
-            f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are still "
-            "to be recorded"
+            f"experiment {experiment!r} has no finished cells; run `dcs sync` if they are not "
+            "recorded yet"
         )
     place = {id(cell.record): cell for cell in cells}
     return [place[id(record)] for record in ordered(cell.record for cell in cells)]
 
 
 def find_cell(tracking_uri: str, name: str, *, archive: Archive | None = None) -> StoredCell:
-    """Return the cell that a person means.
+    """Return the cell with a user-specified name.
 
     Parameters
     ----------
     tracking_uri : str
-        The store.
+        Tracking URI of the store.
     name : str
-        A cell key or run id, or how one begins; the name of a run; or ``best:`` with conditions
-        of `matching` between commas, of which one may be a metric alone:
+        A cell key or run id, or a prefix of one; the name of a run; or ``best:`` followed by
+        comma-separated conditions of `matching` and at most one metric to sort by:
         ``best:test/cobias<5,method=dcs`` is the most accurate cell of DCS with a COBias below
-        5 %, ``best:test/cobias`` that of the least COBias.
+        5 %, ``best:test/cobias`` the cell with the lowest COBias.
     archive : Archive, optional
-        Where to look for the record first.
+        Archive to read the record from first.
 
     Raises
     ------
     dcs.errors.TrackingError
-        None or several are meant.
+        Raised if no cell or several cells match.
     dcs.errors.ConfigError
-        A condition cannot be read.
+        Raised if a condition is invalid.
     """
     client = open_store(tracking_uri)
     kind, _, best = name.partition(":")
-    runs = _best(tracking_uri, client, best) if kind == "best" else _named(client, name)
+    runs = _find_best(tracking_uri, client, best) if kind == "best" else _find_named(client, name)
     if len({run.data.tags.get(schema.CELL_KEY) for run in runs}) != 1:
         known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in runs[:5])
         raise TrackingError(
-            f"run {name!r}: {len(runs)} cells are meant ({known}); give more of the key or run id"
+            f"run {name!r} is ambiguous: {len(runs)} runs match ({known}); give a longer prefix "
+            "of the key or run id"
             if runs
-            else f"run {name!r}: no cell has that key, run id or name; `dcs runs` lists them"
+            else f"run {name!r} does not exist: no cell has this key, run id or name; `dcs runs` "
+            "lists them"
         )
-    # A cell of several sweeps is the same in each.
-    return _stored(client, runs[-1], archive)
+    # Several sweeps may have the same cell, with the same record.
+    return _load_cell(client, runs[-1], archive)
 
 
-def _best(tracking_uri: str, client: MlflowClient, text: str) -> list[Run]:
+def _find_best(tracking_uri: str, client: MlflowClient, text: str) -> list[Run]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     conditions = [part for part in parts if _CONDITION.fullmatch(part)]
-    measure = next((part for part in parts if part not in conditions), "test/accuracy")
+    measure, *others = [part for part in parts if part not in conditions] or ["test/accuracy"]
+    if others:
+        raise ConfigError(
+            f"best:{text}: expected at most one metric, got {listing([measure, *others])}; write "
+            "conditions as method=dcs or test/cobias<5"
+        )
     frame = matching(cells(tracking_uri), ["status=FINISHED", *conditions])
-    return [client.get_run(str(i)) for i in best_first(frame, measure)["run_id"].iloc[:1]]
+    best = best_first(frame, measure).dropna(subset=[measure])["run_id"].iloc[:1]
+    return [client.get_run(str(run_id)) for run_id in best]
 
 
-def _named(client: MlflowClient, name: str) -> list[Run]:
-    # What no name holds would be no condition for MLflow either.
+def _find_named(client: MlflowClient, name: str) -> list[Run]:
+    # No name contains these, and MLflow would reject the filter.
     if not name.strip() or "'" in name or not name.isprintable():
         return []
     for where in (
@@ -275,7 +285,7 @@ def _named(client: MlflowClient, name: str) -> list[Run]:
 
 
 def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
-    """Return the newest run of the sweep itself."""
+    """Return the newest parent run of a sweep, or None."""
     client, experiment_id = open_experiment(tracking_uri, experiment)
     where = schema.tagged({schema.KIND: schema.KIND_SWEEP})
     runs = list(search_runs(client, experiment_id, where))
@@ -283,7 +293,7 @@ def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
 
 
 def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
-    """Keep a report with the newest run of its sweep, and return that; None if there is none."""
+    """Log a report to the newest parent run of its sweep and return that run, or None."""
     run = sweep_run(tracking_uri, experiment)
     if run is not None:
         open_store(tracking_uri).log_text(run.info.run_id, page, schema.REPORT_FILE)
@@ -291,7 +301,7 @@ def log_report(tracking_uri: str, experiment: str, page: str) -> Run | None:
 
 
 def newest_link(tracking_uri: str, ui: str) -> str:
-    """Return the page at `ui` with the cells of the newest sweep of a store, or `ui` itself."""
+    """Return the URL at `ui` of the cells of the newest sweep of a store; `ui` without a sweep."""
     newest_first = ["creation_time DESC"]
     for experiment in open_store(tracking_uri).search_experiments(order_by=newest_first):
         if experiment.tags.keys() >= schema.EXPERIMENT_TAGS.keys():
@@ -299,23 +309,23 @@ def newest_link(tracking_uri: str, ui: str) -> str:
     return ui
 
 
-def _stored(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:
+def _load_cell(client: MlflowClient, run: Run, archive: Archive | None) -> StoredCell:
     tags, run_id = run.data.tags, str(run.info.run_id)
     key = tags.get(schema.CELL_KEY, "")
     record = archive.load([key]).get(key) if archive else None
     if record is None or record.digest != tags.get(schema.RECORD_DIGEST):
-        record = _downloaded(client, run_id)
+        record = _download_record(client, run_id)
     return StoredCell(record, run_id, str(run.info.experiment_id))
 
 
-def _downloaded(client: MlflowClient, run_id: str) -> CellRecord:
+def _download_record(client: MlflowClient, run_id: str) -> CellRecord:
     source = f"{schema.CELL_FILE} of run {run_id}"
     try:
         with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
             path = client.download_artifacts(run_id, schema.CELL_FILE, folder)
             return CellRecord.from_json(Path(path).read_text(encoding="utf-8"), source=source)
-    except Exception as error:  # MLflow, requests, the disk, the record: all mean the same to us.
+    except Exception as error:  # MLflow, requests, the disk and records have no common class.
         raise TrackingError(
-            f"{source} cannot be read ({one_line(error)}); give --runs with the folder of the "
-            "sweep's results, or delete the run in MLflow"
+            f"{source} cannot be read ({one_line(error)}); give the output folder of the sweep "
+            "with --runs, or delete the run in MLflow"
         ) from error

@@ -1,4 +1,4 @@
-"""Records sweeps: on disk first, and by threads in the background into a tracking store."""
+"""Recording of sweeps: on disk first, then by background threads in a tracking store."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ from tracking.store.runs import SweepRuns
 
 _log = logging.getLogger("tracking")
 
-#: Seconds until a store that was away is tried again.
-_PAUSE = 15.0
+#: Seconds between two attempts to reach an unavailable store.
+_RETRY_SECONDS = 15.0
 
-#: Seconds after which no more cells are recorded where a sweep ends early.
+#: Seconds after which no more cells are recorded if a sweep ends early.
 _CLOSE_SECONDS = 10.0
 
-#: How many cells are written at a time to a store that takes several, most of the time waiting for
-#: its answers; SQLite has one writer.
+#: Number of threads that write cells, most of the time waiting for responses of the store. SQLite
+#: allows one writer.
 _WRITERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderReport:
-    """What became of the records of a sweep.
+    """Summary of a recording.
 
     Attributes
     ----------
     recorded : int
-        Cells written to the store by this recorder.
+        Number of cells written to the store by this recorder.
     pending : int
-        Cells that are on disk and that the store is not known to have.
+        Number of cells on disk that are not known to be in the store.
     message : str
-        One line for people; says why something is pending, or why the store knows of no end, and
-        the command that sends it.
+        One line for the user; if cells are pending or the end of the sweep is not recorded, with
+        the reason and the command that records them.
     link : str or None
-        The page of the sweep's run in MLflow; None while the store cannot be used.
+        URL of the sweep's run in the MLflow UI; None while the store is unavailable.
     """
 
     recorded: int
@@ -71,40 +71,40 @@ class RecorderReport:
 class Recorder:
     """Records a sweep: its parent run, a run per cell, a run per trial.
 
-    The parent run is found again when the same sweep is recorded again. Use it as a context
-    manager, or call `finish` or `close`: no run is then left RUNNING.
+    Recording a sweep again reuses its parent run. Use the recorder as a context manager, or call
+    `finish` or `close`, so that no run is left RUNNING.
 
     Parameters
     ----------
     tracking_uri : str, optional
-        Any MLflow store but a folder of files; by default the SQLite file ``mlflow.db`` in
-        `output`, with the artifacts beside it.
+        Any MLflow store except a folder of files; by default the SQLite file ``mlflow.db`` in
+        `output`, with the artifacts next to it.
     output : path-like
-        The folder of the sweep's results.
+        Output folder of the sweep.
     warn : callable, optional
-        Called with one line, from the writing thread, when the store stops answering; by default
-        it is logged.
+        Called with one line, from the writing thread, when the store becomes unavailable; by
+        default the line is logged.
     progress : callable, optional
-        Called after each cell that was looked at.
+        Called after each processed cell.
     writers : int, optional
-        How many cells are written at a time; by default one to SQLite, several to other stores.
+        Number of threads that write cells; by default one for SQLite, several for other stores.
     **sweep
-        The fields of a `tracking.records.Sweep`: ``experiment`` and ``sweep_key``, and by choice
-        ``sweep_params``, ``run_name``, ``trials``, ``figures``.
+        Fields of `tracking.records.Sweep`: ``experiment`` and ``sweep_key`` are required,
+        ``sweep_params``, ``run_name``, ``trials`` and ``figures`` are optional.
 
     Attributes
     ----------
     recorded : int
-        Cells that this recorder has written to the store so far.
+        Number of cells written to the store by this recorder so far.
     idle : bool
-        Whether the store had everything already when the sweep ended.
+        Whether the store was already complete when the sweep ended.
 
     Raises
     ------
     dcs.errors.ConfigError
-        The store or an option is not allowed.
+        Raised if the store or an option is invalid.
     dcs.errors.TrackingError
-        Another process records the same sweep from the same folder.
+        Raised if another process records the same sweep from the same folder.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Recorder:
         default = self.tracking_uri == default_tracking_uri(output)
         values = {"tracking_uri": None if default else redact(self.tracking_uri), **sweep}
         self._sweep = validated(Sweep, values, source="tracking", error=ConfigError)
-        # Imported here and not by the thread, where it would race with the imports of others.
+        # An import in the writing thread would race with imports of other threads.
         load_client_class()
         self.recorded = 0
         self.idle = False
@@ -131,15 +131,14 @@ class Recorder:
         self._progress = progress
         self._lock = self.archive.lock(self._sweep)
         self.archive.save_sweep(self._sweep)
-        # What must be sent, and what other threads say of it: a signal handler may use the queue
-        # at any moment.
-        self._todo = dict.fromkeys(self.archive.keys(self._sweep.sweep_key))
+        # Keys to send. Other threads and signal handlers add keys through the reentrant queue.
+        self._unsent = dict.fromkeys(self.archive.keys(self._sweep.sweep_key))
         self._queue: SimpleQueue[str | None] = SimpleQueue()
-        self._keys = set(self._todo)
-        self._counting = threading.Lock()
+        self._keys = set(self._unsent)
+        self._count_lock = threading.Lock()
         self._scorings = {scoring.key: scoring for scoring in self._sweep.scorings}
-        self._problems: dict[str, str] = {}
-        self._trouble: str | None = None
+        self._failures: dict[str, str] = {}
+        self._error: str | None = None
         self._stop: tuple[SweepStatus, float] | None = None
         self._runs: SweepRuns | None = None
         self._ended = False
@@ -149,7 +148,7 @@ class Recorder:
         atexit.register(self.close)
 
     def record(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> None:
-        """Keep a finished cell and have it recorded; returns once it is safe on the disk.
+        """Save a finished cell and schedule its recording; returns once it is on disk.
 
         May be called from any thread, and for cells of an earlier run of the sweep, which are
         not written again.
@@ -157,18 +156,18 @@ class Recorder:
         Parameters
         ----------
         record : CellRecord
-            What to keep.
+            Record of the cell.
         figures : mapping of str to bytes, optional
-            Its figures, by artifact path.
+            Figures of the cell, by artifact path.
 
         Raises
         ------
         dcs.errors.TrackingError
-            The recorder is closed or the disk takes no more.
+            Raised if the recorder is closed or the file cannot be written.
         """
         if self._stop is not None:
             raise TrackingError(f"cell {record.key}: the recorder of this sweep is closed")
-        # A key without its record is no harm; a record without its key would not be sent.
+        # A key without a record is ignored, but a record without its key would not be sent.
         if record.key not in self._keys:
             self.archive.add(self._sweep.sweep_key, record.key)
             self._keys.add(record.key)
@@ -177,23 +176,23 @@ class Recorder:
 
     @property
     def pending(self) -> int:
-        """Cells that the store is still to be asked for."""
-        return len(self._todo) + self._queue.qsize()
+        """Number of cells that are not yet processed."""
+        return len(self._unsent) + self._queue.qsize()
 
     def scored(self, scoring: ScoringRecord) -> None:
-        """Have a run tell how a table came about, once for each key; written with the tables.
+        """Add the record of a scored table, whose run is written when the sweep ends.
 
         Parameters
         ----------
         scoring : ScoringRecord
-            What to record; replaces what was recorded of the same key.
+            Record of the table; replaces an earlier one with the same key.
         """
         self._scorings[scoring.key] = scoring
 
     def finish(self, status: SweepStatus = "FINISHED") -> RecorderReport:
-        """Record everything, write the tables and figures of the sweep, and end its run.
+        """Record all cells, write the tables and figures of the sweep, and end its run.
 
-        Does not wait for a store that does not answer: `sync` sends what it misses.
+        Does not wait for an unavailable store: `sync` records the missing cells later.
 
         Parameters
         ----------
@@ -206,14 +205,14 @@ class Recorder:
             What was recorded and what is pending.
         """
         try:
-            return self._end(status, math.inf)
+            return self._stop_thread(status, math.inf)
         except BaseException:
-            # Ctrl-C while waiting: leave no run behind that seems to run.
+            # Ctrl-C while waiting must not leave the run RUNNING.
             self.close()
             raise
 
     def close(self, status: SweepStatus = "KILLED") -> RecorderReport:
-        """End the sweep soon; does nothing after `finish`. Safe in a signal handler.
+        """End the sweep within seconds; does nothing after `finish`. Safe in a signal handler.
 
         Parameters
         ----------
@@ -225,7 +224,7 @@ class Recorder:
         RecorderReport
             What was recorded and what is pending.
         """
-        return self._end(status, _CLOSE_SECONDS)
+        return self._stop_thread(status, _CLOSE_SECONDS)
 
     def __enter__(self) -> Recorder:
         return self
@@ -236,14 +235,14 @@ class Recorder:
         else:
             self.close("FAILED" if issubclass(kind, Exception) else "KILLED")
 
-    def _end(self, status: SweepStatus, timeout: float) -> RecorderReport:
+    def _stop_thread(self, status: SweepStatus, timeout: float) -> RecorderReport:
         if self._report is None:
-            # The later call is the more urgent one: Ctrl-C while the end is waited for.
+            # A later call takes precedence: Ctrl-C while `finish` waits.
             self._stop = status, time.monotonic() + timeout
             self._queue.put(None)
-            # A request under way is not interrupted, but not waited for beyond its timeout.
+            # A pending request cannot be interrupted; do not wait for it longer than its timeout.
             self._thread.join(min(timeout + 10.0, threading.TIMEOUT_MAX))
-            self._report = self._reported()
+            self._report = self._summarize()
             if not self._thread.is_alive():
                 self._lock.release()
             atexit.unregister(self.close)
@@ -253,55 +252,55 @@ class Recorder:
         while True:
             try:
                 self._open()
-                while self._has_work():
+                while self._wait_for_work():
                     self._send()
-                self._conclude()
+                self._end_sweep()
                 return
             except Exception as error:
-                # Whatever goes wrong here must not take the sweep with it.
+                # A failure of the recording must not stop the sweep.
                 _log.debug("recording failed", exc_info=True)
-                self._say_unavailable(error)
+                self._report_unavailable(error)
             if self._stop is not None:
-                self._collect(0.0)
-                self._remember_end(self._stop[0])
+                self._drain_queue(0.0)
+                self._save_status(self._stop[0])
                 return
-            self._collect(_PAUSE)
+            self._drain_queue(_RETRY_SECONDS)
 
-    def _collect(self, seconds: float) -> None:
-        """Take what arrives in the next seconds; a stop ends the wait."""
+    def _drain_queue(self, seconds: float) -> None:
+        """Move keys out of the queue for some seconds, or until the sweep ends."""
         until = time.monotonic() + seconds
         with suppress(Empty):
             while True:
                 wait = max(0.0, until - time.monotonic()) if self._stop is None else 0.0
                 if (key := self._queue.get(timeout=wait)) is not None:
-                    self._todo[key] = None
+                    self._unsent[key] = None
 
-    def _has_work(self) -> bool:
-        """Wait for cells to send; False once there is nothing left or no time."""
-        self._collect(0.0)
-        while not self._todo and self._stop is None:
+    def _wait_for_work(self) -> bool:
+        """Wait for cells to send; return False if none are left or the time is up."""
+        self._drain_queue(0.0)
+        while not self._unsent and self._stop is None:
             if (key := self._queue.get()) is not None:
-                self._todo[key] = None
-        return bool(self._todo) and not self._is_late
+                self._unsent[key] = None
+        return bool(self._unsent) and not self._is_time_up
 
     @property
-    def _is_late(self) -> bool:
+    def _is_time_up(self) -> bool:
         return self._stop is not None and time.monotonic() > self._stop[1]
 
     def _open(self) -> SweepRuns:
         if self._runs is None:
             self._runs = SweepRuns(open_client(self.tracking_uri), self._sweep, self.archive)
-            self._trouble = None
+            self._error = None
         return self._runs
 
     def _send(self) -> None:
-        """Have the store hold the records that it is to get, up to the first that fails."""
-        runs, left = self._open(), deque(self._todo)
+        """Write the pending cells to the store, up to the first failure."""
+        runs, left = self._open(), deque(self._unsent)
         failed: dict[str, Exception] = {}
 
         def write() -> None:
-            while left and not failed and not self._is_late:
-                with suppress(IndexError):  # Another thread was faster.
+            while left and not failed and not self._is_time_up:
+                with suppress(IndexError):  # Another thread took the last key.
                     key = left.popleft()
                     try:
                         self._send_one(runs, key)
@@ -313,47 +312,49 @@ class Recorder:
             for _ in range(min(self._writers, len(left)) - 1)
         ]
         for helper in helpers:
-            with suppress(RuntimeError):  # Python starts no threads once it ends.
+            with suppress(RuntimeError):  # No thread can be started at interpreter shutdown.
                 helper.start()
         write()
         for helper in helpers:
             if helper.is_alive():
                 helper.join()
         for key, error in failed.items():
-            _log.debug("cell %s was not taken", key, exc_info=error)
-            # Opening it again tells whether the store is away or the record at fault.
+            _log.debug("cell %s could not be recorded", key, exc_info=error)
+            # Reopening the store raises if the store is unavailable; otherwise the record failed.
             self._runs = None
             runs = self._open()
-            if key in self._problems:  # The second attempt: the others go on without it.
+            if key in self._failures:  # Skip a cell after its second failure.
                 runs.forget_cell(key)
-                self._done(key)
-            self._problems[key] = named(error)
+                self._mark_processed(key)
+            self._failures[key] = named(error)
 
     def _send_one(self, runs: SweepRuns, key: str) -> None:
-        """Have the store hold the record of a cell as it is on disk."""
+        """Write a cell to the store unless the store has its record already."""
         digest = self.archive.digest(key)
-        written = digest is not None and runs.keep(key, digest) is None
+        # The file may be damaged, so an existing run is only replaced once the record was read.
+        written = digest is not None and runs.keep(key, digest, replace=False) is None
         if written:
             try:
                 record = self.archive.read(key)
             except TrackingError as error:
-                self._problems[key] = str(error)
-                written = False
-            else:
-                runs.write_cell(record, self.archive.figures(key))
-                self._problems.pop(key, None)
-        self._done(key, written=written)
+                self._failures[key] = str(error)
+                self._mark_processed(key)
+                return
+            runs.write_cell(record, self.archive.figures(key))
+        # An attempt that failed without a response may still have been successful.
+        written |= self._failures.pop(key, None) is not None
+        self._mark_processed(key, written=written)
 
-    def _done(self, key: str, *, written: bool = False) -> None:
-        with self._counting:
+    def _mark_processed(self, key: str, *, written: bool = False) -> None:
+        with self._count_lock:
             self.recorded += written
-            self._todo.pop(key, None)
+            self._unsent.pop(key, None)
             self._progress()
 
-    def _conclude(self) -> None:
+    def _end_sweep(self) -> None:
         runs = self._open()
         status, deadline = self._stop or ("KILLED", 0.0)
-        self._remember_end(status)
+        self._save_status(status)
         if runs.status == status:
             self.idle = self._ended = True
             return
@@ -363,49 +364,49 @@ class Recorder:
             runs.write_scorings(self._sweep.scorings)
             runs.write_summary(records)
         except Exception as error:
-            # A run that seems to run for ever is worse; that it ends otherwise than it is
-            # known to makes the next `sync` write the tables.
-            _log.debug("the tables of the sweep were not taken", exc_info=True)
-            self._trouble = one_line(error)
+            # Do not leave the run RUNNING. Since this status differs from the one on disk, the
+            # next `sync` writes the tables.
+            _log.debug("the tables of the sweep could not be written", exc_info=True)
+            self._error = one_line(error)
             runs.end("KILLED")
             return
         runs.end(status)
         self._ended = True
-        # Last, and not for who is in a hurry: `dcs report` can draw them again.
+        # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
         if deadline == math.inf and self._sweep.figures == "all":
             try:
                 runs.write_figures(figure_files(overview_figures(records)))
             except Exception as error:
-                # Without its figures the sweep is recorded all the same.
-                _log.warning("the figures of the sweep were not taken (%s)", one_line(error))
+                # The recording is complete without figures.
+                _log.warning("the figures of the sweep could not be written (%s)", one_line(error))
 
-    def _remember_end(self, status: SweepStatus) -> None:
-        scorings = tuple(self._scorings.copy().values())  # Another thread may go on adding.
+    def _save_status(self, status: SweepStatus) -> None:
+        scorings = tuple(self._scorings.copy().values())  # Other threads may be adding.
         self._sweep = self._sweep.model_copy(update={"status": status, "scorings": scorings})
         try:
             self.archive.save_sweep(self._sweep)
         except TrackingError as error:
-            self._trouble = one_line(error)  # A sweep without a known end counts as killed.
+            self._error = one_line(error)  # A sweep without a status counts as KILLED.
 
-    def _say_unavailable(self, error: Exception) -> None:
+    def _report_unavailable(self, error: Exception) -> None:
         self._runs = None
-        self._trouble = one_line(error)
+        self._error = one_line(error)
         if self._warn is not None:
             warn, self._warn = self._warn, None
             warn(
-                f"tracking store {redact(self.tracking_uri)} cannot be used ({self._trouble}); "
-                f"results are kept in {self.archive.output} and recorded when it can"
+                f"tracking store {redact(self.tracking_uri)} cannot be used ({self._error}); "
+                f"results are saved in {self.archive.output} and recorded once it is available"
             )
 
-    def _reported(self) -> RecorderReport:
-        """Return what has become of the records so far."""
-        pending = {*self._todo, *self._problems}
+    def _summarize(self) -> RecorderReport:
+        """Return a summary of the recording so far."""
+        pending = {*self._unsent, *self._failures}
         uri, name = redact(self.tracking_uri), self._sweep.experiment
         idle = not self.recorded and not pending
         new = "nothing new to record" if idle else f"{self.recorded} cells recorded"
         message = f"{new} in experiment {name!r} of {uri}"
         if pending or not self._ended:
-            reason = next(filter(None, [self._trouble, *self._problems.values()]), "out of time")
+            reason = next(filter(None, [self._error, *self._failures.values()]), "out of time")
             message += (
                 f"; {len(pending)} pending ({reason}): "
                 f"`dcs sync --output {self.archive.output}` records them"
@@ -427,50 +428,50 @@ def sync(
 ) -> tuple[RecorderReport, ...]:
     """Upsert every finished cell of `output` into the stores of its sweeps.
 
-    Each cell is recorded exactly once, however often this runs and wherever an earlier attempt
-    stopped. A sweep whose driver died is ended as KILLED.
+    Each cell is recorded exactly once, regardless of the number of calls and of interrupted
+    attempts. A sweep whose driver died is ended as KILLED.
 
     Parameters
     ----------
     output : path-like
-        The folder of a sweep's results.
+        Output folder of a sweep.
     tracking_uri : str, optional
-        Where to record instead, from now on: every sweep of the folder goes there. A store with a
-        password needs this (or ``MLFLOW_TRACKING_URI``), since passwords are not kept on disk.
+        Store to use for all sweeps of the folder from now on. Required (here or in
+        ``MLFLOW_TRACKING_URI``) for a store with a password, which is not saved on disk.
     progress : callable, optional
-        Called with the number of cells that were looked at so far, and of all.
+        Called with the number of processed cells and the total number of cells.
 
     Returns
     -------
     tuple of RecorderReport
-        One for each sweep that there was something to do for.
+        One for each sweep that was not already complete in its store.
 
     Raises
     ------
     dcs.errors.TrackingError
-        `output` holds no results or lacks part of a sweep's list of cells, `tracking_uri` cannot
-        be used, a sweep is being recorded at the moment, or its password is missing.
+        Raised if `output` has no results or an incomplete list of cells, `tracking_uri` cannot be
+        used, a sweep is being recorded by another process, or its password is missing.
     """
     archive = Archive(output)
     there = {path.stem for path in archive.cells.glob("[!.]*.json")}
     sweeps = archive.sweeps()
     if not sweeps:
-        raise TrackingError(f"{archive.output}: no sweep was recorded from here; check --output")
+        raise TrackingError(f"{archive.output}: contains no sweep; check --output")
     lists = [archive.keys(sweep.sweep_key) for sweep in sweeps]
     if unlisted := archive.load(sorted(there.difference(*lists))):
         lost = next(iter(unlisted.values()))
         raise TrackingError(
-            f"{archive.output / 'sweeps'}: no list of cells (*.cells) there has {lost.key} of "
-            f"sweep {lost.sweep!r}, so one is damaged; run that sweep again, which lists them anew"
+            f"{archive.output / 'sweeps'}: no list of cells (*.cells) contains {lost.key} of "
+            f"sweep {lost.sweep!r}, so one is damaged; run that sweep again to rebuild it"
         )
     if tracking_uri is not None:
-        open_store(tracking_uri, create=True)  # Before it is remembered: it may be mistyped.
+        open_store(tracking_uri, create=True)  # Check the URI before it is saved.
     total = sum(map(len, lists))
     done = itertools.count(1)
     reports = []
     for sweep in sweeps:
         recorder = Recorder(
-            tracking_uri or _store_of(sweep),
+            tracking_uri or _resolve_store(sweep),
             output=output,
             progress=lambda: progress(next(done), total) if progress else None,
             **sweep.model_dump(exclude={"tracking_uri"}),
@@ -481,8 +482,8 @@ def sync(
     return tuple(reports)
 
 
-def _store_of(sweep: Sweep) -> str | None:
-    """Return the store of a sweep, whose password is in the environment."""
+def _resolve_store(sweep: Sweep) -> str | None:
+    """Return the tracking URI of a sweep, with the password from the environment."""
     stored = sweep.tracking_uri
     if stored is None or "***" not in stored:
         return stored
@@ -490,6 +491,6 @@ def _store_of(sweep: Sweep) -> str | None:
     if redact(secret) == stored:
         return secret
     raise TrackingError(
-        f"the password of {stored} is not kept on the disk; give the whole address with "
-        "--tracking-uri or MLFLOW_TRACKING_URI"
+        f"the password of {stored} is not saved on disk; give the full URI with --tracking-uri or "
+        "MLFLOW_TRACKING_URI"
     )

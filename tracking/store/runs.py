@@ -1,8 +1,8 @@
-"""Writes one sweep's runs to an open store: parent, cells, trials. No threads, no retries.
+"""Runs of one sweep in an open store: parent, cells, trials. No threads, no retries.
 
-A database gets all that a cell holds in one transaction, of which MLflow's client would take some
-ten for a run, each waiting for the disk; the rows are those that the client would write. A server
-with the app of `tracking.store.app` gets it in one request, another one in some thirty.
+A cell is written to a database in one transaction, with the rows that MLflow's client would write
+in about ten transactions per run, each waiting for the disk. A server with the app of
+`tracking.store.app` gets it in one request, any other server in about thirty.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import DatasetInput, Experiment, Run, RunInfo
 
-#: At most so many points of an annealing trace become step metrics, of which each costs as much as
-#: any metric; the record has them all.
-_TRACE_POINTS = 25
+#: Maximum number of points of an annealing trace logged as step metrics, each of which costs as
+#: much as any metric; the record contains the whole trace.
+_MAX_TRACE_POINTS = 25
 
-#: MLflow takes no more in one request; the leaderboard has them all.
-_MOST_METRICS = 900
+#: Below the limit of metrics in one request; the leaderboard contains all values.
+_MAX_METRICS = 900
 
 _COMPLETE = ("FINISHED", "FAILED")
 
-#: Seconds after which a driver that has not finished writing a cell is taken for dead.
-_LEASE = 600.0
-#: Seconds between two looks at a run that another driver is about to end.
-_GLANCE = 0.1
+#: Seconds after which a driver that has not finished writing a cell is considered dead.
+_LEASE_SECONDS = 600.0
+#: Seconds between two queries of a run that another driver is about to end.
+_POLL_SECONDS = 0.1
 
-#: Where a server with the app takes runs.
+#: Endpoint for runs of a server with the app.
 PATH: Final = "/api/2.0/dcs/runs"
 
 #: Name, value, milliseconds since the epoch, step.
 Measured = tuple[str, float, int, int]
 
-#: What MLflow's client writes of a run that nothing is known of.
+#: Values that MLflow's client writes for a run without a known source.
 _UNKNOWN_SOURCE = dict.fromkeys(("source_name", "entry_point_name", "source_version"), "") | {
     "source_type": "UNKNOWN",
     "user_id": "unknown",
@@ -71,8 +71,8 @@ _UNKNOWN_SOURCE = dict.fromkeys(("source_name", "entry_point_name", "source_vers
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What must be known of a run of a cell or table that the store has already."""
+class _ExistingRun:
+    """An existing run of a cell or table."""
 
     id: str
     key: str
@@ -83,7 +83,7 @@ class _Found:
     claim: str
 
     @classmethod
-    def of(cls, run: Run) -> _Found:
+    def of(cls, run: Run) -> _ExistingRun:
         tags = run.data.tags
         return cls(
             id=str(run.info.run_id),
@@ -95,31 +95,31 @@ class _Found:
             claim=tags.get(schema.CLAIM, ""),
         )
 
-    def written_by_another(self, owner: str) -> bool:
-        """Whether a driver with another output folder is at work on it."""
+    def claimed_by_other(self, owner: str) -> bool:
+        """Whether a driver with another output folder is writing the run."""
         name, _, since = self.claim.partition(" ")
-        alive = bool(since) and time.time() - float(since) < _LEASE
+        alive = bool(since) and time.time() - float(since) < _LEASE_SECONDS
         return self.status == "RUNNING" and alive and name != owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContent:
-    """What a run is to hold.
+    """Content to write to an existing or a new run.
 
     Attributes
     ----------
     metrics : sequence of Measured
-        Named as MLflow allows.
+        Metrics, with names that MLflow allows.
     params : mapping of str to str
-        Named as MLflow allows.
+        Parameters, with names that MLflow allows.
     run_id : str or None
-        A run that is there, which goes on; None makes one that has ended.
+        Id of an existing run, which is not ended; None creates a run that has ended.
     tags : mapping of str to str
-        That the run does not have yet.
+        Tags that the run does not have yet.
     files : mapping of str to bytes
-        The artifacts of a run that is there, by their paths.
+        Artifacts of an existing run, by path.
     name, start, end, status
-        Of a new run; times in milliseconds since the epoch.
+        Attributes of a new run; times in milliseconds since the epoch.
     """
 
     metrics: Sequence[Measured]
@@ -133,7 +133,7 @@ class RunContent:
     status: str = "FINISHED"
 
 
-#: Runs as JSON.
+#: JSON serialization of runs.
 BATCH: Final = TypeAdapter(list[RunContent], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
@@ -143,16 +143,16 @@ class SweepRuns:
     Parameters
     ----------
     client : MlflowClient
-        An open store.
+        Client of an open store.
     sweep : Sweep
         The sweep.
     archive : Archive
-        The records that the runs are made of; its folder tells the drivers of one sweep apart.
+        Archive of the records; its folder identifies the driver.
 
     Raises
     ------
     StoreUnavailable
-        The experiment was deleted in the store.
+        Raised if the experiment was deleted in the store.
     """
 
     def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
@@ -160,33 +160,34 @@ class SweepRuns:
         self._sweep = sweep
         self._owner = archive.owner
         self._varied = tuple(sweep.sweep_params.get("axes") or ())
-        self._place = make_experiment(
-            client, sweep.experiment, archive.output, schema.EXPERIMENT_TAGS
-        )
-        self.experiment_id = str(self._place.experiment_id)
-        self._write = writer(client, self._place)
-        # Before the listing: what another driver wrote until it could know of this one is there.
+        tags = schema.EXPERIMENT_TAGS
+        experiment = make_experiment(client, sweep.experiment, archive.output, tags)
+        self.experiment_id = str(experiment.experiment_id)
+        self._write = writer(client, experiment)
+        # Set before listing runs, so that a driver that misses the tag has its runs listed here.
         client.set_experiment_tag(self.experiment_id, schema.DRIVER + self._owner, "")
         self._alone = True
-        self.info = self._parent()
+        self.info = self._open_parent()
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
-        self._found: dict[str, list[_Found]] = {}
-        # One listing instead of a search per cell, which gets slower with every run.
-        self._list(schema.KIND_CELL)
+        self._found: dict[str, list[_ExistingRun]] = {}
+        # One listing instead of a search per cell, which slows down as runs are added.
+        self._list_runs(schema.KIND_CELL)
 
-    def _list(self, kind: str) -> None:
+    def _list_runs(self, kind: str) -> None:
         where = schema.tagged({schema.KIND: kind})
         for run in search_runs(self._client, self.experiment_id, where, deleted=True):
-            found = _Found.of(run)
+            found = _ExistingRun.of(run)
             self._found.setdefault(found.key, []).append(found)
 
-    def keep(self, key: str, digest: str) -> str | None:
-        """Return the complete run of a record, and delete whatever else has its key.
+    def keep(self, key: str, digest: str, *, replace: bool = True) -> str | None:
+        """Return the id of the complete run of a record, and delete other runs with its key.
 
-        That is what a crash left half-written, or an older record, but not what another driver
-        is writing. A run that somebody deleted from this sweep counts as there.
+        These are incomplete after a crash, or of an older record. Runs that another driver is
+        writing are not deleted. A run of this sweep that a user deleted counts as complete.
+        Without `replace`, runs are only deleted if a complete one exists.
         """
-        kept: _Found | None = None
+        kept: _ExistingRun | None = None
+        others = []
         for run in self._found.get(key, []):
             whole = run.digest == digest and run.status in _COMPLETE
             if run.deleted:
@@ -196,13 +197,17 @@ class SweepRuns:
                 kept = run
                 if run.parent != self.parent_id:
                     self._client.set_tag(run.id, schema.PARENT, self.parent_id)
-            elif not run.written_by_another(self._owner):
-                self._delete(run)
+            elif not run.claimed_by_other(self._owner):
+                others.append(run)
+        if kept is None and not replace:
+            return None
+        for run in others:
+            self._delete_cell(run)
         self._found[key] = [kept] if kept else []
         return kept.id if kept else None
 
     def write_cell(self, record: CellRecord, figures: Mapping[str, bytes]) -> str:
-        """Write a cell once, with its trials and artifacts, and return its run id."""
+        """Write a cell with its trials and artifacts unless it exists, and return its run id."""
         text = record.to_json()
         digest = text_digest(text)
         if (there := self.keep(record.key, digest)) is not None:
@@ -216,10 +221,10 @@ class SweepRuns:
             **_cell_tags(record, self._varied),
         }
         name = cell_name(record, self._varied)
-        made = self._create(schema.KIND_CELL, name, tags, start=record.started_ms)
-        run = _Found.of(made)
+        made = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
+        run = _ExistingRun.of(made)
         self._found[record.key] = [run]
-        if inputs := _datasets(record):
+        if inputs := _dataset_inputs(record):
             self._client.log_inputs(run.id, inputs)
         files = {schema.CELL_FILE: sealed(text).encode(), **figures}
         if record.scheme is not None:
@@ -229,78 +234,78 @@ class SweepRuns:
         own = RunContent(
             run_id=run.id,
             metrics=_cell_metrics(record),
-            params=_params({**record.identity, **record.params}),
+            params=_to_params({**record.identity, **record.params}),
             tags={schema.RECORD_DIGEST: digest},
             files=files,
         )
         trials = chosen(record, self._sweep.trials)
-        self._write([own, *(self._trial(trial, record, run.id) for trial in trials)])
-        other = self._written_elsewhere(record.status, name, run)
+        self._write([own, *(self._trial_content(trial, record, run.id) for trial in trials)])
+        other = self._find_competitor(record.status, name, run)
         if other is None:
             self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
         else:
-            self._delete(run)
+            self._delete_cell(run)
         kept = replace(other or run, digest=digest, status=record.status)
         self._found[record.key] = [kept]
         return kept.id
 
-    def _written_elsewhere(self, status: str, name: str, own: _Found) -> _Found | None:
-        """Return the run of a cell that a driver with another output folder is faster with.
+    def _find_competitor(self, status: str, name: str, own: _ExistingRun) -> _ExistingRun | None:
+        """Return a run of the same cell by a driver with another output folder, if it is kept.
 
-        What the store had at first is gone by now. A run has its digest before its driver looks
-        here, so that of two drivers one at least sees the other. Of two runs that both still run
-        the lower id stays; where the other had its digest first, it may have looked before this
-        run was there, and how it ends is waited for.
+        Runs that existed at the start have been deleted. A driver writes the digest of its run
+        before it searches here, so at least one of two drivers sees the other. Of two RUNNING
+        runs the one with the lower id is kept; if the other one has a digest, its driver may have
+        searched before this run was created, so wait until it ends.
         """
-        if self._alone:  # A search costs a server many times as much.
+        if self._alone:  # Reading the tags is much cheaper for a server than a search.
             tags = self._client.get_experiment(self.experiment_id).tags
             drivers = {name for name in tags if name.startswith(schema.DRIVER)}
             self._alone = drivers == {schema.DRIVER + self._owner}
         if self._alone:
             return None
-        # By name: a store searches its runs faster than their tags.
+        # Filter by name, which is faster than a filter by tags.
         same = f"attributes.run_name = '{name}' and attributes.run_id != '{own.id}'"
         while True:
             undecided = False
-            for other in map(_Found.of, self._search(same)):
+            for other in map(_ExistingRun.of, self._search(same)):
                 if other.key != own.key:
                     continue
                 if other.status in ("FINISHED", status):
                     return other
-                if not other.written_by_another(self._owner):
-                    self._delete(other)
+                if not other.claimed_by_other(self._owner):
+                    self._delete_cell(other)
                 elif other.id < own.id:
                     return other
                 else:
                     undecided = undecided or bool(other.digest)
             if not undecided:
                 return None
-            time.sleep(_GLANCE)
+            time.sleep(_POLL_SECONDS)
 
     def forget_cell(self, key: str) -> None:
-        """Delete what an attempt left of a cell that the store does not take."""
+        """Delete the incomplete runs of a cell that could not be recorded."""
         for run in self._found.get(key, []):
             if not run.deleted and run.status not in _COMPLETE:
-                self._delete(run)
+                self._delete_cell(run)
 
     def write_scorings(self, scorings: Iterable[ScoringRecord]) -> None:
-        """Write how tables came about, each once, replacing what is of an earlier time."""
-        # Not before: another driver of the sweep may have written them meanwhile.
-        self._list(schema.KIND_SCORING)
+        """Write one run per scored table, replacing runs of older records."""
+        # Listed as late as possible: another driver of the sweep may have written some.
+        self._list_runs(schema.KIND_SCORING)
         missing = [
             scoring for scoring in scorings if self.keep(scoring.key, scoring.digest) is None
         ]
-        self._write(map(self._scoring, missing))
+        self._write(map(self._scoring_content, missing))
 
-    def _scoring(self, scoring: ScoringRecord) -> RunContent:
+    def _scoring_content(self, scoring: ScoringRecord) -> RunContent:
         who = scoring.identity
         name = f"scoring {who['task']} {who['shots']}-shot seed {who['seed']} {who['model']}"
         return RunContent(
             metrics=_metrics(scoring.metrics, scoring.finished_ms),
-            params=_params({**who, **scoring.params}),
+            params=_to_params({**who, **scoring.params}),
             name=schema.shorten(name, schema.NAME_LIMIT),
             tags={
-                **self._common(schema.KIND_SCORING),
+                **self._common_tags(schema.KIND_SCORING),
                 schema.PARENT: self.parent_id,
                 schema.TABLE_KEY: scoring.key,
                 schema.RECORD_DIGEST: scoring.digest,
@@ -311,10 +316,10 @@ class SweepRuns:
         )
 
     def write_summary(self, cells: Sequence[CellRecord]) -> None:
-        """Write the tables of the parent run, replacing earlier ones."""
+        """Write the tables and metrics of the parent run, replacing earlier ones."""
         from mlflow.entities import Metric, RunTag
 
-        self._join()
+        self._join_earlier_parent()
         board = leaderboard(cells)
         files = table_files(cells, board)
         log_files(self._client.tracking_uri, self.info.artifact_uri, files)
@@ -325,18 +330,18 @@ class SweepRuns:
             **leaderboard_metrics(board),
         }
         note = schema.shorten(files[schema.LEADERBOARD_TEXT], schema.TAG_LIMIT)
-        # The form and the order of the keys that `mlflow.load_table` searches for.
+        # `mlflow.load_table` requires this format and order of keys.
         listed = json.dumps(
             [{"path": name, "type": "table"} for name in files if name.endswith(".json")]
         )
         self._client.log_batch(
             self.parent_id,
-            [Metric(*metric) for metric in _metrics(figures, now)[:_MOST_METRICS]],
+            [Metric(*metric) for metric in _metrics(figures, now)[:_MAX_METRICS]],
             tags=[RunTag(schema.NOTE, note), RunTag(schema.LOGGED_ARTIFACTS, listed)],
         )
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
-        """Keep figures with the sweep, replacing earlier ones."""
+        """Log figures to the parent run, replacing earlier ones."""
         log_files(self._client.tracking_uri, self.info.artifact_uri, figures)
 
     def end(self, status: str) -> None:
@@ -344,63 +349,65 @@ class SweepRuns:
         self._client.set_terminated(self.parent_id, status)
         self.status = status
 
-    def _parent(self) -> RunInfo:
-        """Find or make the run of the sweep."""
+    def _open_parent(self) -> RunInfo:
+        """Return the parent run of the sweep, and create it if it does not exist."""
         from mlflow.entities import Param
 
         sweep = self._sweep
-        parent = self._earliest()
+        parent = self._find_parent()
         if parent is None:
             name = sweep.run_name or sweep.experiment
-            made = self._create(schema.KIND_SWEEP, name, _authorship())
-            # Another driver may have made one at the same time; both take the earliest.
-            parent = self._earliest() or made
+            made = self._new_run(schema.KIND_SWEEP, name, _author_tags())
+            # Another driver may have created one at the same time; both use the earliest.
+            parent = self._find_parent() or made
             if parent.info.run_id != made.info.run_id:
-                self._discard(made.info.run_id)
+                self._delete_run(made.info.run_id)
         had = parent.data.params
-        new = {key: value for key, value in _params(sweep.sweep_params).items() if key not in had}
+        new = {
+            key: value for key, value in _to_params(sweep.sweep_params).items() if key not in had
+        }
         params = [Param(key, value) for key, value in new.items()]
         self._client.log_batch(parent.info.run_id, params=params)
         return parent.info
 
-    def _earliest(self) -> Run | None:
+    def _find_parent(self) -> Run | None:
         own = {schema.KIND: schema.KIND_SWEEP, schema.SWEEP_KEY: self._sweep.sweep_key}
         return next(self._search(schema.tagged(own)), None)
 
-    def _join(self) -> None:
-        """Give the cells to an earlier run of the sweep, which may have come into sight later."""
-        first, own = self._earliest(), self.parent_id
+    def _join_earlier_parent(self) -> None:
+        """Move the cells to an earlier parent run, which may have become visible only now."""
+        first, own = self._find_parent(), self.parent_id
         if first is None or first.info.run_id == own:
             return
         self.info, self.parent_id = first.info, str(first.info.run_id)
         for cell in list(self._search(schema.tagged({schema.PARENT: own}))):
             self._client.set_tag(cell.info.run_id, schema.PARENT, self.parent_id)
-        self._discard(own)
+        self._delete_run(own)
 
-    def _delete(self, cell: _Found) -> None:
+    def _delete_cell(self, cell: _ExistingRun) -> None:
         trials = schema.tagged({schema.KIND: schema.KIND_TRIAL, schema.PARENT: cell.id})
         for run_id in (*[run.info.run_id for run in self._search(trials)], cell.id):
-            self._discard(run_id)
+            self._delete_run(run_id)
 
-    def _discard(self, run_id: str) -> None:
-        # Tells it from what somebody else deletes, also where its driver ends it at this moment.
+    def _delete_run(self, run_id: str) -> None:
+        # Distinguishes it from a run that a user deletes, even if its driver ends it meanwhile.
         self._client.set_tag(run_id, schema.RECORD_DIGEST, "")
-        # A deleted run can be restored: it should not then look as if it still ran.
+        # A deleted run can be restored and must not be RUNNING then.
         self._client.set_terminated(run_id, "KILLED")
         self._client.delete_run(run_id)
 
     def _search(self, where: str) -> Iterator[Run]:
         return search_runs(self._client, self.experiment_id, where)
 
-    def _create(
+    def _new_run(
         self, kind: str, name: str, tags: Mapping[str, str], *, start: int | None = None
     ) -> Run:
-        tags = {**self._common(kind), **tags}
+        tags = {**self._common_tags(kind), **tags}
         return self._client.create_run(
             self.experiment_id, start_time=start, tags=tags, run_name=name
         )
 
-    def _common(self, kind: str) -> dict[str, str]:
+    def _common_tags(self, kind: str) -> dict[str, str]:
         return {
             schema.KIND: kind,
             schema.SCHEMA: schema.SCHEMA_VERSION,
@@ -408,9 +415,9 @@ class SweepRuns:
             schema.SWEEP_KEY: self._sweep.sweep_key,
         }
 
-    def _trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> RunContent:
+    def _trial_content(self, trial: TrialRecord, record: CellRecord, parent: str) -> RunContent:
         tags = {
-            **self._common(schema.KIND_TRIAL),
+            **self._common_tags(schema.KIND_TRIAL),
             schema.PARENT: parent,
             schema.CELL_KEY: record.key,
             schema.TRIAL_NUMBER: str(trial.number),
@@ -420,7 +427,7 @@ class SweepRuns:
         values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
         return RunContent(
             metrics=_metrics(values, end),
-            params=_params(trial.params),
+            params=_to_params(trial.params),
             name=f"trial {trial.number}",
             tags=tags,
             start=trial.started_ms,
@@ -430,11 +437,11 @@ class SweepRuns:
 
 
 def chosen(record: CellRecord, trials: str | int) -> list[TrialRecord]:
-    """Return the trials of a cell that get runs: all, none, or the best so many."""
+    """Return the trials of a cell that get runs: all, none, or a number of the best."""
     if isinstance(trials, str):
         return list(record.trials) if trials == "all" else []
     sign = -1.0 if record.direction == "maximize" else 1.0
-    # A trial without a score, or with one that is no number, is never among the best.
+    # A trial without a score, or with NaN, is never among the best.
     scored = sorted(
         (sign * score, trial.number)
         for trial in record.trials
@@ -445,25 +452,25 @@ def chosen(record: CellRecord, trials: str | int) -> list[TrialRecord]:
 
 
 def thin(length: int, limit: int) -> list[int]:
-    """Return at most `limit` indices of ``range(length)``, evenly spread, the last one kept."""
+    """Return at most `limit` evenly spaced indices of ``range(length)``, including the last."""
     return sorted({round(i) for i in np.linspace(length - 1, 0, min(length, limit))})
 
 
 def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
-    """Return the name that MLflow lists a cell by, fit for a search too.
+    """Return the run name of a cell, without quotes so that it can be used in a filter.
 
     Parameters
     ----------
     record : CellRecord
         The cell.
     varied : collection of str
-        Settings that the sweep varies: each is in the name.
+        Settings that the sweep varies; the name contains each of them.
     """
     forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
     who = record.who
     if who["method"] == "icl":
         who["method"] = "uncorrected"
-    if who["model"] is not None:  # The end of a path, or of a name on the hub.
+    if who["model"] is not None:  # The last part of a path or of a name on the hub.
         who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
     parts = [form.format(who[name]) for name, form in forms.items() if who[name] is not None]
     words = " ".join(dict.fromkeys(parts)) or record.key
@@ -472,7 +479,7 @@ def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
 
 
 def cell_note(record: CellRecord) -> str:
-    """Return the description of a cell: its result and its scheme in words, or its error."""
+    """Return the description of a cell: its result and scheme in words, or its error."""
     if record.error is not None:
         return f"```text\n{record.error}\n```"
     lines = [
@@ -485,7 +492,7 @@ def cell_note(record: CellRecord) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _authorship() -> dict[str, str]:
+def _author_tags() -> dict[str, str]:
     tags = {"mlflow.user": user_name(), "mlflow.source.name": "dcs", "mlflow.source.type": "LOCAL"}
     commit = git_commit()
     return tags | ({"mlflow.source.git.commit": commit} if commit else {})
@@ -500,11 +507,11 @@ def _cell_tags(record: CellRecord, varied: Collection[str]) -> dict[str, str]:
     }
     note = schema.shorten(cell_note(record), schema.TAG_LIMIT)
     own = {schema.CELL_KEY: record.key, schema.NOTE: note}
-    return identity | own | setting_tags(record, varied) | _authorship()
+    return identity | own | setting_tags(record, varied) | _author_tags()
 
 
 def setting_tags(record: CellRecord, varied: Collection[str] = ()) -> dict[str, str]:
-    """Return the tags of what a sweep varies, in words; of uncorrected cells only the rows."""
+    """Return the tags of the settings that a sweep varies."""
     size = record.identity.get(schema.OPTIMIZATION_SIZE)
     tuner = record.identity.get("tuner") or {}
     values = {
@@ -515,8 +522,8 @@ def setting_tags(record: CellRecord, varied: Collection[str] = ()) -> dict[str, 
     return {f"dcs.{name}": str(value) for name, value in values.items() if value is not None}
 
 
-def _datasets(record: CellRecord) -> list[DatasetInput]:
-    """Return the tables of a cell as MLflow's datasets: what they are, without their numbers."""
+def _dataset_inputs(record: CellRecord) -> list[DatasetInput]:
+    """Return the tables of a cell as MLflow datasets: metadata without the probabilities."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     who = [str(name) for name in (record.who["task"], record.who["model"]) if name is not None]
@@ -533,7 +540,7 @@ def _datasets(record: CellRecord) -> list[DatasetInput]:
         dataset = Dataset(
             name=schema.shorten(" ".join([*who, split]), 500),
             digest=str(digest)[: schema.DATASET_DIGEST_LIMIT],
-            # A kind of source that MLflow can read back: a table made by a program.
+            # A source type that MLflow can load, for data generated by a program.
             source_type="code",
             source=json.dumps({"tags": tags}),
             schema=json.dumps({"mlflow_colspec": columns}),
@@ -547,14 +554,14 @@ def _cell_metrics(record: CellRecord) -> list[Measured]:
     at = record.finished_ms
     metrics = _metrics(record.metrics, at)
     span = (at - record.started_ms) / max(1, len(record.trace))
-    for step in thin(len(record.trace), _TRACE_POINTS):
+    for step in thin(len(record.trace), _MAX_TRACE_POINTS):
         when = int(record.started_ms + span * (step + 1))
         for column, value in zip(TRACE_COLUMNS, record.trace[step], strict=True):
             metrics.append((schema.TRACE_PREFIX + column, value, when, step))
     return metrics
 
 
-def _params(values: Mapping[str, Any]) -> dict[str, str]:
+def _to_params(values: Mapping[str, Any]) -> dict[str, str]:
     flat = schema.flatten(values)
     names = schema.safe_names(flat)
     return {
@@ -572,7 +579,7 @@ def _metrics(values: Mapping[str, float], when: int) -> list[Measured]:
 
 
 def artifact_folder(experiment: Experiment, run_id: str) -> str:
-    """Return where MLflow keeps the artifacts of a run."""
+    """Return the artifact URI of a run."""
     from mlflow.utils.uri import append_to_uri_path
 
     place = append_to_uri_path(  # type: ignore[no-untyped-call]
@@ -582,17 +589,17 @@ def artifact_folder(experiment: Experiment, run_id: str) -> str:
 
 
 def writer(client: MlflowClient, experiment: Experiment) -> Callable[[Iterable[RunContent]], None]:
-    """Return what writes runs into an experiment of a store, by the fastest way there is.
+    """Return the fastest function that writes runs to an experiment of a store.
 
-    A database gets all or none of them.
+    In a database the runs are written atomically.
     """
     if not has_server(client.tracking_uri):
         return partial(_insert, client, experiment)
-    return partial(_post if _takes_batches(client) else _request, client, experiment)
+    return partial(_write_batch if _takes_batches(client) else _log_runs, client, experiment)
 
 
 def _insert(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs into a database, and their files beside it."""
+    """Write runs to a database and log their files."""
     runs = list(runs)
     insert_runs(client._tracking_client.store, experiment, runs)
     _log_files(client, experiment, runs)
@@ -605,34 +612,34 @@ def _log_files(client: MlflowClient, experiment: Experiment, runs: Iterable[RunC
 
 
 def _takes_batches(client: MlflowClient) -> bool:
-    """Whether a server has the app."""
-    return bool(_http(client, "GET").status_code == 200)
+    """Whether a server runs the app."""
+    return bool(_send_request(client, "GET").status_code == 200)
 
 
-def _http(client: MlflowClient, method: str, **options: Any) -> Any:
-    """Ask a server as MLflow's client does, who we are included."""
+def _send_request(client: MlflowClient, method: str, **options: Any) -> Any:
+    """Send a request to a server with the credentials of MLflow's client."""
     from mlflow.utils.rest_utils import http_request
 
     credentials = client._tracking_client.store.get_host_creds()
     return http_request(credentials, PATH, method, **options)  # type: ignore[no-untyped-call]
 
 
-def _post(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs by one request."""
+def _write_batch(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    """Write runs in one request."""
     from mlflow.utils.rest_utils import verify_rest_response
 
     runs = list(runs)
     if not experiment.artifact_location.startswith("mlflow-artifacts:"):
-        # Not the server keeps them.
+        # The artifacts are not stored by the server.
         _log_files(client, experiment, runs)
         runs = [replace(run, files={}) for run in runs]
     where = {"experiment_id": experiment.experiment_id}
-    answer = _http(client, "POST", params=where, data=BATCH.dump_json(runs))
+    answer = _send_request(client, "POST", params=where, data=BATCH.dump_json(runs))
     verify_rest_response(answer, PATH)
 
 
-def _request(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs by the requests of MLflow's client."""
+def _log_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
+    """Write runs with MLflow's client."""
     from mlflow.entities import Metric, Param, RunTag
 
     for run in runs:
@@ -651,22 +658,22 @@ def _request(client: MlflowClient, experiment: Experiment, runs: Iterable[RunCon
 
 
 def insert_runs(store: Any, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs, but for their files, into the tables of a database in one transaction.
+    """Write runs, except for their files, to a database in one transaction.
 
     Parameters
     ----------
     store : mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore
-        MLflow's access to the database.
+        MLflow's store of the database.
     experiment : Experiment
-        Where the runs belong.
+        Experiment of the runs.
     runs : iterable of RunContent
-        What to write.
+        Content to write.
     """
     from mlflow.store.tracking.dbmodels import models
     from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
     from sqlalchemy import insert
 
-    # Runs come first: all other rows refer to them.
+    # Runs are inserted first since all other rows reference them.
     rows: dict[Any, list[dict[str, Any]]] = defaultdict(list, {models.SqlRun: []})
     for run in runs:
         run_id, tags = run.run_id or uuid.uuid4().hex, dict(run.tags)

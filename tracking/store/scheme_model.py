@@ -1,7 +1,7 @@
-"""The model that MLflow serves: a copy of this file lies in every logged model.
+"""The model that MLflow serves; every logged model contains a copy of this file.
 
-It needs MLflow, NumPy and pandas, and nothing of this package, so that a server of schemes stays
-small. What it computes is `dcs.schemes.scheme.CorrectionScheme.apply`, number for number.
+It depends on MLflow, NumPy and pandas only, and not on this package, to keep the environment of a
+model server small. Results are identical to `dcs.schemes.scheme.CorrectionScheme.apply`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TOLERANCE = 1e-6
 
 
 class SchemeModel(PythonModel):
-    """Corrects class probabilities: columns ``p:<class>`` in, ``label`` and ``p:<class>`` out.
+    """Correct class probabilities: columns ``p:<class>`` in, ``label`` and ``p:<class>`` out.
 
     A scheme of several tables takes the columns ``<table>/p:<class>`` of each.
     """
 
     def load_context(self, context: Any) -> None:
-        """Read the scheme that lies beside the code."""
+        """Load the scheme from the artifacts of the model."""
         text = Path(context.artifacts["scheme"]).read_text(encoding="utf-8")
         self.scheme = json.loads(text)
 
@@ -48,7 +48,7 @@ class SchemeModel(PythonModel):
         corrected = np.empty_like(given)
         for index, correction in enumerate(corrections):
             corrected[:, index] = correct(correction, given[:, index])
-        # A row that corrects to all zeros keeps its probabilities.
+        # A row that is corrected to all zeros keeps its probabilities.
         lost = corrected.max(axis=1, initial=0.0) == 0.0
         corrected[lost] = given[lost]
         labels = [names[index] for index in corrected.argmax(axis=1)] if len(given) else []
@@ -59,9 +59,9 @@ class SchemeModel(PythonModel):
 
 
 def calibrated(calibration: dict[str, Any], values: np.ndarray) -> np.ndarray:
-    """Map the probabilities of all classes, linearly in their logarithms."""
+    """Return probabilities mapped by an affine function of their logarithms."""
     logs = np.log(np.maximum(values, calibration["floor"]))
-    # A matrix product would add in an order that depends on the processor.
+    # The order of summation in a matrix product depends on the processor.
     logits = np.zeros((len(logs), len(calibration["offset"])))
     for column, weights in zip(logs.T, np.array(calibration["matrix"]).T, strict=True):
         logits += np.multiply.outer(column, weights)
@@ -72,7 +72,7 @@ def calibrated(calibration: dict[str, Any], values: np.ndarray) -> np.ndarray:
 
 
 def correct(correction: dict[str, Any], values: np.ndarray) -> np.ndarray:
-    """Apply one correction function to the probabilities of its class."""
+    """Return the probabilities of a class corrected by its correction function."""
     if correction["kind"] == "weight":
         left, rise, right, fall = 0.0, correction["value"], np.inf, 1.0
     else:
@@ -85,18 +85,17 @@ def correct(correction: dict[str, Any], values: np.ndarray) -> np.ndarray:
 
 
 def checked(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
-    """Return the probabilities as float64 [M, N], or say which row is not one."""
+    """Return the probabilities as float64 [M, N]; raise MlflowException for an invalid row."""
     values = rows[columns].to_numpy(dtype=np.float64)
     bad = ~np.isfinite(values).all(axis=1) | (values < 0.0).any(axis=1)
     bad |= np.abs(values.sum(axis=1) - 1.0) > TOLERANCE
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise MlflowException.invalid_parameter_value(
-            f"row {row}: {values[row].tolist()} are not probabilities; finite values of 0 or more "
-            "that sum to 1 are needed, normalise them first"
+            f"row {row}: {values[row].tolist()} are not probabilities; expected finite, "
+            "non-negative values that sum to 1, normalise them first"
         )
-    result: np.ndarray = values
-    return result
+    return values
 
 
 set_model(SchemeModel())

@@ -1,4 +1,4 @@
-"""Schemes as MLflow models: saved as code, served as JSON, registered by name."""
+"""Schemes as MLflow models: built, logged and registered."""
 
 from __future__ import annotations
 
@@ -16,60 +16,59 @@ from dcs.schemes.calibration import mean_combination
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import files_of
-from tracking.store.client import log_files, make_experiment, open_client, open_store
+from tracking.store.client import log_files, make_experiment, open_store
 
 _CODE = Path(__file__).with_name("scheme_model.py")
 
-#: The file of a model that tells what it is, and names its run.
-_DESCRIPTION = "MLmodel"
+#: The file that describes an MLflow model and contains its run id.
+_MODEL_FILE = "MLmodel"
 
-#: Where schemes go that are of no sweep.
+#: Experiment of the schemes that do not belong to a sweep.
 _EXPERIMENT = "schemes"
 
-#: Stands for the run's id in what is the same for all schemes of some classes.
-_RUN = "0" * 32
+#: Placeholder for the run id in the cached files of a model.
+_RUN_PLACEHOLDER = "0" * 32
 
 
 def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, bytes]:
-    """Return a scheme as an MLflow model that knows how to apply it.
+    """Return a scheme as an MLflow model that applies it.
 
     Parameters
     ----------
     scheme : mapping
-        The scheme, as `CorrectionScheme.to_dict` gives it.
+        The scheme, as returned by `CorrectionScheme.to_dict`.
     run_id : str
-        The run that the model belongs to.
+        Id of the run that the model belongs to.
 
     Returns
     -------
     dict of str to bytes
-        The files of the folder ``model``, by their paths.
+        Content of the files of the folder ``model``, by path.
 
     Raises
     ------
     dcs.errors.SchemeError
-        When it is not a scheme.
+        Raised if `scheme` is not a valid scheme.
 
     Notes
     -----
-    The model takes and gives the columns of a probability table, ``p:<class>``, and answers the
-    ``label`` too. Of several tables it takes ``<table>/p:<class>``. It holds the scheme's JSON and
-    a small Python file; nothing is pickled.
+    The input and output columns are those of a probability table, ``p:<class>``; the output also
+    has ``label``. A scheme of several tables takes ``<table>/p:<class>``. The model consists of
+    the scheme's JSON and a small Python file; nothing is pickled.
     """
     checked = CorrectionScheme.from_dict(scheme)
     several = checked.inputs if checked.combination is not None else ()
-    files = dict(_template(checked.classes, several))
-    files[_DESCRIPTION] = files[_DESCRIPTION].replace(_RUN.encode(), run_id.encode())
+    files = dict(_build_template(checked.classes, several))
+    files[_MODEL_FILE] = files[_MODEL_FILE].replace(_RUN_PLACEHOLDER.encode(), run_id.encode())
     files[f"artifacts/{schema.SCHEME_FILE}"] = checked.to_json().encode()
     return {f"{schema.MODEL_FOLDER}/{name}": content for name, content in files.items()}
 
 
 @lru_cache(maxsize=32)
-def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str, bytes]:
-    """Return the files of a model for these classes and tables, another scheme and no run.
+def _build_template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str, bytes]:
+    """Return the files of a model of the identity scheme for these classes and tables.
 
-    MLflow runs the code when it saves a model, and keeps a module of it for ever: once for a set
-    of classes is enough.
+    Cached since MLflow imports the code whenever it saves a model, and never unloads it.
     """
     import mlflow.pyfunc
     import pandas as pd
@@ -77,7 +76,7 @@ def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str,
 
     count, columns = len(classes), [f"p:{name}" for name in classes]
     taken = [f"{table}/{name}" for table in inputs for name in columns] or columns
-    # Two rows: one that is sure of the first class, one that is sure of none.
+    # One row that favours the first class, and one with equal probabilities.
     sure = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
     rows = np.tile([sure, [1.0 / count] * count], len(taken) // count)
     example = pd.DataFrame(rows, columns=taken)
@@ -93,11 +92,13 @@ def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str,
             python_model=str(_CODE),
             artifacts={"scheme": str(scheme)},
             mlflow_model=Model(
-                artifact_path=schema.MODEL_FOLDER, run_id=_RUN, model_uuid=lambda: _RUN
+                artifact_path=schema.MODEL_FOLDER,
+                run_id=_RUN_PLACEHOLDER,
+                model_uuid=lambda: _RUN_PLACEHOLDER,
             ),
             signature=infer_signature(example, answer),
             input_example=example,
-            # The versions here; a list that MLflow infers would run the model to see.
+            # MLflow would run the model to infer the requirements.
             pip_requirements=[
                 f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")
             ],
@@ -106,32 +107,32 @@ def _template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str,
 
 
 def model_uri(run_id: str) -> str:
-    """Return what `mlflow models serve -m` and `mlflow.pyfunc.load_model` take."""
+    """Return the model URI for `mlflow models serve -m` and `mlflow.pyfunc.load_model`."""
     return f"runs:/{run_id}/{schema.MODEL_FOLDER}"
 
 
 def log_scheme(
     tracking_uri: str, scheme: CorrectionScheme, *, output: Path | str, name: str
 ) -> str:
-    """Make a run, in the experiment `schemes`, for a scheme that no sweep has found.
+    """Log a scheme that does not belong to a sweep as a run of the experiment `schemes`.
 
     Parameters
     ----------
     tracking_uri : str
-        The store; a new SQLite file is made ready.
+        Tracking URI of the store; a SQLite file is created if it does not exist.
     scheme : CorrectionScheme
         The scheme.
     output : path-like
-        Folder of the artifacts where the store has no server.
+        Folder of the artifacts if the store has no server.
     name : str
-        What the run is called.
+        Name of the run.
 
     Returns
     -------
     str
-        The run's id; it can be given to `register_scheme`.
+        Id of the run, for `register_scheme`.
     """
-    client = open_client(tracking_uri)
+    client = open_store(tracking_uri, create=True)
     experiment = make_experiment(client, _EXPERIMENT, Path(output))
     run = client.create_run(experiment.experiment_id, run_name=name).info
     files = scheme_model(scheme.to_dict(), run_id=run.run_id)
@@ -147,23 +148,23 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
     Parameters
     ----------
     tracking_uri : str
-        The store.
+        Tracking URI of the store.
     run_id : str
-        The cell's run.
+        Id of the cell's run.
     name : str
-        The registered model; made if there is none.
+        Name of the registered model, which is created if it does not exist.
     alias : str, optional
-        A name for this version, such as ``champion``; moves from an earlier version.
+        Alias of this version, such as ``champion``; moved from an earlier version.
 
     Returns
     -------
     str
-        The version.
+        Number of the version.
 
     Raises
     ------
     dcs.errors.TrackingError
-        The run has no model, or the store has no registry.
+        Raised if the run has no model or the store has no registry.
     """
     from mlflow.exceptions import MlflowException
 
@@ -171,7 +172,7 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
     found = {item.path for item in client.list_artifacts(run_id)}
     if schema.MODEL_FOLDER not in found:
         raise TrackingError(
-            f"run {run_id} has no model: only runs of a method that chose a scheme have one"
+            f"run {run_id} has no model; give a run of a method that searches for a scheme"
         )
     try:
         if not client.search_registered_models(f"name = '{name}'"):
@@ -189,17 +190,17 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
 
 
 def log_drift(tracking_uri: str, run_id: str, distances: Mapping[str, float]) -> None:
-    """Note how far new rows are from those that the scheme of a run was fitted on.
+    """Log the distances between new rows and the rows that the scheme of a run was fitted on.
 
     Parameters
     ----------
     tracking_uri : str
-        The store.
+        Tracking URI of the store.
     run_id : str
-        The run, which the served model names too.
+        Id of the run, which is also in the served model.
     distances : mapping of str to float
-        Shares of the rows by what was compared. Each becomes a metric ``drift/...``, whose
-        history shows one check after another.
+        Distance, a fraction of the rows, by name. Each is logged as the metric ``drift/<name>``,
+        whose history contains one value per check.
     """
     client, names = open_store(tracking_uri), schema.safe_names(distances)
     for name, distance in distances.items():

@@ -50,10 +50,9 @@ def run_sweep(
     progress.cells_done, progress.cells_total = len(plan.ended), plan.n_cells
     progress.cells_failed = plan.n_failed
     progress.show(progress)
-    if not plan.has_work:
-        return _record_all(plan, recorder, ())
+    ended = _run_on_ray(plan, recorder, progress, until) if plan.has_work else ()
     try:
-        return _record_all(plan, recorder, _run_on_ray(plan, recorder, progress, until))
+        return _record_all(plan, recorder, ended)
     finally:
         for scoring in _scoring_records(plan):
             recorder.scored(scoring)

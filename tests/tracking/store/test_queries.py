@@ -100,6 +100,37 @@ def test_a_cell_goes_by_its_name_or_is_the_best_one(store: str) -> None:
     for name in nobody:
         with pytest.raises(TrackingError):
             find_cell(store, name)
+    with pytest.raises(ConfigError, match="'dcs'"):
+        find_cell(store, "best:test/cobias,dcs")
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("seed", ["1", "2", "9", "10"]),
+        ("test/accuracy", [0.6, 0.59, 0.52, 0.51]),
+        ("cell_key", ["cell0001", "cell0002", "cell0009", "cell0010"]),
+        ("optimization_size", ["8", "16", "full", "full"]),
+    ],
+)
+def test_cells_are_sorted_by_numbers_where_a_column_has_them(
+    output: Path, uri: str, column: str, values: list[object]
+) -> None:
+    identity = make_cell().identity
+    sizes = {9: 16, 2: 8, 10: None, 1: None}
+    cells = [
+        make_cell(seed, identity={**identity, "seed": seed, "optimization_size": size})
+        for seed, size in sizes.items()
+    ]
+    recorded(output, *cells)
+    assert queries.best_first(queries.cells(uri), column)[column].tolist() == values
+
+
+def test_a_cell_without_the_metric_is_not_the_best(output: Path, uri: str) -> None:
+    recorded(output, 1, make_cell(2, metrics={"test/accuracy": 0.5}))
+    assert find_cell(uri, "best:dev/accuracy").record.key == "cell0001"
+    with pytest.raises(TrackingError):
+        find_cell(uri, "best:dev/accuracy,seed=2")
 
 
 def test_queries_have_their_columns_also_where_there_is_nothing(store: str) -> None:

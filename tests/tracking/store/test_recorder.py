@@ -219,6 +219,30 @@ def test_a_damaged_record_is_reported_by_name(output: Path, uri: str) -> None:
     assert [report.pending for report in sync(output)] == [1], "not before it is computed again"
 
 
+def test_a_damaged_record_does_not_cost_the_run_of_the_whole_one(output: Path, uri: str) -> None:
+    recorded(output, 1, 2)
+    path = Archive(output).path("cell0001")
+    path.write_bytes(path.read_bytes()[:100])
+    assert [report.pending for report in sync(output)] == [1]
+    assert content()[1] == _finished(1, 2)
+
+
+def test_a_cell_that_was_written_without_an_answer_is_not_pending(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, lost = MlflowClient.set_terminated, iter([TimeoutError("read timed out")])
+
+    def unanswered(self: MlflowClient, run_id: str, *args: Any, **options: Any) -> None:
+        real(self, run_id, *args, **options)
+        for error in lost:
+            raise error
+
+    monkeypatch.setattr(MlflowClient, "set_terminated", unanswered)
+    report = recorded(output, 1, 2)
+    assert (report.recorded, report.pending) == (2, 0)
+    assert content()[1] == _finished(1, 2)
+
+
 def test_a_damaged_list_of_cells_leaves_none_out(output: Path, uri: str) -> None:
     recorded(output, 1, 2, tracking_uri="http://127.0.0.1:9")
     (path,) = output.glob("sweeps/*.cells")

@@ -28,7 +28,7 @@ from tests.tracking.cells import make_cell, recorded
 from tracking.records import files_of, write_files
 from tracking.store.queries import stored_cells
 from tracking.store.scheme_model import SchemeModel
-from tracking.store.serving import model_uri, register_scheme, scheme_model
+from tracking.store.serving import log_scheme, model_uri, register_scheme, scheme_model
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=7)
 NAMES = ("Sports", "World news", "label", "p:x")
@@ -127,6 +127,12 @@ def test_what_is_no_probability_is_refused(folder: Path) -> None:
         rows = pd.DataFrame([[0.5, 0.5], row], columns=["p:Sports", "p:World"])
         with pytest.raises(MlflowException, match="row 1: .* are not probabilities"):
             model.predict(rows)
+
+
+def test_a_store_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    scheme = CorrectionScheme.from_dict(make_cell().scheme or {})
+    with pytest.raises(TrackingError, match="http://127.0.0.1:9"):
+        log_scheme("http://127.0.0.1:9", scheme, output=tmp_path, name="mine")
 
 
 def test_every_chosen_scheme_is_logged_and_can_be_registered(output: Path, uri: str) -> None:
