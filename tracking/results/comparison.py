@@ -7,6 +7,7 @@ accuracy of another method is compared too.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -406,6 +407,11 @@ def _transfer(
     import pandas as pd
 
     names = [frames.name_of(record.identity, "model", "shots", "seed") for record in group]
+    count = Counter(names)
+    names = [
+        name if count[name] == 1 else f"{name}, cell {record.key[:8]}"
+        for name, record in zip(names, group, strict=True)
+    ]
     schemes = [CorrectionScheme.from_dict(record.scheme) for record in group]
     rows: list[dict[str, Any]] = []
     for other, judged_on in zip(group, names, strict=True):
