@@ -449,7 +449,8 @@ def search_space(record: CellRecord) -> int | None:
     method = str(record.identity.get("method"))
     family = str(record.params.get("corrections"))
     # A setting may narrow down what the method chooses from.
-    method = {"weights": "dnip", "both": "dcs", "none": "icl"}.get(family, method)
+    methods = {"weights": "dnip", "memberships": "furud", "both": "dcs", "none": "icl"}
+    method = methods.get(family, method)
     size = _number_of_corrections(method, scale, tuner.get("memberships"))
     return size * len(record.scheme["corrections"]) or None
 

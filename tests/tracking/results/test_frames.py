@@ -48,6 +48,9 @@ def test_a_row_per_cell_class_correction_and_trial() -> None:
     assert list(classes["class"]) == ["Sports", "World"] * 2
     assert classes["change"].iloc[0] == pytest.approx(-0.1)
     assert math.isnan(classes["before"].iloc[1]) and math.isnan(classes["change"].iloc[1])
+    families = {"memberships": 38, "weights": 60, "none": None}
+    for family, size in families.items():
+        assert frames.search_space(make_cell(params={"corrections": family})) == size
     corrections = frames.corrections_frame(records)
     assert list(corrections["kind"]) == ["weight", "membership"] * 2
     assert (corrections["value"].iloc[0], corrections["b"].iloc[1]) == (0.8, 0.25)
