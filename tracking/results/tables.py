@@ -341,7 +341,7 @@ def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
         means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
         # An average over other tasks than in the row above it would mislead, and one over some
         # of the paper's tasks is not the one that the paper prints.
-        whole = sorted(published) == sorted(filter(None, map(paper.paper_task, own)))
+        whole = sorted(published) == sorted(str(paper.paper_task(task)) for task in own)
         averages.append(means[groups.size() == len(own)].assign(task=name, whole=whole))
     return averages
 

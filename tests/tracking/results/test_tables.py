@@ -66,6 +66,9 @@ def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
     assert theirs["Acc all"] == theirs["Acc general"] == "", "of fewer tasks than the paper's"
     assert theirs["Acc biomedical"] == "58.1"
     assert less["Acc all"] == ""
+    more = tables.main_results(paper_cells() + paper_cells(tasks=("a",)))
+    paper = _line(more, method="DCS, paper")
+    assert (paper["Acc all"], paper["Acc general"]) == ("", "77.8"), "of more tasks"
 
 
 def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
