@@ -120,8 +120,8 @@ def leaderboard_metrics(frame: pd.DataFrame) -> dict[str, float]:
 
     What its rows have in common, and what they do not have, is left out of the names.
     """
-    several = [name for name in ("model", "setting", "shots") if frame[name].nunique() > 1]
-    names = [*several, "task", "method"]
+    several = frame[["model", "setting", "shots"]].nunique(dropna=False) > 1
+    names = [*several.index[several], "task", "method"]
     return {
         "/".join([measure, *frames.words_of(row, *names)]): row[f"{measure}_mean"]
         for measure in MEASURES

@@ -40,6 +40,8 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     assert frame["cobias_std"].tolist() == pytest.approx(spreads, nan_ok=True)
     metrics = tables.leaderboard_metrics(frame)
     assert metrics["accuracy/a/DCS"] == pytest.approx(0.75) and len(metrics) == 2 * len(frame)
+    unknown = paper_cells(tasks=("a",), shots=(None, 1))
+    assert len(tables.leaderboard_metrics(tables.leaderboard(unknown))) == 2 * 4
     text = tables.leaderboard_markdown(frame)
     assert "75.0 ± 7.1" in text and _aligned(text)
     empty = tables.leaderboard([failed_cell(1)])
