@@ -640,8 +640,7 @@ def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
     return {
         # Digests are told apart by how they begin.
         _DIFFERENT: {
-            name: text[:12] if name.endswith("digest") else schema.shorten(text, 40)
-            for name, text in texts.items()
+            name: text[:12] if name.endswith("digest") else text for name, text in texts.items()
         },
         "Results, %": {
             name: percent(

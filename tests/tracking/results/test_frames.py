@@ -101,6 +101,9 @@ def test_two_cells_side_by_side() -> None:
     shares = [("Sports", "80.0", "75.0"), ("World", "50.0", "")]
     assert parts["Class accuracies, % of test rows"] == shares
     assert "Settings that differ" not in tables.compare_records(first, first)
+    paths = [f"{'folder/' * 9}{name}.yaml" for name in "ab"]
+    long = [replace(first, identity=first.identity | {"task": path}) for path in paths]
+    assert tables.compare_records(*long)["Settings that differ"] == [("task", *paths)]
     both, mean = ("base", "chat"), mean_combination(2, 2)
     joint = [replace(SCHEME, inputs=both, combination=mean), replace(SCHEME, inputs=both[:1])]
     (row, *_) = tables.compare_records(*(make_cell(scheme=s.to_dict()) for s in joint))["Schemes"]
