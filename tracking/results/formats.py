@@ -42,6 +42,8 @@ _LATEX = str.maketrans(
         "†": r"$\dagger$",
         "±": r"$\pm$",
         **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+        # The default font encoding of LaTeX prints other characters in their places.
+        **{sign: f"${sign}$" for sign in "<>|"},
     }
 )
 

@@ -214,10 +214,10 @@ def test_tables_without_cells_are_empty() -> None:
 
 
 def test_what_means_something_to_a_format_is_escaped() -> None:
-    who = {"model": "a_b&c%", "task": "x#y", "shots": "N", "method": "a|b"}
+    who = {"model": "a_b&c%", "task": "x#y<z>|", "shots": "N", "method": "a|b"}
     table = tables.main_results([make_cell(1, identity=who)])
     latex = table.to_latex()
-    assert r"a\_b\&c\%" in latex and r"x\#y" in latex
+    assert r"a\_b\&c\%" in latex and r"x\#y$<$z$>$$|$" in latex
     assert "a\\|b" in table.to_markdown()
 
 
