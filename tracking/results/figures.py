@@ -324,7 +324,7 @@ def _panel_name(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     shots = group["shots"].unique()
     if with_shots and len(shots) == 1:
         common["shots"] = shots[0]
-    task, *about = frames.name_of(common, *common).split(", ")
+    task, *about = frames.words_of(common, *common)
     # Ensembles have long names.
     return fill(f"{task} ({', '.join(about)})" if about else task, _WIDEST)
 
