@@ -457,10 +457,17 @@ def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]
         if cell.class_accuracies:
             classes = map(str, cell.class_accuracies["class"])
             by_task.setdefault((cell.who["task"], *classes), []).append(cell)
-    return [_class_table(task, cells) for (task, *_), cells in by_task.items()]
+    made = []
+    stems: Counter[str] = Counter()
+    for (task, *_), cells in by_task.items():
+        stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in f"class_accuracies_{task}")
+        stems[stem] += 1
+        name = stem if stems[stem] == 1 else f"{stem}_{stems[stem]}"
+        made.append(_class_table(task, cells, name))
+    return made
 
 
-def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
+def _class_table(task: Any, cells: Sequence[CellRecord], name: str) -> ResultTable:
     import pandas as pd
 
     by = ["model", "shots", "method", "seed"]
@@ -496,12 +503,11 @@ def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
     tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
     numbers = ["model", "task", *by[1:], "class", "accuracy", "low", "high"]
     numbers += ["paper_accuracy"] if tidy["paper_accuracy"].notna().any() else []
-    stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in str(task))
     return _pivot(
         pd.concat(long),
         {key: _TITLES.get(key, text_of) for key in by},
         marked="method",
-        name=f"class_accuracies_{stem}",
+        name=name,
         title=f"Class accuracies of {paper.task_title(task)} by seed, % of test rows",
         frame=tidy[numbers],
         sections=2,

@@ -166,6 +166,16 @@ def test_class_accuracies_by_seed_with_the_published_ones() -> None:
     assert table.rows[2][7:] == ("", "+15.6", "+30.1", "+31.4", "+2.1")
 
 
+def test_tables_of_tasks_that_are_called_alike_are_files_of_their_own() -> None:
+    cells = [
+        make_cell(i, identity=make_cell().identity | {"task": t}) for i, t in enumerate("//_")
+    ]
+    others = {**cells[1].class_accuracies, "class": ["Sports", "Other"]}
+    cells[1] = replace(cells[1], class_accuracies=others)
+    names = [table.name for table in tables.class_accuracies_by_seed(cells)]
+    assert names == ["class_accuracies__", "class_accuracies___2", "class_accuracies___3"]
+
+
 def test_time_is_that_of_the_search_itself_against_its_space() -> None:
     row, theirs = tables.timing_table(paper_cells(tasks=("trec",))).rows
     assert row[4:] == ("2", "10,000", "98", "1,000", "5", "0.25 ± 0.00", "0.90 ± 0.00")
