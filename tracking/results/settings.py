@@ -257,8 +257,6 @@ def _settings(record: CellRecord) -> dict[str, Any]:
         for name, value in known.items()
         if name not in _NOT_SETTINGS and not name.endswith("digest")
     }
-    if found.get(OPTIMIZATION_SIZE) == "full":
-        found[OPTIMIZATION_SIZE] = None
     if record.identity.get("tuner"):
         # Left out of what names a cell where it is not used.
         found.setdefault("keep_unlabelled", False)
