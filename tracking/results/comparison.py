@@ -26,7 +26,7 @@ from tracking.results.formats import ResultTable, points
 if TYPE_CHECKING:
     import pandas as pd
 
-_MEANS: Final = {
+_MEASURES: Final = {
     "accuracy": "accuracy",
     "cobias": "COBias",
     "score": "accuracy − COBias",
@@ -79,28 +79,28 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     cells = frames.finished_cells(records)
     others = [a.name for a in settings.axes_of(cells) if a.name not in settings.LABEL_AXES]
     cells = settings.main_cells(cells, but=others)
-    frame = _named(cells)
-    tidy = _judged(frame)
+    frame = _build_frame(cells)
+    tidy = _summarize_sources(frame)
     whole = tidy.groupby("source")["method"].transform("size") == tidy["method"].nunique()
     tidy = tidy[whole]
     joint = ensemble_tables(cells)
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
         return joint
-    return [_means_of(tidy), _by_source(tidy), *_front_comparison(cells, frame), *joint]
+    return [_tabulate_means(tidy), _tabulate_sources(tidy), *_compare_fronts(cells, frame), *joint]
 
 
-def _named(cells: list[CellRecord]) -> pd.DataFrame:
+def _build_frame(cells: list[CellRecord]) -> pd.DataFrame:
     """Return the judged cells with what tables call them, and their figures by short names."""
     frame = frames.cells_frame(cells)
-    return _called(frame[frame["test/accuracy"].notna()])
+    return _add_display_names(frame[frame["test/accuracy"].notna()])
 
 
-def _called(frame: pd.DataFrame) -> pd.DataFrame:
+def _add_display_names(frame: pd.DataFrame) -> pd.DataFrame:
     named = [frames.name_of(row, "method", "setting") for row in frame.to_dict("records")]
     return frames.by_source(frame).assign(method=named)
 
 
-def _judged(frame: pd.DataFrame) -> pd.DataFrame:
+def _summarize_sources(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per source and method: means over seeds, their errors, and the verdicts."""
     frame = frame.assign(
         change=frame["test/accuracy"] - frame["uncorrected/test/accuracy"],
@@ -108,8 +108,8 @@ def _judged(frame: pd.DataFrame) -> pd.DataFrame:
         weakest_class=frame["test/weakest_class"],
     )
     groups = frame.groupby(["source", "method"], sort=False)
-    tidy = groups[[*_MEANS, "change"]].mean()
-    tidy = tidy.join(groups[[*_MEANS, "change"]].sem().add_suffix("_error"))
+    tidy = groups[[*_MEASURES, "change"]].mean()
+    tidy = tidy.join(groups[[*_MEASURES, "change"]].sem().add_suffix("_error"))
     single = tidy["change_error"].isna()
     tidy["less_accurate"] = (tidy["change"] + 2.0 * tidy["change_error"] < 0.0) | (
         single & (tidy["change"] < 0.0) & (groups["test/accuracy_p"].first() < 0.05)
@@ -121,16 +121,16 @@ def _judged(frame: pd.DataFrame) -> pd.DataFrame:
     return tidy.reset_index()
 
 
-def _means_of(tidy: pd.DataFrame) -> ResultTable:
+def _tabulate_means(tidy: pd.DataFrame) -> ResultTable:
     groups = tidy.groupby("method", sort=False)
     # Sources are independent of each other, and their errors add up in squares.
-    errors = groups[[f"{name}_error" for name in _MEANS]].agg(_error_of_mean)
+    errors = groups[[f"{name}_error" for name in _MEASURES]].agg(_compute_error_of_mean)
     verdicts = ("less_accurate", "fairest")
     counts = groups[[*verdicts]].sum()
-    frame = groups[[*_MEANS]].mean().join(errors).join(counts).assign(sources=groups.size())
+    frame = groups[[*_MEASURES]].mean().join(errors).join(counts).assign(sources=groups.size())
     frame = frame.reset_index()
     text = frame[["method"]].copy()
-    for name, head in _MEANS.items():
+    for name, head in _MEASURES.items():
         text[head] = list(map(percent, frame[name], frame[f"{name}_error"]))
     of = f" of {tidy['source'].nunique()}"
     for name in verdicts:
@@ -145,14 +145,14 @@ def _means_of(tidy: pd.DataFrame) -> ResultTable:
     )
 
 
-def _error_of_mean(errors: pd.Series[float]) -> float:
+def _compute_error_of_mean(errors: pd.Series[float]) -> float:
     return math.sqrt(float((errors**2).sum(skipna=False))) / len(errors)
 
 
-def _by_source(tidy: pd.DataFrame) -> ResultTable:
+def _tabulate_sources(tidy: pd.DataFrame) -> ResultTable:
     marks = tidy["less_accurate"].map({True: "↓", False: ""})
-    pairs = map(_pair, tidy["accuracy"], tidy["cobias"], marks)
-    text = _wide(tidy, ["source"], "method", list(pairs))
+    pairs = map(_format_pair, tidy["accuracy"], tidy["cobias"], marks)
+    text = _pivot_texts(tidy, ["source"], "method", list(pairs))
     best = tidy.loc[tidy.groupby("source")["score"].idxmax()].set_index("source")["method"]
     text["highest accuracy − COBias"] = text["source"].map(best)
     return ResultTable(
@@ -165,7 +165,7 @@ def _by_source(tidy: pd.DataFrame) -> ResultTable:
     )
 
 
-def _wide(
+def _pivot_texts(
     tidy: pd.DataFrame, index: list[str], columns: str, texts: Sequence[str]
 ) -> pd.DataFrame:
     """Return a pivot of texts, rows and columns as they first come."""
@@ -175,11 +175,11 @@ def _wide(
     return text.rename(columns=lambda head: head.replace("_", " ") if head in index else head)
 
 
-def _pair(accuracy: float, cobias: float, mark: str = "") -> str:
+def _format_pair(accuracy: float, cobias: float, mark: str = "") -> str:
     return f"{percent(accuracy)} / {percent(cobias)}{mark}" if accuracy == accuracy else "-"
 
 
-def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[ResultTable]:
+def _compare_fronts(cells: list[CellRecord], frame: pd.DataFrame) -> list[ResultTable]:
     import pandas as pd
 
     fronts: dict[tuple[object, ...], list[frames.Point]] = {}
@@ -191,11 +191,11 @@ def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[Resu
         ]
         if reached:
             # The most accurate first; np.interp wants it last.
-            fronts.setdefault(_place(cell), list(pareto_front(reached))[::-1])
+            fronts.setdefault(_get_source_and_seed(cell), list(pareto_front(reached))[::-1])
     names = frame.set_index("key")[["source", "method"]]
     rows = []
     for cell in cells:
-        front = fronts.get(_place(cell), [])
+        front = fronts.get(_get_source_and_seed(cell), [])
         if not front or cell.identity.get("method") == "dcs" or cell.key not in names.index:
             continue
         accuracy = cell.metrics["test/accuracy"]
@@ -230,7 +230,7 @@ def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[Resu
     ]
 
 
-def _place(cell: CellRecord) -> tuple[object, ...]:
+def _get_source_and_seed(cell: CellRecord) -> tuple[object, ...]:
     """Return where a cell stands: its source and seed."""
     return tuple(map(cell.identity.get, ("model", "task", "shots", "seed")))
 
@@ -252,16 +252,16 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     import pandas as pd
 
     cells = {cell.key: cell for cell in frames.finished_cells(records)}
-    frame = _named(list(cells.values()))
+    frame = _build_frame(list(cells.values()))
     members = [
         {"key": key, "name": name, "table": content_key(about)}
         for key in frame["key"]
-        for name, about in _members(cells[key]).items()
+        for name, about in _get_members(cells[key]).items()
     ]
     parts = pd.DataFrame(members, columns=["key", "name", "table"])
     columns = ["method", "seed", "accuracy", "cobias", "score"]
     alone = frame.loc[~frame["key"].isin(parts["key"]), ["key", *columns]]
-    origins = [content_key(_origin(cells[key])) for key in alone["key"]]
+    origins = [content_key(_get_origin(cells[key])) for key in alone["key"]]
     # Of no rows pandas would make numbers, which do not merge with texts.
     alone = alone.assign(table=pd.Series(origins, index=alone.index, dtype=object))
     both = frame[["key", "source", *columns]].merge(parts, on="key")
@@ -283,8 +283,8 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         return []
     tidy = pd.DataFrame(rows)
     text = tidy[["source", "method"]].copy()
-    text["together"] = list(map(_pair, tidy["accuracy"], tidy["cobias"]))
-    text["best alone"] = list(map(_pair, tidy["accuracy_alone"], tidy["cobias_alone"]))
+    text["together"] = list(map(_format_pair, tidy["accuracy"], tidy["cobias"]))
+    text["best alone"] = list(map(_format_pair, tidy["accuracy_alone"], tidy["cobias_alone"]))
     text["which is"] = tidy["best"]
     text["gain"] = list(map(points, tidy["gain"], tidy["gain_error"]))
     over = tidy.groupby("method", sort=False)["gain"].agg(["mean", "sem", "size"]).reset_index()
@@ -303,14 +303,14 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     ]
 
 
-def _members(cell: CellRecord) -> Mapping[str, Any]:
+def _get_members(cell: CellRecord) -> Mapping[str, Any]:
     """Return where the tables of an ensemble come from, by name; none of another cell."""
     found: Mapping[str, Any] = (cell.scheme or {}).get("provenance", {}).get("tables", {})
     return found
 
 
-def _origin(cell: CellRecord) -> dict[str, Any]:
-    """Return where the table of a cell comes from, as `_members` says it."""
+def _get_origin(cell: CellRecord) -> dict[str, Any]:
+    """Return where the table of a cell comes from, as `_get_members` says it."""
     told = cell.provenance.get("tables", {}).get("optimization", {})
     return {name: value for name, value in told.items() if name not in ("rows", "labelled")}
 
@@ -331,10 +331,10 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         accuracy minus COBias; ``labels_gain``, what is gained over batch calibration of all rows,
         which needs no labels. Empty for one number alone.
     """
-    frame = frames.labels_frame(cell for cell in records if not _members(cell))
+    frame = frames.labels_frame(cell for cell in records if not _get_members(cell))
     if frame["size"].nunique(dropna=False) < 2:
         return []
-    frame = _called(frame).sort_values("size", kind="stable")
+    frame = _add_display_names(frame).sort_values("size", kind="stable")
     frame["labels"] = ["all" if math.isnan(size) else f"{size:.0f}" for size in frame["size"]]
     by = ["method", "rows_used", "labels"]
     figures = ["accuracy", "cobias", "score"]
@@ -364,7 +364,7 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
             name=name,
             title=title,
             frame=tidy,
-            text=_wide(tidy, ["method", "rows_used"], "labels", texts[figure]),
+            text=_pivot_texts(tidy, ["method", "rows_used"], "labels", texts[figure]),
             words=("method", "rows used"),
             about=_LABELS_NOTE,
         )
@@ -398,10 +398,10 @@ def transfer_tables(
             alike = {k: v for k, v in record.identity.items() if k not in own}
             groups.setdefault(content_key(alike), []).append(record)
     several = [group for group in groups.values() if len(group) > 1]
-    return [_transfer(group, tests, number) for number, group in enumerate(several, 1)]
+    return [_build_transfer_table(group, tests, number) for number, group in enumerate(several, 1)]
 
 
-def _transfer(
+def _build_transfer_table(
     group: Sequence[CellRecord], tests: Mapping[str, ProbabilityTable], number: int
 ) -> ResultTable:
     import pandas as pd
@@ -417,27 +417,27 @@ def _transfer(
     for other, judged_on in zip(group, names, strict=True):
         test = tests[other.key].only_labelled()
         plain = CorrectionScheme.identity(test.classes)
-        rows.append({"fitted on": "uncorrected", "judged on": judged_on, **_metrics(plain, test)})
+        rows.append({"fitted on": "uncorrected", "judged on": judged_on, **_score(plain, test)})
         for record, scheme, fitted_on in zip(group, schemes, names, strict=True):
             own = tests[record.key]
             # Elsewhere the rows judged may be among those fitted on.
             alike = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
-            figures = _metrics(scheme.for_classes(test.classes), test) if alike else {}
+            figures = _score(scheme.for_classes(test.classes), test) if alike else {}
             rows.append({"fitted on": fitted_on, "judged on": judged_on, **figures})
     frame = pd.DataFrame(rows, columns=["fitted on", "judged on", "accuracy", "cobias"])
     about = frames.name_of(group[0].identity, "task", "method")
-    pairs = list(map(_pair, frame["accuracy"], frame["cobias"]))
+    pairs = list(map(_format_pair, frame["accuracy"], frame["cobias"]))
     return ResultTable(
         name=f"transfer_{number}",
         title=f"{about}: schemes on tables they were not fitted on, accuracy / COBias in %",
         frame=frame,
-        text=_wide(frame, ["fitted on"], "judged on", pairs),
+        text=_pivot_texts(frame, ["fitted on"], "judged on", pairs),
         words=("fitted on",),
         about=_TRANSFER_NOTE,
     )
 
 
-def _metrics(scheme: CorrectionScheme, test: ProbabilityTable) -> dict[str, float]:
+def _score(scheme: CorrectionScheme, test: ProbabilityTable) -> dict[str, float]:
     found = ClassificationMetrics.from_predictions(
         test.labels, scheme.predict(test.probs), test.n_classes
     )

@@ -40,29 +40,29 @@ if TYPE_CHECKING:
 ABLATION = "ablation"
 
 #: More groups of classes than this are not told apart at a glance.
-_MOST_GROUPS = 6
+_MAX_GROUPS = 6
 _LEVELS = {"dnip": "class level only", "furud": "sample level only", "dcs": "both levels"}
-_NAMES = {"accuracy": "accuracy", "cobias": "COBias"}
+_MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
 #: Metrics of the second objective of a study, and what their axes are called.
 _COSTS = {
     "moves": ("opt/evaluations", "candidate solutions judged"),
     "seconds": ("opt/seconds", "seconds of annealing"),
 }
 #: Characters of a line above a panel.
-_WIDEST = 56
+_MAX_TITLE_WIDTH = 56
 #: More dots are a picture, and no longer lines to edit.
-_MOST_DOTS = 2000
-_EARLY = "#f0c9d5"
+_MAX_VECTOR_DOTS = 2000
+_FIRST_TRIAL_COLOR = "#f0c9d5"
 
 BINS = 40
 """Bars of a histogram between 0 and 1."""
 
-_MOST_RESTARTS = 60
+_MAX_RESTART_LINES = 60
 #: So light are the shades of shares up to 100 % that dark text can be read on all; shades are a
 #: bitmap, and text on them has no colour that a page changes by night.
-_LIGHTEST, _ON_SHADES = (0, 180), "#1b2730"
+_SHADE_LIMITS, _SHADE_TEXT = (0, 180), "#1b2730"
 #: A temperature so many times that before it begins a restart.
-_RISE = 3.0
+_JUMP = 3.0
 
 
 @style.styled
@@ -85,7 +85,7 @@ def class_accuracy_figure(records: Iterable[CellRecord]) -> Figure:
         There is no finished cell of DCS.
     """
     cells = frames.main_finished(records, method="dcs")
-    panels = _panels(_some(frames.classes_frame(cells), "class accuracies of DCS"))
+    panels = _split_panels(_require(frames.classes_frame(cells), "class accuracies of DCS"))
     frame = cells_frame(cells)
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
     figure, axes = style.grid_of(len(panels), width=4.6, height=heights)
@@ -113,11 +113,11 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     axes.grid(visible=False, axis="y")
     figures = cells.mean(numeric_only=True).map(partial(percent, digits=0))
     changes = ", ".join(
-        f"{_NAMES[m]} {figures[f'uncorrected/test/{m}']} → {figures[f'test/{m}']}"
+        f"{_MEASURE_TITLES[m]} {figures[f'uncorrected/test/{m}']} → {figures[f'test/{m}']}"
         for m in MEASURES
     )
     axes.set(
-        title=f"{_panel_name(cells)}\n{changes}",
+        title=f"{_panel_title(cells)}\n{changes}",
         xlabel="class accuracy, % of test rows",
         xlim=(-3, 103),
         # Half a row above and below, however many classes there are.
@@ -143,8 +143,8 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
     InvalidInputError
         There is no cell with class accuracies.
     """
-    frame = _some(frames.classes_frame(frames.main_finished(records)), "class accuracies")
-    panels = _panels(frame)
+    frame = _require(frames.classes_frame(frames.main_finished(records)), "class accuracies")
+    panels = _split_panels(frame)
     figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
     looks = style.looks(frame["method"])
     titles = {
@@ -152,7 +152,7 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
         for name in looks
     }
     for panel, group in zip(axes, panels, strict=True):
-        count = min(_MOST_GROUPS, int(group.groupby("key").size().min()))
+        count = min(_MAX_GROUPS, int(group.groupby("key").size().min()))
         known = group.dropna(subset=["before", "after"]).sort_values(["before", "after"])
         by_cell = known.groupby("key")["class"]
         rank = by_cell.cumcount() * count // by_cell.transform("size")
@@ -161,7 +161,7 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
         middle = [str(place) for place in range(2, count)]
         panel.set_xticks(range(count), ["weakest", *middle, "strongest"][:count])
         panel.set(
-            title=_panel_name(group),
+            title=_panel_title(group),
             xlabel="classes, by accuracy before correction",
             ylabel="accuracy, %",
             ylim=(0, 102),
@@ -193,14 +193,14 @@ def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
         There is no cell with test metrics.
     """
     frame = cells_frame(frames.main_finished(records))
-    frame = _some(frame.dropna(subset=["test/accuracy", "test/cobias"]), "accuracy and COBias")
+    frame = _require(frame.dropna(subset=["test/accuracy", "test/cobias"]), "accuracy and COBias")
     found = estimates(frame, ("model", "task", "method", "shots"))
-    panels = _groups(found, ("model", "task"))
+    panels = _split(found, ("model", "task"))
     figure, axes = style.grid_of(len(panels), width=4.4, height=3.7)
     looks = style.looks(frame["method"])
     for panel, group in zip(axes, panels, strict=True):
         _draw_plane(panel, group.to_dict("records"), looks)
-        panel.set_title(_panel_name(group, with_shots=False))
+        panel.set_title(_panel_title(group, with_shots=False))
     style.legend(figure)
     return figure
 
@@ -276,16 +276,16 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
         by, across, series = ["model", "task", "shots"], axis_name, "method"
         kind = "lines" if axis.is_scale else "points"
         titles = {method: frames.method_title(method) for method in axis.methods}
-    panels = [(group, m) for group in _groups(frame, by) for m in MEASURES]
+    panels = [(group, m) for group in _split(frame, by) for m in MEASURES]
     figure, axes = style.grid_of(len(panels), width=5.0, height=2.8, columns=2)
     for panel, (group, measure) in zip(axes, panels, strict=True):
         places = list(dict.fromkeys(group[across])) if of_terms else axis.in_order
         at = [places.index(value) for value in group[across]]
-        means, spreads = _over_seeds(group[f"test/{measure}"], at, group[series])
+        means, spreads = _aggregate_seeds(group[f"test/{measure}"], at, group[series])
         style.series(panel, means, style.looks(titles), titles, spreads=spreads, kind=kind)
         named = task_title if of_terms else axis.short
         panel.set_xticks(range(len(places)), [named(place) for place in places])
-        panel.set(ylabel=f"{_NAMES[measure]}, %", title=_panel_name(group))
+        panel.set(ylabel=f"{_MEASURE_TITLES[measure]}, %", title=_panel_title(group))
         if of_terms:
             panel.set_ylim(bottom=0)
         else:
@@ -295,28 +295,28 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     return figure
 
 
-def _over_seeds(values: pd.Series[float], *by: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _aggregate_seeds(values: pd.Series[float], *by: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return means and deviations in percent, by place and, in columns, by series."""
     groups = (100 * values).groupby([np.asarray(key) for key in by])
     return groups.mean().unstack(), groups.std().unstack()
 
 
-def _some(frame: pd.DataFrame, what: str) -> pd.DataFrame:
+def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
     if frame.empty:
         raise InvalidInputError(f"no finished cell has anything to draw: {what}")
     return frame
 
 
-def _groups(frame: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
+def _split(frame: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
     return [group for _, group in frames.groups_of(frame, by)]
 
 
-def _panels(frame: pd.DataFrame) -> list[pd.DataFrame]:
+def _split_panels(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the rows of each model and task with the largest number of shots."""
-    return _groups(frames.fullest(frame), ("model", "task"))
+    return _split(frames.fullest(frame), ("model", "task"))
 
 
-def _panel_name(group: pd.DataFrame, *, with_shots: bool = True) -> str:
+def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
     """Return what the cells of a panel have in common of task, model and prompt."""
     common = {
         name: group[name].iloc[0] for name in ("task", "model") if group[name].nunique() == 1
@@ -326,7 +326,7 @@ def _panel_name(group: pd.DataFrame, *, with_shots: bool = True) -> str:
         common["shots"] = shots[0]
     task, *about = frames.words_of(common, *common)
     # Ensembles have long names.
-    return fill(f"{task} ({', '.join(about)})" if about else task, _WIDEST)
+    return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
 
 
 @style.styled
@@ -344,8 +344,8 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
     """
     frame = cells_frame(frames.main_finished(records))
     timed = (frame["opt/seconds"] > 0) & frame["search_space"].notna()
-    frame = _some(frame[timed], "annealing runs")
-    models = _groups(frame, ["model"])
+    frame = _require(frame[timed], "annealing runs")
+    models = _split(frame, ["model"])
     figure, axes = style.grid_of(2 * len(models), width=5.4, height=3.0, columns=2)
     looks = style.looks(frame["method"])
     titles = {method: frames.method_title(method) for method in looks}
@@ -361,10 +361,10 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
         left.patch.set_visible(False)
         at = group["task"].map(tasks.index)
         for panel, column in ((left, "opt/seconds"), (right, "temperatures")):
-            means, spreads = _over_seeds(group[column] / 100, at, group["method"])
+            means, spreads = _aggregate_seeds(group[column] / 100, at, group["method"])
             style.series(panel, means, looks, titles, spreads=spreads)
             panel.set_xticks(range(len(tasks)), [task_title(task) for task in tasks])
-            panel.set(title=_panel_name(group, with_shots=False), xlim=(-0.6, len(tasks) - 0.4))
+            panel.set(title=_panel_title(group, with_shots=False), xlim=(-0.6, len(tasks) - 0.4))
             panel.set_ylim(bottom=0)
         left.set_ylabel("seconds of one annealing run")
         right.set_ylabel("outer loops (temperatures)")
@@ -395,7 +395,7 @@ def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None =
         for line in looks
     }
     figure, panels = style.grid_of(2, width=4.8, height=3.6)
-    for panel, (measure, title) in zip(panels, _NAMES.items(), strict=True):
+    for panel, (measure, title) in zip(panels, _MEASURE_TITLES.items(), strict=True):
         # A number of rows may be all that a table has.
         means = 100 * frame.pivot_table(values=measure, index="labelled", columns="line")
         style.series(panel, means, looks, titles, kind="lines", dashed=dashed)
@@ -420,7 +420,7 @@ def importance_figure(records: Iterable[CellRecord]) -> Figure:
         No cell has importances.
     """
     frame = frames.importances_frame(frames.main_finished(records))
-    frame = _some(frame, "importances of hyperparameters")
+    frame = _require(frame, "importances of hyperparameters")
     looks = style.looks(frame["method"])
     means = frame.groupby(["method", "parameter"])["importance"].mean()
     height = 1.0 + 0.3 * frame["parameter"].nunique()
@@ -501,20 +501,20 @@ def slice_figure(records: Iterable[CellRecord]) -> Figure:
     figure, panels = style.grid_of(len(names), width=2.7, height=2.3, columns=4)
     color = style.looks(["dcs"])["dcs"].color
     dots: dict[str, Any] = {
-        "cmap": LinearSegmentedColormap.from_list("later", [_EARLY, color]),
+        "cmap": LinearSegmentedColormap.from_list("later", [_FIRST_TRIAL_COLOR, color]),
         "vmin": 0.0,
         "vmax": 1.0,
         "s": 13,
         "alpha": 0.8,
         "linewidth": 0,
-        "rasterized": len(frame) > _MOST_DOTS,
+        "rasterized": len(frame) > _MAX_VECTOR_DOTS,
     }
     for panel, name in zip(panels, names, strict=True):
         panel.axhline(0.0, color=style.GREY, linewidth=0.8)
         known = frame[name].dropna()
         if all(isinstance(value, int | float) for value in known):
             values = known.astype(float)
-            if _is_wide(values):
+            if _is_logarithmic(values):
                 panel.set_xscale("log")
         else:
             # Words have their places in the order of the alphabet.
@@ -528,7 +528,7 @@ def slice_figure(records: Iterable[CellRecord]) -> Figure:
     return figure
 
 
-def _is_wide(values: pd.Series[float]) -> bool:
+def _is_logarithmic(values: pd.Series[float]) -> bool:
     """Whether values were drawn on a logarithmic scale: most of them are among the smallest."""
     low, high = values.min(), values.max()
     return bool(low > 0 and high / low > 30 and values.median() < low + 0.25 * (high - low))
@@ -583,8 +583,8 @@ def confusion_figure(record: CellRecord) -> Figure:
     size = 1.6 + 0.34 * len(names)
     figure, panels = style.grid_of(2, width=size + 0.6, height=size)
     shown: dict[str, Any] = {"values_format": ".0f", "xticks_rotation": 90, "colorbar": False}
-    shown |= {"cmap": style.SHADES, "im_kw": {"clim": _LIGHTEST}}
-    shown["text_kw"] = {"fontsize": 8, "color": _ON_SHADES}
+    shown |= {"cmap": style.SHADES, "im_kw": {"clim": _SHADE_LIMITS}}
+    shown["text_kw"] = {"fontsize": 8, "color": _SHADE_TEXT}
     for panel, when in zip(panels, ("before", "after"), strict=True):
         counts = np.asarray(table[f"counts_{when}"])
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -641,7 +641,7 @@ def scheme_figure(record: CellRecord) -> Figure:
         if counts:
             _draw_histogram(panel, counts["all"][index], counts["own"][index])
         panel.set(
-            title=f"{scheme.classes[index]}\n{_brief(correction)}", xlim=(0, 1), ylim=(0, 1.04)
+            title=f"{scheme.classes[index]}\n{_describe(correction)}", xlim=(0, 1), ylim=(0, 1.04)
         )
         panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         panel.grid(visible=False)
@@ -660,7 +660,7 @@ def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
     axes.stairs(heights * share, edges, fill=True, color=style.GREY, linewidth=0)
 
 
-def _brief(correction: Correction) -> str:
+def _describe(correction: Correction) -> str:
     if isinstance(correction, Weight):
         return "unchanged" if correction.value == 1.0 else f"weight {correction.value:.2f}"
     return correction.name
@@ -703,10 +703,10 @@ def trace_figure(records: Iterable[CellRecord]) -> Figure:
     lower.plot(steps, 100 * acceptance, color=style.INK, linewidth=1)
     lower.set(xlabel="temperature step", ylabel="accepted, %", ylim=(0, 104))
     lower.set_xlim(0, max(1, len(record.trace) - 1))
-    rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _RISE * a]
+    rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _JUMP * a]
     for axes in panels:
         # Where there are very many, the lines would be all that is seen.
-        if len(rises) <= _MOST_RESTARTS:
+        if len(rises) <= _MAX_RESTART_LINES:
             # From the bottom of the panel to its top, whatever its scale.
             whole = axes.get_xaxis_transform()
             axes.vlines(rises, 0, 1, transform=whole, color=style.LIGHT, linewidth=0.9, zorder=0)
@@ -807,7 +807,7 @@ def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figu
         for axis in axes_of(cells)
         if axis.name != OBJECTIVE
     }
-    return _drawn(drawn, cells)
+    return _draw_all(drawn, cells)
 
 
 def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
@@ -816,15 +816,14 @@ def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
     ``scheme`` where one was chosen, ``confusion`` and ``front`` where the record has them; none of
     a failed cell.
     """
-    return _drawn(_CELL_FIGURES, record) if record.finished else {}
+    return _draw_all(_CELL_FIGURES, record) if record.finished else {}
 
 
-_Drawn = TypeVar("_Drawn")
+_Records = TypeVar("_Records")
 
 
-def _drawn(
-    figures: Mapping[str, tuple[str, Callable[[_Drawn], Figure]]],
-    records: _Drawn,
+def _draw_all(
+    figures: Mapping[str, tuple[str, Callable[[_Records], Figure]]], records: _Records
 ) -> dict[str, tuple[str, Figure]]:
     found = {}
     for name, (caption, draw) in figures.items():

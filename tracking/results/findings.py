@@ -39,7 +39,7 @@ _PANELS: Final = {
     **{name: FIGURES[name] for name in ("z", "membership_share", "accuracy", "cobias", "score")},
     "change": "change of the difference, points",
 }
-_SIMPLER: Final = "dnip"
+_BASELINE: Final = "dnip"
 #: What settings are compared with, where they are there; else with the main value of the axis.
 _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("beta=1 tau=0", "beta=1 tau=0.2"),
@@ -49,7 +49,7 @@ _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 _RESAMPLES: Final = 10_000
 #: More words than this below an axis are set at an angle.
-_MOST_LEVEL: Final = 4
+_MAX_HORIZONTAL_LABELS: Final = 4
 _NOTE: Final = (
     "Means over {sources} sources of means over splits. Memberships: classes with a membership "
     "function other than Don't Change; weak: the less accurate half of the classes of a source, "
@@ -113,16 +113,16 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     if not axes or frame["source"].nunique() < 2:
         return []
     names = [axis.name for axis in axes]
-    main = {axis.name: _reference(axis) for axis in axes}
+    main = {axis.name: _get_reference(axis) for axis in axes}
     tables = []
-    if {_SIMPLER} < set(frame["method"]):
-        against = frame[frame["method"] == _SIMPLER]
+    if {_BASELINE} < set(frame["method"]):
+        against = frame[frame["method"] == _BASELINE]
         title = "Methods in every setting"
-        tables.append(_compared("methods", title, frame, against, names, axes, "DNIP there"))
+        tables.append(_build_table("methods", title, frame, against, names, axes, "DNIP there"))
     at = [all(row[name] == main[name] for name in names) for row in frame.to_dict("records")]
     words = ", ".join(axis.words(main[axis.name]) for axis in axes)
     tables.append(
-        _compared(
+        _build_table(
             "settings", "Settings", frame, frame[at], ["method"], axes, f"the row of {words}"
         )
     )
@@ -159,15 +159,15 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
         ", ".join(
             [
                 frames.method_title(row["method"]),
-                *(axis.words(_value(row[axis.name])) for axis in others),
+                *(axis.words(_restore_none(row[axis.name])) for axis in others),
             ]
         )
         for row in frame.to_dict("records")
     ]
     titles = {title: title for title in series}
-    looks = dict(zip(series, _looks(frame["method"], series), strict=True))
-    places = _in_order(across)
-    at = [places.index(_value(value)) for value in frame[across.name]]
+    looks = dict(zip(series, _assign_looks(frame["method"], series), strict=True))
+    places = _sort_values(across)
+    at = [places.index(_restore_none(value)) for value in frame[across.name]]
     of_series = frame.assign(at=at, series=series)
     off = (of_series["high"] - of_series["low"]) / 2
     figure, panels = style.grid_of(len(_PANELS), width=4.2, height=2.9)
@@ -188,7 +188,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
             kind="lines" if across.is_scale else "points",
         )
         turned: dict[str, Any] = (
-            {"rotation": 20, "ha": "right"} if len(places) > _MOST_LEVEL else {}
+            {"rotation": 20, "ha": "right"} if len(places) > _MAX_HORIZONTAL_LABELS else {}
         )
         panel.set_xticks(range(len(places)), map(across.short, places), **turned)
         panel.set(ylabel=title, xlabel=across.title, xlim=(-0.4, len(places) - 0.6))
@@ -196,7 +196,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     return figure
 
 
-def _looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
+def _assign_looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
     """Return a look for each row: the hue of its method, or its own if there is one method."""
     if methods.nunique() == 1:
         one = style.looks(series)
@@ -210,17 +210,17 @@ def _looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
     ]
 
 
-def _in_order(axis: Axis) -> list[Any]:
+def _sort_values(axis: Axis) -> list[Any]:
     """Return the values of an axis, rising, where it is no scale by the alphabet."""
     return axis.in_order if axis.is_scale else sorted(axis.values, key=str)
 
 
-def _reference(axis: Axis) -> Any:
+def _get_reference(axis: Axis) -> Any:
     known = _REFERENCES.get(axis.name, ())
     return next((value for value in known if value in axis.values), axis.main)
 
 
-def _compared(
+def _build_table(
     name: str,
     title: str,
     frame: pd.DataFrame,
@@ -237,7 +237,7 @@ def _compared(
     paired = frame.merge(against[[*unit, "key", "score"]], on=unit, how="left", suffixes=("", "_"))
     paired["change"] = (paired["score"] - paired["score_"]).mask(paired["key"] == paired["key_"])
     methods = list(dict.fromkeys(frame["method"]))
-    orders = {"method": methods} | {axis.name: _in_order(axis) for axis in axes}
+    orders = {"method": methods} | {axis.name: _sort_values(axis) for axis in axes}
     paired = frames.sorted_by(paired, orders)
     rows, lines = [], []
     for where, group in frames.groups_of(paired, ["method", *names]):
@@ -245,12 +245,12 @@ def _compared(
         means = sources[[*FIGURES]].mean()
         row: dict[Any, Any] = {**where, "sources": len(means), "cells": len(group)}
         row |= {figure: float(means[figure].mean()) for figure in FIGURES}
-        row |= _tested(sources["change"].mean().dropna().to_numpy())
+        row |= _test_changes(sources["change"].mean().dropna().to_numpy())
         rows.append(row)
         head = {axis.title: axis.short(where[axis.name]) for axis in axes}
-        figures = {title: _shown(figure, row[figure]) for figure, title in FIGURES.items()}
+        figures = {title: _format_figure(figure, row[figure]) for figure, title in FIGURES.items()}
         lines.append({"method": frames.method_title(where["method"]), **head, **figures})
-        lines[-1] |= _change_text(row)
+        lines[-1] |= _format_change(row)
     return ResultTable(
         name=f"findings_{name}",
         title=f"{title}, over sources",
@@ -261,18 +261,18 @@ def _compared(
     )
 
 
-def _value(value: Any) -> Any:
+def _restore_none(value: Any) -> Any:
     """Return the value of a setting as it was before pandas made None a number."""
     return None if frames.is_missing(value) else value
 
 
-def _shown(figure: str, value: float) -> str:
+def _format_figure(figure: str, value: float) -> str:
     if frames.is_missing(value):
         return ""
     return f"{value:.4f}" if figure == "z" else percent(value)
 
 
-def _tested(changes: NDArray[np.float64]) -> dict[str, float]:
+def _test_changes(changes: NDArray[np.float64]) -> dict[str, float]:
     """Return the mean of paired changes, its interval and p-value, and how many go either way."""
     from scipy.stats import wilcoxon
 
@@ -285,7 +285,7 @@ def _tested(changes: NDArray[np.float64]) -> dict[str, float]:
     return {"change": float(changes.mean()), "low": low, "high": high, "p": p, **counts}
 
 
-def _change_text(row: Mapping[Any, Any]) -> dict[str, str]:
+def _format_change(row: Mapping[Any, Any]) -> dict[str, str]:
     if "change" not in row:
         return {"change": "", "p": "", "ahead / behind": ""}
     change, low, high = (100.0 * row[name] for name in ("change", "low", "high"))

@@ -23,7 +23,7 @@ _PAPER_NOTE: Final = (
 _DAGGER_NOTE: Final = "† The paper chose its schemes by accuracy on development rows, ours not."
 
 #: A table of more columns is set to the width of the page.
-_WIDE = 8
+_MAX_UNSCALED_COLUMNS = 8
 #: What a spreadsheet takes for the beginning of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LATEX = str.maketrans(
@@ -107,10 +107,10 @@ class ResultTable:
 
     def to_latex(self) -> str:
         """Return a ``table`` environment for the packages booktabs and, if wide, graphicx."""
-        style = self.text.style.hide(axis="index").format(_latex).format_index(_latex, axis=1)
+        style = self.text.style.hide(axis="index").format(_escape).format_index(_escape, axis=1)
         lines = style.to_latex(
             column_format="@{}" + "".join("rl"[name in self.words] for name in self.text) + "@{}",
-            caption=_latex(f"{self.title}. {self.note}".strip()),
+            caption=_escape(f"{self.title}. {self.note}".strip()),
             label=f"tab:{self.name}",
             position="ht",
             position_float="centering",
@@ -122,7 +122,7 @@ class ResultTable:
         for start in reversed(starts[1:]):
             lines.insert(body + start, r"\midrule")
         latex = "\n".join(lines) + "\n"
-        if self.text.shape[1] > _WIDE:
+        if self.text.shape[1] > _MAX_UNSCALED_COLUMNS:
             latex = latex.replace(
                 r"\begin{tabular}", "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}"
             )
@@ -131,7 +131,7 @@ class ResultTable:
 
     def to_csv(self) -> str:
         """Return the tidy numbers as CSV, in which a spreadsheet finds no formulas."""
-        text: str = self.frame.map(_inert).to_csv(index=False, lineterminator="\n")
+        text: str = self.frame.map(_escape_formula).to_csv(index=False, lineterminator="\n")
         return text
 
     def contents(self) -> dict[str, str]:
@@ -200,9 +200,9 @@ def to_mlflow_json(frame: pd.DataFrame) -> str:
     return text
 
 
-def _inert(value: Any) -> Any:
+def _escape_formula(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _latex(text: object) -> str:
+def _escape(text: object) -> str:
     return str(text).translate(_LATEX)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pandas.core.groupby import DataFrameGroupBy
 
 MEASURES: Final = ("accuracy", "cobias")
-_FIGURES: Final = ("mean", "std", "low", "high", "p")
-MEASURE_COLUMNS: Final = tuple(f"{m}_{figure}" for m in MEASURES for figure in _FIGURES)
+_STATISTICS: Final = ("mean", "std", "low", "high", "p")
+MEASURE_COLUMNS: Final = tuple(f"{m}_{figure}" for m in MEASURES for figure in _STATISTICS)
 """Columns of `estimates`."""
 
 #: Columns of numbers that every frame of cells has.
@@ -90,7 +90,7 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
             "temperatures": len(cell.trace) or None,
         }
 
-    frame = _tidy(cells, lambda cell: [row(cell)], ("objective", "terms", "as_paper"), _NUMBERS)
+    frame = _build(cells, lambda cell: [row(cell)], ("objective", "terms", "as_paper"), _NUMBERS)
     # Uncorrected is what the others are compared with.
     frame.loc[frame["method"] == "icl", [f"test/{m}_p" for m in MEASURES]] = math.nan
     return frame
@@ -112,7 +112,7 @@ def classes_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         transposed = zip(*columns.values(), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in transposed]
 
-    frame = _tidy(records, rows, ("class",), _ACCURACIES)
+    frame = _build(records, rows, ("class",), _ACCURACIES)
     frame["change"] = frame["after"] - frame["before"]
     return frame[[*_CELL, "class", *_ACCURACIES]]
 
@@ -127,7 +127,7 @@ def corrections_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
         ``name`` (of a membership function).
     """
-    frame = _tidy(
+    frame = _build(
         records,
         lambda cell: (cell.scheme or {}).get("corrections", []),
         ("class", "kind", "name"),
@@ -145,7 +145,7 @@ def trials_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``trial``,
         ``score``, and the suggested hyperparameters under their names.
     """
-    return _tidy(
+    return _build(
         records,
         lambda cell: [
             {"trial": trial.number, "score": trial_score(trial), **trial.params}
@@ -166,7 +166,7 @@ def importances_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``,
         ``parameter``, ``importance``: shares that sum to 1 in a cell.
     """
-    return _tidy(
+    return _build(
         records,
         lambda cell: [
             {"parameter": name, "importance": share} for name, share in cell.importances.items()
@@ -176,7 +176,7 @@ def importances_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     )
 
 
-def _tidy(
+def _build(
     records: Iterable[CellRecord],
     rows_of: Callable[[CellRecord], Iterable[Mapping[str, Any]]],
     texts: Sequence[str],
@@ -229,7 +229,7 @@ class Estimate:
     @classmethod
     def of(cls, row: Mapping[Any, Any], measure: str) -> Estimate:
         """Return accuracy or COBias of a row of `estimates`."""
-        return cls(*(row[f"{measure}_{figure}"] for figure in _FIGURES))
+        return cls(*(row[f"{measure}_{figure}"] for figure in _STATISTICS))
 
     @classmethod
     def of_class(cls, row: Mapping[Any, Any]) -> Estimate:
@@ -390,7 +390,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
             methods.index(method) if method in methods else len(methods),
             method,
             setting(cell, axes),
-            _number(who["seed"]),
+            _to_float(who["seed"]),
         )
 
     return sorted(cells, key=position)
@@ -398,7 +398,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
 
 def shots_rank(shots: object) -> float:
     """Order shots: none, 0, 1, 5, ..., N."""
-    return math.inf if shots == "N" else -1.0 if is_missing(shots) else _number(shots)
+    return math.inf if shots == "N" else -1.0 if is_missing(shots) else _to_float(shots)
 
 
 def text_of(value: object) -> str:
@@ -451,12 +451,12 @@ def search_space(record: CellRecord) -> int | None:
     # A setting may narrow down what the method chooses from.
     methods = {"weights": "dnip", "memberships": "furud", "both": "dcs", "none": "icl"}
     method = methods.get(family, method)
-    size = _number_of_corrections(method, scale, tuner.get("memberships"))
+    size = _count_corrections(method, scale, tuner.get("memberships"))
     return size * len(record.scheme["corrections"]) or None
 
 
 @cache
-def _number_of_corrections(method: str, scale: int, memberships: int | None) -> int:
+def _count_corrections(method: str, scale: int, memberships: int | None) -> int:
     try:
         corrections = get_method(method).correction_set(scale, memberships=memberships)
     except ConfigError:
@@ -547,7 +547,7 @@ def learning_curve_frame(
     return means.astype({"labelled": int}).sort_values([*curve, "labelled"], ignore_index=True)
 
 
-def _number(value: object) -> float:
+def _to_float(value: object) -> float:
     try:
         return float(str(value))
     except ValueError:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: A picture of more characters than this is smaller, and no worse, as a bitmap.
-_LARGEST_SVG = 250_000
+_MAX_SVG_LENGTH = 250_000
 _REFERENCES = re.compile(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)')
 #: What page and text of a figure are by day; the page has other colours by night.
 _COLORS = {
@@ -43,8 +43,8 @@ _COLORS = {
     style.BLUE: "link",
 }
 #: A figure, its deviation or interval, a star, and the change from uncorrected.
-_MEASURED = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
-_MOST_SCHEMES = 12
+_FIGURE_TEXT = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
+_MAX_OPEN_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
 #: Figures by the part of the report that they stand in.
 _RESULT_FIGURES = (
@@ -95,7 +95,7 @@ def render_report(
     records = frames.finished_cells(cell.record for cell in cells)
     if not records:
         why = "{} failed with: {}; add --retry-failed to the sweep to compute all again"
-        failed = f"; {why.format(*_failure(cells[0], ''))}" if cells else ""
+        failed = f"; {why.format(*_get_failure(cells[0], ''))}" if cells else ""
         raise InvalidInputError(
             f"{title}: no cell is finished, so there is nothing to report{failed}"
         )
@@ -106,20 +106,20 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["measured"] = _measured
+    environment.filters["measured"] = _mark_up_figure
     axes = axes_of(records)
     main = settings.main_cells(records)
     of_main = {record.key for record in main}
-    schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
-    pictures = {name: _picture(*each) for name, each in figures.items()}
+    schemes = _build_schemes([cell for cell in cells if cell.record.key in of_main], link)
+    pictures = {name: _embed_figure(*each) for name, each in figures.items()}
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
         store=store,
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
-        facts=_facts(records, axes),
-        cards=_cards(main),
+        facts=_collect_facts(records, axes),
+        cards=_build_cards(main),
         over_seeds=len({record.identity.get("seed") for record in records}) > 1,
         main=tables.main_results(records),
         result_figures=[pictures[name] for name in _RESULT_FIGURES if name in pictures],
@@ -129,19 +129,19 @@ def render_report(
         scheme_summary=tables.scheme_summary(records),
         schemes=schemes,
         # A page of a hundred schemes would hide what comes after them.
-        folded=len(schemes) > _MOST_SCHEMES,
+        folded=len(schemes) > _MAX_OPEN_SCHEMES,
         timing=tables.timing_table(records),
         search_figures=[pictures[name] for name in _SEARCH_FIGURES if name in pictures],
         class_tables=tables.class_accuracies_by_seed(records),
-        cells=_cells(cells, axes),
+        cells=_build_cell_table(cells, axes),
         links={cell.run_id: link(cell) for cell in cells},
-        failures=[_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
-        packages=_packages(records),
+        failures=[_get_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
+        packages=_collect_packages(records),
     )
     return page
 
 
-def _facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[str, str]]:
+def _collect_facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[str, str]]:
     def different(name: str) -> list[str]:
         return list(dict.fromkeys(str(cell.who[name]) for cell in records))
 
@@ -154,11 +154,11 @@ def _facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[st
         ("methods", ", ".join(frames.method_title(name) for name in different("method"))),
         ("seeds", ", ".join(sorted(different("seed"), key=lambda seed: (len(seed), seed)))),
         *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in axes),
-        ("computed", _period(records)),
+        ("computed", _format_period(records)),
     ]
 
 
-def _period(records: Sequence[CellRecord]) -> str:
+def _format_period(records: Sequence[CellRecord]) -> str:
     """Return when the cells were computed, in UTC."""
     start = min(cell.started_ms for cell in records)
     end = max(cell.finished_ms for cell in records)
@@ -168,7 +168,7 @@ def _period(records: Sequence[CellRecord]) -> str:
     return f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
 
 
-def _packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
+def _collect_packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
     """Return the packages that the cells were computed with; several versions are all named."""
     found: dict[str, dict[str, None]] = {}
     for cell in records:
@@ -181,7 +181,7 @@ def _packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
     return [(name, ", ".join(versions)) for name, versions in sorted(found.items())]
 
 
-def _cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
+def _build_cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
     """Return what DCS does to every model and task at the largest number of shots.
 
     Each has a ``name``, a ``detail``, and ``lines``: what each figure is called, what it was
@@ -193,7 +193,7 @@ def _cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
     classes = frames.classes_frame(cells)
     cards = []
     for where, group in frames.groups_of(frame, ("model", "task", "shots")):
-        lines = [_line(group, name) for name in ("accuracy", "COBias")]
+        lines = [_build_card_line(group, name) for name in ("accuracy", "COBias")]
         of_group = classes[classes["key"].isin(group["key"])].groupby("class", sort=False)
         lowest = of_group[["before", "after"]].mean().dropna().nsmallest(1, "before")
         for name, *both in lowest.itertuples(name=None):
@@ -204,7 +204,7 @@ def _cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
     return cards
 
 
-def _line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
+def _build_card_line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
     """Return the change with its deviation over seeds, or, of one seed, how likely chance is."""
     metric = f"test/{name.lower()}"
     before, after = cells[f"uncorrected/{metric}"], cells[metric]
@@ -216,7 +216,7 @@ def _line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
     return name, percent(before.mean()), percent(after.mean()), change
 
 
-def _schemes(
+def _build_schemes(
     cells: Sequence[StoredCell], link: Callable[[StoredCell], str]
 ) -> list[dict[str, Any]]:
     """Return the schemes worth reading, of DCS or else of every method that searched.
@@ -247,19 +247,19 @@ def _schemes(
                 "link": link(cell),
                 "calibration": scheme.calibration.name if scheme.calibration else "",
                 "classes": [(name, each.kind, each.effect) for name, each in corrections],
-                "pictures": [_picture(*each) for each in drawn],
+                "pictures": [_embed_figure(*each) for each in drawn],
             }
         )
     return schemes
 
 
-def _picture(caption: str, figure: Figure) -> tuple[str, Markup]:
+def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
     """Return a caption with its figure as HTML, in the colours of the page."""
     from markupsafe import Markup
 
     width = round(96 * figure.get_size_inches()[0])
     data = figure_bytes(figure, "svg")
-    if len(data) > _LARGEST_SVG:
+    if len(data) > _MAX_SVG_LENGTH:
         text = base64.b64encode(figure_bytes(figure, "png")).decode("ascii")
         image = Markup('<img src="data:image/png;base64,{}" alt="{}" style="width: {}px">')
         return caption, image.format(text, caption, width)
@@ -275,7 +275,7 @@ def _picture(caption: str, figure: Figure) -> tuple[str, Markup]:
     return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
 
 
-def _cells(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
+def _build_cell_table(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
     """Return the table of all cells as text, without columns that are empty."""
     import pandas as pd
 
@@ -308,16 +308,16 @@ def _cells(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
     return filled(pd.DataFrame(rows))
 
 
-def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
+def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
     name = frames.name_of(cell.record.who, "method", "task", "shots", "seed")
     return name, last_line(cell.record.error or "") or "no traceback was kept", link
 
 
-def _measured(text: str) -> str:
+def _mark_up_figure(text: str) -> str:
     """Set what a figure may be off by apart from the figure."""
     from markupsafe import Markup, escape
 
-    found = _MEASURED.fullmatch(text)
+    found = _FIGURE_TEXT.fullmatch(text)
     if found is None:
         return escape(text)
     figure, off_by, star, change = found.groups("")

@@ -30,7 +30,7 @@ _GROUP: Final = ("model", "task", "shots", "method")
 _NOT_SETTINGS: Final = frozenset({*_GROUP, "seed", "tuner", OBJECTIVE})
 
 #: What an ablation is compared with, where it has it.
-_USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
+_MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("full",),
     OPTIMIZATION_SIZE: (None,),
     "weight_scale": (None, 30),
@@ -40,7 +40,7 @@ _USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "prefer": ("no-harm", "balance"),
 }
 #: What None means, in short and alone, and how a number is said.
-_WORDS: Final[Mapping[str, tuple[str, str, str]]] = {
+_VALUE_TEXTS: Final[Mapping[str, tuple[str, str, str]]] = {
     OBJECTIVE: ("none", "no objective", "{}"),
     OPTIMIZATION_SIZE: ("all", "all rows", "{} rows"),
     "weight_scale": ("tuned", "weight scale tuned", "weight scale {}"),
@@ -89,33 +89,33 @@ class Axis:
     def in_order(self) -> list[Any]:
         """Its values as a scale: rising, and the whole of something, such as all rows, last."""
         if self.is_scale:
-            return sorted(self.values, key=_rank)
+            return sorted(self.values, key=_get_rank)
         return list(self.values)
 
     def varies(self, record: CellRecord) -> bool:
         """Whether cells of this method and others differ in it."""
-        return self.name in _settings(record) and record.identity.get("method") in self.methods
+        return self.name in _get_settings(record) and record.identity.get("method") in self.methods
 
     def value(self, record: CellRecord) -> Any:
         """Return a cell's value."""
-        return _settings(record).get(self.name)
+        return _get_settings(record).get(self.name)
 
     def short(self, value: Any) -> str:
         """Return a value for people, under a head that names the setting."""
         if self.name == OBJECTIVE:
             return objective_title(str(value))
         if value is None:
-            return self._said[0]
+            return self._templates[0]
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def words(self, value: Any) -> str:
         """Return a value for people, so that it stands alone."""
-        _, none, some = self._said
+        _, none, some = self._templates
         return none if value is None else some.format(self.short(value))
 
     @property
-    def _said(self) -> tuple[str, str, str]:
-        return _WORDS.get(self.name, ("none", f"no {self.title}", f"{self.title} {{}}"))
+    def _templates(self) -> tuple[str, str, str]:
+        return _VALUE_TEXTS.get(self.name, ("none", f"no {self.title}", f"{self.title} {{}}"))
 
 
 def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
@@ -123,7 +123,7 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
 
     Differences that come with the table, such as its digest, are none.
     """
-    cells = [(record.identity, _settings(record)) for record in records]
+    cells = [(record.identity, _get_settings(record)) for record in records]
     seen: defaultdict[tuple[Any, ...], set[Any]] = defaultdict(set)
     for who, own in cells:
         for name, value in own.items():
@@ -137,13 +137,13 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
         counts = Counter(
             own[name] for who, own in cells if name in own and who.get("method") in varied
         )
-        axes.append(Axis(name, _in_order(name, counts), tuple(varied)))
+        axes.append(Axis(name, _order_values(name, counts), tuple(varied)))
     return sorted(axes, key=lambda axis: axis.name != OBJECTIVE)
 
 
 def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
     """Return in words what sets a cell apart from the main ones; often nothing."""
-    own, method = _settings(record), record.identity.get("method")
+    own, method = _get_settings(record), record.identity.get("method")
     return ", ".join(
         axis.words(own[axis.name])
         for axis in axes
@@ -153,8 +153,8 @@ def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
 
 def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
     """Return in words what a cell, seen alone, has unlike the usual, and all that is `varied`."""
-    own = _settings(record)
-    names = [name for name in _WORDS if own.get(name) != _USUAL[name][0]]
+    own = _get_settings(record)
+    names = [name for name in _VALUE_TEXTS if own.get(name) != _MAIN_VALUES[name][0]]
     if own.get("keep_unlabelled"):
         names.append("keep_unlabelled")
     return ", ".join(
@@ -181,13 +181,13 @@ def main_cells(records: Iterable[CellRecord], *, but: Collection[str] = ()) -> l
         counts: defaultdict[tuple[Any, ...], Counter[Any]] = defaultdict(Counter)
         for cell in cells:
             if axis.varies(cell):
-                counts[_group(cell)][axis.value(cell)] += 1
+                counts[_get_group(cell)][axis.value(cell)] += 1
         # A table that was never tried with the main value has a main value of its own.
         main = {
-            group: axis.main if axis.main in own else _in_order(axis.name, own)[0]
+            group: axis.main if axis.main in own else _order_values(axis.name, own)[0]
             for group, own in counts.items()
         }
-        cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_group(c)]]
+        cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_get_group(c)]]
     return cells
 
 
@@ -210,13 +210,13 @@ def objective_label(record: CellRecord) -> str | None:
 
     None where nothing was searched, so that no objective had a part in it.
     """
-    objective = _objective(record)
+    objective = _get_objective(record)
     return None if objective is None else objective_name(objective)
 
 
 def objective_terms(record: CellRecord) -> str:
     """Return which terms of the objective have weight: ``full``, ``err``, ``err+pmi``, ..."""
-    objective = _objective(record)
+    objective = _get_objective(record)
     if isinstance(objective, Mapping):
         return _TERMS[bool(objective.get("beta")), bool(objective.get("tau"))]
     return objective or "full"
@@ -237,7 +237,7 @@ def objective_title(label: str) -> str:
     return " + ".join(_TERM_NAMES.get(term, term) for term in label.split("+"))
 
 
-def _objective(record: CellRecord) -> str | Mapping[str, float] | None:
+def _get_objective(record: CellRecord) -> str | Mapping[str, float] | None:
     tuner = record.identity.get("tuner") or {}
     found: str | Mapping[str, float] | None = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
     if found is None and (tuner or record.trials):
@@ -245,11 +245,11 @@ def _objective(record: CellRecord) -> str | Mapping[str, float] | None:
     return found
 
 
-def _group(record: CellRecord) -> tuple[Any, ...]:
+def _get_group(record: CellRecord) -> tuple[Any, ...]:
     return tuple(map(record.identity.get, _GROUP))
 
 
-def _settings(record: CellRecord) -> dict[str, Any]:
+def _get_settings(record: CellRecord) -> dict[str, Any]:
     """Return the settings of a cell by name, all values hashable."""
     known = {**record.identity, **(record.identity.get("tuner") or {})}
     found = {
@@ -265,15 +265,15 @@ def _settings(record: CellRecord) -> dict[str, Any]:
     return found if label is None else found | {OBJECTIVE: label}
 
 
-def _in_order(name: str, counts: Mapping[Any, int]) -> tuple[Any, ...]:
-    rising = sorted(counts, key=_rank)
+def _order_values(name: str, counts: Mapping[Any, int]) -> tuple[Any, ...]:
+    rising = sorted(counts, key=_get_rank)
     # Else the one with most cells; of several the largest, which is the whole of most things.
     most = max(reversed(rising), key=lambda value: counts[value])
-    usual = next((value for value in _USUAL.get(name, ()) if value in counts), most)
+    usual = next((value for value in _MAIN_VALUES.get(name, ()) if value in counts), most)
     return (usual, *(value for value in rising if value != usual))
 
 
-def _rank(value: Any) -> tuple[int, float, str]:
+def _get_rank(value: Any) -> tuple[int, float, str]:
     if _is_number(value):
         return 0, float(value), ""
     if value in _OBJECTIVES:

@@ -21,7 +21,7 @@ BLUE, GRID, BEATEN = "#0072b2", "#eceff1", "#f4f6f8"
 #: Of shares from none to all.
 SHADES: Final = "Blues"
 _DPI = 150
-_SHEET: Final[dict[Any, Any]] = {
+_STYLE: Final[dict[Any, Any]] = {
     "figure.dpi": _DPI,
     "axes.axisbelow": True,
     "axes.edgecolor": LIGHT,
@@ -56,7 +56,7 @@ _SHEET: Final[dict[Any, Any]] = {
 }
 
 #: What `tip` leaves in an SVG, to become what browsers show under the pointer.
-_TIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
+_TOOLTIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
 
 _P = ParamSpec("_P")
 
@@ -68,7 +68,7 @@ def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
     def drawn(*args: _P.args, **options: _P.kwargs) -> Figure:
         import matplotlib
 
-        with matplotlib.rc_context(_SHEET):
+        with matplotlib.rc_context(_STYLE):
             return draw(*args, **options)
 
     return drawn
@@ -186,6 +186,6 @@ def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:
     buffer = io.BytesIO()
     # The date and the program's version would make every file another one.
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
-    with matplotlib.rc_context(_SHEET):
+    with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format=form, metadata=metadata)
-    return _TIPS.sub(rb"<g><title>\1</title>", buffer.getvalue())
+    return _TOOLTIPS.sub(rb"<g><title>\1</title>", buffer.getvalue())

@@ -100,7 +100,7 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
         and the chance of no difference to uncorrected on the same rows are of one seed, NaN for
         several.
     """
-    return _estimates_of(records, _GROUP)[[*LEADERBOARD_COLUMNS]]
+    return _compute_estimates(records, _GROUP)[[*LEADERBOARD_COLUMNS]]
 
 
 def leaderboard_markdown(frame: pd.DataFrame) -> str:
@@ -109,7 +109,7 @@ def leaderboard_markdown(frame: pd.DataFrame) -> str:
         return "No finished cells.\n"
     text = filled(frame[[*_GROUP]].map(text_of))
     words = tuple(map(str, text))
-    shown = {measure: _shown(frame, measure) for measure in MEASURES}
+    shown = {measure: _get_estimates(frame, measure) for measure in MEASURES}
     text = text.assign(seeds=frame["seeds"].map(str))
     text["accuracy %"], text["COBias %"] = ([e.marked() for e in own] for own in shown.values())
     return f"{to_markdown(text, words=words)}\n{frames.notes_of(chain(*shown.values()))}\n"
@@ -152,7 +152,7 @@ def main_results(records: Iterable[CellRecord]) -> ResultTable:
     methods = list(dict.fromkeys(cell.identity.get("method") for cell in cells))
     # The paper's cells had all terms of the objective.
     theirs = paper.paper_results().query("terms == 'full'")
-    return _task_table(
+    return _build_task_table(
         cells,
         {"method": (methods, frames.method_title)},
         theirs,
@@ -186,7 +186,7 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         named = f"{axis.name}_ablation"
         if axis.name == OBJECTIVE and "dcs" in axis.methods:
             tables.append(
-                _task_table(
+                _build_task_table(
                     [cell for cell in own if cell.identity.get("method") == "dcs"],
                     rows,
                     paper.paper_results(),
@@ -200,11 +200,11 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         if axis.name != OBJECTIVE or axis.methods != ("dcs",):
             title = f"Ablation by {axis.title}: accuracy and COBias on the test rows, %"
             rows = {"method": (axis.methods, frames.method_title), **rows}
-            tables.append(_task_table(own, rows, name=named, title=title))
+            tables.append(_build_task_table(own, rows, name=named, title=title))
     return tables
 
 
-def _task_table(
+def _build_task_table(
     cells: Sequence[CellRecord],
     rows: _Rows,
     theirs: pd.DataFrame | None = None,
@@ -224,9 +224,9 @@ def _task_table(
 
     by = ["model", "shots", *rows]
     of_row = list(dict.fromkeys([*by, "method", "terms"]))
-    tidy = _estimates_of(cells, [*of_row, "task"]).assign(whole=True)
+    tidy = _compute_estimates(cells, [*of_row, "task"]).assign(whole=True)
     tasks = sorted(tidy["task"].unique(), key=paper.task_rank)
-    means = [] if arrows else _averages_of(tidy, of_row)
+    means = [] if arrows else _compute_averages(tidy, of_row)
     tidy = pd.concat([tidy, *means], ignore_index=True)
     order = {
         "model": list(tidy["model"].unique()),
@@ -242,18 +242,18 @@ def _task_table(
     figures = paper.paper_results().head(0) if theirs is None else theirs
     tidy = tidy.join(paper.paper_beside(figures, keys, ["shots", "method", "terms"]))
     seen = Counter(map(paper.task_title, order["task"]))
-    shown = {measure: _shown(tidy, measure) for measure in MEASURES}
+    shown = {measure: _get_estimates(tidy, measure) for measure in MEASURES}
     long: list[pd.DataFrame] = []
     for measure, own in shown.items():
         ours = [each.marked() for each in own]
         published = list(map(percent, tidy[f"paper_{measure}"], tidy[f"paper_{measure}_sd"]))
         if arrows:
-            ours = list(map(_arrow, ours, tidy[f"{measure}_change"]))
-            published = list(map(_arrow, published, tidy[f"paper_{measure}_change"]))
+            ours = list(map(_add_arrow, ours, tidy[f"{measure}_change"]))
+            published = list(map(_add_arrow, published, tidy[f"paper_{measure}_change"]))
         tidy[f"{measure}_difference"] = tidy[f"{measure}_mean"] - tidy[f"paper_{measure}"]
         long.append(
             tidy[[*by, "as_paper"]].assign(
-                column=[f"{_HEADS[measure]} {_column_title(t, seen)}" for t in tidy["task"]],
+                column=[f"{_HEADS[measure]} {_name_column(t, seen)}" for t in tidy["task"]],
                 measured=ours,
                 paper=published,
                 difference=list(map(points, tidy[f"{measure}_difference"])),
@@ -262,7 +262,7 @@ def _task_table(
     numbers = [*by, "task", "seeds", *frames.MEASURE_COLUMNS]
     if tidy["paper_accuracy"].notna().any():
         numbers += [f"paper_{m}" for m in MEASURES] + [f"{m}_difference" for m in MEASURES]
-    return _pivot(
+    return _build_pivot(
         pd.concat(long),
         {key: rows[key][1] if key in rows else text_of for key in by},
         marked=by[-1],
@@ -274,7 +274,7 @@ def _task_table(
     )
 
 
-def _pivot(
+def _build_pivot(
     long: pd.DataFrame,
     titles: Mapping[str, Callable[[Any], str]],
     *,
@@ -320,14 +320,14 @@ def _pivot(
     )
 
 
-def _arrow(text: str, change: float) -> str:
+def _add_arrow(text: str, change: float) -> str:
     """Add a change from uncorrected as the paper prints it: ``81.5 ↑12.9``."""
     if not text or is_missing(change):
         return text
     return f"{text} {'↑' if change >= 0 else '↓'}{100 * abs(change):.1f}"
 
 
-def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
+def _compute_averages(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
     """Return the averages that say more than a single task does, of the rows that have them."""
     averages = []
     tasks = list(tidy["task"].unique())
@@ -364,7 +364,7 @@ def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
     """
     import pandas as pd
 
-    tidy = _schemes_of(frames.main_finished(records, method="dcs"))
+    tidy = _summarize_schemes(frames.main_finished(records, method="dcs"))
     theirs = paper.paper_schemes()
     long: list[tuple[Any, ...]] = []
     for where, group in groups_of(tidy, _PROMPT):
@@ -373,16 +373,16 @@ def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
             & (theirs["task"] == paper.paper_task(where["task"]))
             & (theirs["shots"] == str(where["shots"]))
         ]
-        ours, known = _counts_of(group), _counts_of(published)
+        ours, known = _count_corrections(group), _count_corrections(published)
         gaps = {name: difference(ours[name] - known[name]) for name in _CORRECTIONS}
         gaps["ratio"] = difference(ours["ratio"] - known["ratio"], digits=2)
-        texts, printed = _scheme_texts(group, ours), _scheme_texts(published, known)
+        texts, printed = _format_schemes(group, ours), _format_schemes(published, known)
         about = (*where.values(), group["as_paper"].all())
         long += [
             (*about, name, text, printed.get(name, ""), gaps.get(name, ""))
             for name, text in texts.items()
         ]
-    return _pivot(
+    return _build_pivot(
         pd.DataFrame(long, columns=[*_PROMPT, "as_paper", "column", *KINDS]),
         {key: _TITLES.get(key, text_of) for key in _PROMPT},
         marked="task",
@@ -394,14 +394,14 @@ def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
     )
 
 
-def _counts_of(schemes: pd.DataFrame) -> dict[str, float]:
+def _count_corrections(schemes: pd.DataFrame) -> dict[str, float]:
     """Return the mean numbers of classes with each correction, and their ratio."""
     means = schemes.reindex(columns=[*_CORRECTIONS]).astype(float).mean()
     ratio = means["memberships"] / means["weights"] if means["weights"] else math.nan
     return {"classes": means.sum(), **means, "ratio": ratio}
 
 
-def _scheme_texts(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[str, str]:
+def _format_schemes(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[str, str]:
     """Return what the columns say of the schemes of all seeds of a prompt."""
     if schemes.empty:
         return {}
@@ -420,7 +420,7 @@ def _scheme_texts(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[st
     }
 
 
-def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
+def _summarize_schemes(cells: Sequence[CellRecord]) -> pd.DataFrame:
     """Return a row per cell: its kinds of corrections, and what becomes of its weakest class."""
     corrections = frames.corrections_frame(cells)
     same = frames.changes_nothing(corrections)
@@ -463,17 +463,17 @@ def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in f"class_accuracies_{task}")
         stems[stem] += 1
         name = stem if stems[stem] == 1 else f"{stem}_{stems[stem]}"
-        made.append(_class_table(task, cells, name))
+        made.append(_build_class_table(task, cells, name))
     return made
 
 
-def _class_table(task: Any, cells: Sequence[CellRecord], name: str) -> ResultTable:
+def _build_class_table(task: Any, cells: Sequence[CellRecord], name: str) -> ResultTable:
     import pandas as pd
 
     by = ["model", "shots", "method", "seed"]
     totals = estimates(cells_frame(cells), by)
     totals.loc[totals["method"] == "icl", [f"{m}_change" for m in MEASURES]] = math.nan
-    shown = {measure: _shown(totals, measure) for measure in MEASURES}
+    shown = {measure: _get_estimates(totals, measure) for measure in MEASURES}
     columns = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
     columns |= {f"Δ {_HEADS[m]}": list(map(points, totals[f"{m}_change"])) for m in MEASURES}
     about = totals[[*by, "as_paper"]]
@@ -503,7 +503,7 @@ def _class_table(task: Any, cells: Sequence[CellRecord], name: str) -> ResultTab
     tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
     numbers = ["model", "task", *by[1:], "class", "accuracy", "low", "high"]
     numbers += ["paper_accuracy"] if tidy["paper_accuracy"].notna().any() else []
-    return _pivot(
+    return _build_pivot(
         pd.concat(long),
         {key: _TITLES.get(key, text_of) for key in by},
         marked="method",
@@ -540,9 +540,9 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
         "task": tidy["task"].map(paper.task_title),
         "shots": tidy["shots"].map(text_of),
         "method": [frames.name_of(row, "method", "setting") for row in rows],
-        **{head: [_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
+        **{head: [_format_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
         **{
-            head: [_seconds(row[name], row[f"{name}_std"]) for row in rows]
+            head: [_format_seconds(row[name], row[f"{name}_std"]) for row in rows]
             for name, head in _TIMES.items()
         },
     }
@@ -618,17 +618,19 @@ def compare_records(
         schemes in words; without the parts that have nothing to show.
     """
     compared = {}
-    for (title, ours), theirs in zip(_told(first).items(), _told(second).values(), strict=True):
+    described = _describe_cell(second)
+    for title, ours in _describe_cell(first).items():
+        theirs = described[title]
         names = dict.fromkeys([*ours, *theirs])
         compared[title] = [(name, ours.get(name, ""), theirs.get(name, "")) for name in names]
-    compared[_DIFFERENT] = [row for row in compared[_DIFFERENT] if row[1] != row[2]]
+    compared[_DIFFERENCES] = [row for row in compared[_DIFFERENCES] if row[1] != row[2]]
     return {title: rows for title, rows in compared.items() if rows}
 
 
-_DIFFERENT: Final = "Settings that differ"
+_DIFFERENCES: Final = "Settings that differ"
 
 
-def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
+def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
     """Return what there is to compare of a cell, by title and name."""
     flat = schema.flatten({**cell.identity, **cell.params})
     texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
@@ -645,7 +647,7 @@ def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
         words |= dict(zip(scheme.classes, effects, strict=True))
     return {
         # Digests are told apart by how they begin.
-        _DIFFERENT: {
+        _DIFFERENCES: {
             name: text[:12] if name.endswith("digest") else text for name, text in texts.items()
         },
         "Results, %": {
@@ -665,26 +667,26 @@ def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
     }
 
 
-def _estimates_of(records: Iterable[CellRecord], by: Sequence[str]) -> pd.DataFrame:
+def _compute_estimates(records: Iterable[CellRecord], by: Sequence[str]) -> pd.DataFrame:
     frame = cells_frame(records)
     return estimates(frame[frame["test/accuracy"].notna()], by)
 
 
-def _shown(frame: pd.DataFrame, measure: str) -> list[Estimate]:
+def _get_estimates(frame: pd.DataFrame, measure: str) -> list[Estimate]:
     return [Estimate.of(row, measure) for row in frame.to_dict("records")]
 
 
-def _column_title(task: Any, seen: Mapping[str, int]) -> str:
+def _name_column(task: Any, seen: Mapping[str, int]) -> str:
     if task in paper.AVERAGES:
         return str(task).removeprefix("average_")
     return paper.task_title(task) if seen[paper.task_title(task)] == 1 else str(task)
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     return "" if is_missing(value) else f"{value:,.0f}"
 
 
-def _seconds(mean: float, deviation: float) -> str:
+def _format_seconds(mean: float, deviation: float) -> str:
     if is_missing(mean):
         return ""
     return f"{mean:.2f}" if is_missing(deviation) else f"{mean:.2f} ± {deviation:.2f}"
