@@ -1,7 +1,7 @@
-"""Methods over many sources of probabilities, and schemes on tables of others.
+"""Comparisons of methods over sources of probabilities, and transfer of schemes between tables.
 
-A method is one point of accuracy and COBias; DCS leaves a whole front. What the front has at the
-accuracy of another method is compared too.
+A method gives one point of accuracy and COBias, DCS a whole front: the COBias of the front is also
+compared at the accuracy of each other method.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MEASURES: Final = {
     "weakest_class": "weakest class",
 }
 _VERDICTS: Final = ("lower", "within one error", "higher", "out of reach")
-#: Two figures that round alike are not told apart: half a tenth of a point.
+#: Figures that differ by less than half a tenth of a point are considered equal.
 _ROUNDING: Final = 0.0005
 _NOTE: Final = (
     "Means over the sources of means over seeds, ± standard error over seeds. Less accurate: "
@@ -44,28 +44,28 @@ _NOTE: Final = (
 )
 _ENSEMBLES_NOTE: Final = (
     "Accuracy / COBias, mean over seeds. The best table is the one with the highest "
-    "accuracy − COBias on these very rows, which nobody knows beforehand; the gain in "
+    "accuracy − COBias on these same rows, which is not known in advance; the gain in "
     "accuracy − COBias over it ± standard error over seeds, of a mean over groups."
 )
 _LABELS_NOTE: Final = (
     "Means over the sources of means over seeds, ± standard error over sources; by number of "
-    "rows with labels. The other optimization rows are left out or stay without labels; what "
-    "needs no labels has all rows."
+    "labelled rows. The other optimization rows are left out or used without labels; methods "
+    "that need no labels use all rows."
 )
 _TRANSFER_NOTE: Final = (
-    "A row is the table that a scheme was fitted on, a column the table that it is judged on: "
-    "accuracy / COBias of the same test rows. Uncorrected has no scheme. A dash where the tables "
-    "have other test rows."
+    "Rows are the tables that schemes were fitted on, columns the tables that they are evaluated "
+    "on: accuracy / COBias of the same test rows. Uncorrected has no scheme. A dash: the tables "
+    "have different test rows."
 )
 
 
 def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return how methods do on every source of probabilities, and on the mean of all.
+    """Return tables that compare methods on each source of probabilities and on their mean.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells. A method in several settings is compared with itself, but for numbers of labelled
+        Cells. Each setting of a method is a method of its own, except for the number of labelled
         rows: see `label_tables`. Sources (model, task and shots) for which a method has no cell
         are left out of both tables.
 
@@ -73,8 +73,8 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     -------
     list of ResultTable
         ``method_means``, a row per method, and ``methods_by_source``, a row per source; empty
-        for fewer than two sources or methods. Then, where cells have a front of DCS with test
-        figures, ``front_comparison``, a row per other method; and `ensemble_tables`.
+        for fewer than two sources or methods. Then, if cells have a front of DCS with test
+        metrics, ``front_comparison``, a row per other method; and `ensemble_tables`.
     """
     cells = frames.finished_cells(records)
     others = [a.name for a in settings.axes_of(cells) if a.name not in settings.LABEL_AXES]
@@ -90,7 +90,7 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
 
 
 def _build_frame(cells: list[CellRecord]) -> pd.DataFrame:
-    """Return the judged cells with what tables call them, and their figures by short names."""
+    """Return the cells with test metrics, their display names and figures by short names."""
     frame = frames.cells_frame(cells)
     return _add_display_names(frame[frame["test/accuracy"].notna()])
 
@@ -101,7 +101,7 @@ def _add_display_names(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summarize_sources(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per source and method: means over seeds, their errors, and the verdicts."""
+    """Return a row per source and method: means over seeds, standard errors and verdicts."""
     frame = frame.assign(
         change=frame["test/accuracy"] - frame["uncorrected/test/accuracy"],
         balanced_accuracy=frame["test/balanced_accuracy"],
@@ -123,7 +123,7 @@ def _summarize_sources(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _tabulate_means(tidy: pd.DataFrame) -> ResultTable:
     groups = tidy.groupby("method", sort=False)
-    # Sources are independent of each other, and their errors add up in squares.
+    # Sources are independent of each other, so the variances of their errors add up.
     errors = groups[[f"{name}_error" for name in _MEASURES]].agg(_compute_error_of_mean)
     verdicts = ("less_accurate", "fairest")
     counts = groups[[*verdicts]].sum()
@@ -168,7 +168,7 @@ def _tabulate_sources(tidy: pd.DataFrame) -> ResultTable:
 def _pivot_texts(
     tidy: pd.DataFrame, index: list[str], columns: str, texts: Sequence[str]
 ) -> pd.DataFrame:
-    """Return a pivot of texts, rows and columns as they first come."""
+    """Return a pivot of texts, with rows and columns in order of first appearance."""
     text = tidy.assign(text=texts).pivot(index=index, columns=columns, values="text")
     text = text.reindex(tidy.set_index(index).index.unique(), columns=tidy[columns].unique())
     text = text.fillna("").rename_axis(columns=None).reset_index()
@@ -190,7 +190,7 @@ def _compare_fronts(cells: list[CellRecord], frame: pd.DataFrame) -> list[Result
             if "test/accuracy" in trial.metrics and cell.identity.get("method") == "dcs"
         ]
         if reached:
-            # The most accurate first; np.interp wants it last.
+            # The front starts with the most accurate point; np.interp needs increasing accuracy.
             fronts.setdefault(_get_source_and_seed(cell), list(pareto_front(reached))[::-1])
     names = frame.set_index("key")[["source", "method"]]
     rows = []
@@ -231,23 +231,23 @@ def _compare_fronts(cells: list[CellRecord], frame: pd.DataFrame) -> list[Result
 
 
 def _get_source_and_seed(cell: CellRecord) -> tuple[object, ...]:
-    """Return where a cell stands: its source and seed."""
+    """Return the source and the seed of a cell."""
     return tuple(map(cell.identity.get, ("model", "task", "shots", "seed")))
 
 
 def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return what tables of the same rows reach together, and the best of them alone.
+    """Return the comparison of ensembles of tables with the best of their tables alone.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells, those of ensembles and of their tables.
+        Cells of ensembles and of their tables.
 
     Returns
     -------
     list of ResultTable
-        ``ensembles``, a row per group of tables and method, then their mean; empty without
-        ensembles whose tables have cells of the same method and settings.
+        ``ensembles``, a row per group of tables and method, then their mean; empty if there are
+        no ensembles whose tables have cells of the same method and settings.
     """
     import pandas as pd
 
@@ -262,12 +262,12 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     columns = ["method", "seed", "accuracy", "cobias", "score"]
     alone = frame.loc[~frame["key"].isin(parts["key"]), ["key", *columns]]
     origins = [content_key(_get_origin(cells[key])) for key in alone["key"]]
-    # Of no rows pandas would make numbers, which do not merge with texts.
+    # Without rows pandas would infer a numeric column, which does not merge with text.
     alone = alone.assign(table=pd.Series(origins, index=alone.index, dtype=object))
     both = frame[["key", "source", *columns]].merge(parts, on="key")
     both = both.merge(alone, on=["table", "method"], suffixes=("", "_alone"))
-    # A table whose rows are split by several seeds is that of the ensemble's; one of several
-    # demonstrations has a seed of its own.
+    # A table split by several seeds is matched by the ensemble's seed; a table for each seed of
+    # the demonstrations has its own.
     same = both["seed"] == both["seed_alone"]
     both = both[same | ~same.groupby([both["key"], both["table"]]).transform("any")]
     both = both.drop_duplicates(["key", "table"])
@@ -304,32 +304,32 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
 
 
 def _get_members(cell: CellRecord) -> Mapping[str, Any]:
-    """Return where the tables of an ensemble come from, by name; none of another cell."""
+    """Return the provenance of the tables of an ensemble by name; empty for other cells."""
     found: Mapping[str, Any] = (cell.scheme or {}).get("provenance", {}).get("tables", {})
     return found
 
 
 def _get_origin(cell: CellRecord) -> dict[str, Any]:
-    """Return where the table of a cell comes from, as `_get_members` says it."""
-    told = cell.provenance.get("tables", {}).get("optimization", {})
-    return {name: value for name, value in told.items() if name not in ("rows", "labelled")}
+    """Return the provenance of the table of a cell in the form of `_get_members`."""
+    rows = cell.provenance.get("tables", {}).get("optimization", {})
+    return {name: value for name, value in rows.items() if name not in ("rows", "labelled")}
 
 
 def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return how methods do with few labels, with and without the rows that have none.
+    """Return tables of methods by number of labelled rows, with and without unlabelled rows.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells of several numbers of labelled rows (``optimization_sizes``); ensembles are left
-        out, and sources that lack a number.
+        Cells of several numbers of labelled rows (``optimization_sizes``); ensembles, and sources
+        without cells of every number, are left out.
 
     Returns
     -------
     list of ResultTable
         A row per method and rows used, a column per number of labelled rows: ``labels``,
-        accuracy minus COBias; ``labels_gain``, what is gained over batch calibration of all rows,
-        which needs no labels. Empty for one number alone.
+        accuracy minus COBias; ``labels_gain``, the gain over batch calibration of all rows, which
+        needs no labels. Empty if all cells have the same number.
     """
     frame = frames.labels_frame(cell for cell in records if not _get_members(cell))
     if frame["size"].nunique(dropna=False) < 2:
@@ -340,7 +340,7 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     figures = ["accuracy", "cobias", "score"]
     means = frame.groupby(["source", *by], sort=False)[figures].mean().reset_index()
     whole = means.groupby("source")["labels"].transform("nunique") == frame["labels"].nunique()
-    # All labels are the end of both ways: alone it tells nothing of a method.
+    # With all labels both variants are the same, so this number alone compares nothing.
     several = means.groupby(["source", "method", "rows_used"])["labels"].transform("nunique") > 1
     means = means[whole & several]
     batch = means[(means["method"] == frames.method_title("batch")) & (means["labels"] == "all")]
@@ -376,24 +376,24 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
 def transfer_tables(
     records: Iterable[CellRecord], tests: Mapping[str, ProbabilityTable]
 ) -> list[ResultTable]:
-    """Return how the schemes of tables do on each other, a table for each task and method.
+    """Return evaluations of each table's scheme on the other tables, one per task and method.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells. Those of several tables at once are left out.
+        Cells; those of ensembles are left out.
     tests : mapping of str to ProbabilityTable
-        The test rows, by the key of the cell.
+        Test rows by cell key; cells without an entry are left out.
 
     Returns
     -------
     list of ResultTable
-        Of those tasks and methods that have two tables or more.
+        Only for tasks and methods with at least two tables.
     """
     groups: dict[str, list[CellRecord]] = {}
     for record in frames.finished_cells(records):
         if frames.has_chosen(record) and record.key in tests:
-            # All but the table: task, method and settings.
+            # Cells of one group differ only in their tables.
             own = {"model", "shots", "seed", "optimization_digest", "test_digest"}
             alike = {k: v for k, v in record.identity.items() if k not in own}
             groups.setdefault(content_key(alike), []).append(record)
@@ -420,7 +420,7 @@ def _build_transfer_table(
         rows.append({"fitted on": "uncorrected", "judged on": judged_on, **_score(plain, test)})
         for record, scheme, fitted_on in zip(group, schemes, names, strict=True):
             own = tests[record.key]
-            # Elsewhere the rows judged may be among those fitted on.
+            # The test rows of another split may be among the rows that the scheme was fitted on.
             alike = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
             figures = _score(scheme.for_classes(test.classes), test) if alike else {}
             rows.append({"fitted on": fitted_on, "judged on": judged_on, **figures})

@@ -1,7 +1,7 @@
-"""What changes with the method or a setting, tested over sources of probabilities.
+"""Effects of the method and of settings, tested over sources of probabilities.
 
-The unit is the source (model, task, shots), its splits averaged: rows of one source are never
-counted as evidence from several.
+The unit of the tests is the source (model, task, shots), averaged over its splits: rows of one
+source are not independent evidence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-#: Figures of a method in a setting, means over sources, and their heads.
+#: Figures of a method in a setting, means over sources, and their column heads.
 FIGURES: Final[Mapping[str, str]] = {
     "z": "Z",
     "membership_share": "memberships, % of classes",
@@ -40,7 +40,7 @@ _PANELS: Final = {
     "change": "change of the difference, points",
 }
 _BASELINE: Final = "dnip"
-#: What settings are compared with, where they are there; else with the main value of the axis.
+#: Preferred reference values of settings; the default is the main value of the axis.
 _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("beta=1 tau=0", "beta=1 tau=0.2"),
     "search": ("heat-bath",),
@@ -48,7 +48,7 @@ _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
     "restarts": (1,),
 }
 _RESAMPLES: Final = 10_000
-#: More words than this below an axis are set at an angle.
+#: More tick labels than this are rotated.
 _MAX_HORIZONTAL_LABELS: Final = 4
 _NOTE: Final = (
     "Means over {sources} sources of means over splits. Memberships: classes with a membership "
@@ -59,15 +59,15 @@ _NOTE: Final = (
 
 
 def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Axis]]:
-    """Return the finished cells with what a finding is about, and the axes that they differ in.
+    """Return the figures that findings compare for each finished cell, and the varied settings.
 
     Returns
     -------
     frame : pandas.DataFrame
-        ``source``, ``method``, a column for each axis, and `FIGURES`: Z of the search, and
-        shares.
+        ``key``, ``source``, ``seed``, ``method``, a column for each axis, and `FIGURES`: Z of the
+        search, and shares.
     axes : list of Axis
-        Without those that come with the source.
+        Without settings that follow from the source.
     """
     cells = frames.finished_cells(records)
     axes = axes_of(cells)
@@ -91,7 +91,7 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
 
 
 def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return methods and settings compared over sources.
+    """Return comparisons of methods and settings over sources.
 
     Parameters
     ----------
@@ -101,14 +101,14 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     Returns
     -------
     list of ResultTable
-        ``findings_methods``, in which every method stands against DNIP in the same setting, and
-        ``findings_settings``, in which every setting stands against one of the same method;
-        empty where cells differ in no setting, or there are fewer than two sources.
+        ``findings_methods`` compares each method with DNIP in the same setting, and
+        ``findings_settings`` each setting with a reference setting of the same method; empty if
+        cells do not differ in any setting, or if there are fewer than two sources.
     """
     frame, axes = findings_frame(records)
     frame = frame[frame["accuracy"].notna() & (frame["method"] != "icl")]
     for axis in axes:
-        # Cells of methods that a setting has no part in are not compared by it.
+        # Leave out cells of methods that do not have the setting.
         frame = frame[[value in axis.values for value in frame[axis.name]]]
     if not axes or frame["source"].nunique() < 2:
         return []
@@ -131,7 +131,7 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
 
 @style.styled
 def finding_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw what settings come to over sources, by the one that takes most values.
+    """Draw the figures of settings over sources, against the setting with the most values.
 
     Parameters
     ----------
@@ -142,17 +142,19 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     -------
     matplotlib.figure.Figure
         Panels of Z, the share of memberships, held-out figures, and the change from the reference
-        with its interval.
+        with half the width of its interval.
 
     Raises
     ------
     InvalidInputError
-        Cells differ in no setting, or there are fewer than two sources.
+        Raised if cells do not differ in any setting, or if there are fewer than two sources.
     """
     cells = list(records)
     tables = finding_tables(cells)
     if not tables:
-        raise InvalidInputError("settings are compared over two sources or more")
+        raise InvalidInputError(
+            "findings need cells that differ in a setting, of at least two sources"
+        )
     frame, axes = tables[-1].frame, axes_of(frames.finished_cells(cells))
     across, *others = sorted(axes, key=lambda axis: -len(axis.values))
     series = [
@@ -197,7 +199,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
 
 
 def _assign_looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
-    """Return a look for each row: the hue of its method, or its own if there is one method."""
+    """Return a look for each row: the color of its method, or its own if there is one method."""
     if methods.nunique() == 1:
         one = style.looks(series)
         return [one[each] for each in series]
@@ -211,7 +213,7 @@ def _assign_looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.
 
 
 def _sort_values(axis: Axis) -> list[Any]:
-    """Return the values of an axis, rising, where it is no scale by the alphabet."""
+    """Return the values of an axis, in ascending order if numeric, else alphabetically."""
     return axis.in_order if axis.is_scale else sorted(axis.values, key=str)
 
 
@@ -229,7 +231,7 @@ def _build_table(
     axes: Sequence[Axis],
     words: str,
 ) -> ResultTable:
-    """Return a row per method and setting; `on` is what it has in common with its reference."""
+    """Return a row per method and setting; a row and its reference are matched by `on`."""
     import pandas as pd
 
     names = [axis.name for axis in axes]
@@ -262,7 +264,7 @@ def _build_table(
 
 
 def _restore_none(value: Any) -> Any:
-    """Return the value of a setting as it was before pandas made None a number."""
+    """Return the value of a setting, with None restored where pandas converted it to NaN."""
     return None if frames.is_missing(value) else value
 
 
@@ -273,7 +275,7 @@ def _format_figure(figure: str, value: float) -> str:
 
 
 def _test_changes(changes: NDArray[np.float64]) -> dict[str, float]:
-    """Return the mean of paired changes, its interval and p-value, and how many go either way."""
+    """Return the mean of paired changes, its interval and p-value, and the counts by sign."""
     from scipy.stats import wilcoxon
 
     if not changes.size:

@@ -1,4 +1,4 @@
-"""The report of a sweep: one HTML file that needs no network."""
+"""The report of a sweep: a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-#: A picture of more characters than this is smaller, and no worse, as a bitmap.
+#: Figures with longer SVG code are embedded as PNG, which is smaller and of equal quality.
 _MAX_SVG_LENGTH = 250_000
 _REFERENCES = re.compile(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)')
-#: What page and text of a figure are by day; the page has other colours by night.
+#: CSS variables that replace the colors of figures, so that a dark page can redefine them.
 _COLORS = {
     "#ffffff": "page",
     style.INK: "ink",
@@ -42,11 +42,11 @@ _COLORS = {
     style.ACCENT: "accent",
     style.BLUE: "link",
 }
-#: A figure, its deviation or interval, a star, and the change from uncorrected.
+#: A figure, its standard deviation or interval, a star, and the change from uncorrected.
 _FIGURE_TEXT = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
 _MAX_OPEN_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
-#: Figures by the part of the report that they stand in.
+#: Figures by section of the report.
 _RESULT_FIGURES = (
     "class_accuracies",
     "accuracy_cobias",
@@ -72,29 +72,29 @@ def render_report(
     cells : sequence of StoredCell
         The sweep's cells, from `tracking.store.queries.stored_cells`.
     figures : mapping of str to (str, matplotlib.figure.Figure)
-        Theirs, from `tracking.results.figures.overview_figures`.
+        Figures of the sweep, from `tracking.results.figures.overview_figures`.
     title : str
         Name of the sweep.
     link : callable
-        Gives the address of a cell's run in MLflow.
+        Returns the URL of a cell's run in MLflow.
     store : str
-        What to call the store; without a password.
+        Name of the store; without a password.
 
     Returns
     -------
     str
-        A page without references to other files.
+        A self-contained page.
 
     Raises
     ------
     InvalidInputError
-        No cell is finished.
+        Raised if no cell is finished.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     records = frames.finished_cells(cell.record for cell in cells)
     if not records:
-        why = "{} failed with: {}; add --retry-failed to the sweep to compute all again"
+        why = "{} failed with: {}; run the sweep again with --retry-failed"
         failed = f"; {why.format(*_get_failure(cells[0], ''))}" if cells else ""
         raise InvalidInputError(
             f"{title}: no cell is finished, so there is nothing to report{failed}"
@@ -128,7 +128,7 @@ def render_report(
         ablation_figures=[each for name, each in pictures.items() if name.startswith(ABLATION)],
         scheme_summary=tables.scheme_summary(records),
         schemes=schemes,
-        # A page of a hundred schemes would hide what comes after them.
+        # A hundred open schemes would hide the following sections.
         folded=len(schemes) > _MAX_OPEN_SCHEMES,
         timing=tables.timing_table(records),
         search_figures=[pictures[name] for name in _SEARCH_FIGURES if name in pictures],
@@ -159,7 +159,7 @@ def _collect_facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[
 
 
 def _format_period(records: Sequence[CellRecord]) -> str:
-    """Return when the cells were computed, in UTC."""
+    """Format the period in which the cells were computed, in UTC."""
     start = min(cell.started_ms for cell in records)
     end = max(cell.finished_ms for cell in records)
     first, last = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (start, end))
@@ -169,7 +169,7 @@ def _format_period(records: Sequence[CellRecord]) -> str:
 
 
 def _collect_packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
-    """Return the packages that the cells were computed with; several versions are all named."""
+    """Return the packages that the cells were computed with, each with all of its versions."""
     found: dict[str, dict[str, None]] = {}
     for cell in records:
         about = cell.provenance
@@ -182,10 +182,10 @@ def _collect_packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
 
 
 def _build_cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
-    """Return what DCS does to every model and task at the largest number of shots.
+    """Return the effect of DCS on each model and task at the largest number of shots.
 
-    Each has a ``name``, a ``detail``, and ``lines``: what each figure is called, what it was
-    before and after, and the change.
+    Each card has a ``name``, a ``detail``, and ``lines``: the name of each figure, its value
+    before and after correction, and the change.
     """
     cells = [cell for cell in records if cell.identity.get("method") == _DRAWN_METHOD]
     needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
@@ -205,7 +205,7 @@ def _build_cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
 
 
 def _build_card_line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
-    """Return the change with its deviation over seeds, or, of one seed, how likely chance is."""
+    """Return a figure and its change, with the deviation over seeds or the p-value of one seed."""
     metric = f"test/{name.lower()}"
     before, after = cells[f"uncorrected/{metric}"], cells[metric]
     gap = 100 * (after - before)
@@ -219,11 +219,11 @@ def _build_card_line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str
 def _build_schemes(
     cells: Sequence[StoredCell], link: Callable[[StoredCell], str]
 ) -> list[dict[str, Any]]:
-    """Return the schemes worth reading, of DCS or else of every method that searched.
+    """Return the schemes to show: those of DCS or, if there are none, of all other methods.
 
     Each has a ``name``, a ``link``, the name of its ``calibration``; ``classes``: name, kind of
-    correction and its effect; and ``pictures``. Those are of one per model and task: that of the
-    largest number of shots that was best on the development rows.
+    correction and its effect; and ``pictures``, for one scheme per model and task: the one with
+    the best development score at the largest number of shots.
     """
 
     def merit(cell: StoredCell) -> tuple[float, float]:
@@ -254,7 +254,7 @@ def _build_schemes(
 
 
 def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
-    """Return a caption with its figure as HTML, in the colours of the page."""
+    """Return a caption and its figure as HTML, with the colors of the page."""
     from markupsafe import Markup
 
     width = round(96 * figure.get_size_inches()[0])
@@ -264,19 +264,19 @@ def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
         image = Markup('<img src="data:image/png;base64,{}" alt="{}" style="width: {}px">')
         return caption, image.format(text, caption, width)
     svg = data.decode()
-    # Figures stand side by side in one page: what one refers to is its own.
+    # All figures share the ids of one page, so each gets a prefix of its own.
     own = f"f{zlib.crc32(data + caption.encode()):08x}-"
     svg = _REFERENCES.sub(own, svg[svg.index("<g ") : svg.rindex("</svg>")])
     for color, name in _COLORS.items():
         svg = svg.replace(color, f"var(--{name})")
     size = " ".join(f"{72 * inches:g}" for inches in figure.get_size_inches())
     head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">')
-    # Matplotlib escapes the texts of a figure.
+    # Matplotlib has escaped the text in the figure.
     return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
 
 
 def _build_cell_table(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
-    """Return the table of all cells as text, without columns that are empty."""
+    """Return the table of all cells as text, without empty columns."""
     import pandas as pd
 
     frame = cells_frame(cell.record for cell in cells)
@@ -310,11 +310,11 @@ def _build_cell_table(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.D
 
 def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
     name = frames.name_of(cell.record.who, "method", "task", "shots", "seed")
-    return name, last_line(cell.record.error or "") or "no traceback was kept", link
+    return name, last_line(cell.record.error or "") or "no traceback recorded", link
 
 
 def _mark_up_figure(text: str) -> str:
-    """Set what a figure may be off by apart from the figure."""
+    """Mark up the uncertainty and the change of a figure in small print."""
     from markupsafe import Markup, escape
 
     found = _FIGURE_TEXT.fullmatch(text)

@@ -1,4 +1,4 @@
-"""The tables of a sweep, pivots of the frames of its cells, and two cells side by side."""
+"""Tables of a sweep, as pivots of the frames of its cells, and comparison of two cells."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tracking.schema import OBJECTIVE
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Values of a column that rows differ by, in order, and how one is shown.
+#: For each column that distinguishes rows: its values in order, and their formatter.
 _Rows: TypeAlias = "Mapping[str, tuple[Sequence[Any], Callable[[Any], str]]]"
 
 _GROUP: Final = ("model", "task", "shots", "method", "setting")
@@ -50,7 +50,7 @@ _PROMPT: Final = ("model", "task", "shots")
 LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *frames.MEASURE_COLUMNS)
 
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
-#: How the keys of rows are shown, where they are not text already.
+#: Formatters of row keys that are not displayed as they are.
 _TITLES: Final[Mapping[str, Callable[[Any], str]]] = {
     "task": paper.task_title,
     "method": frames.method_title,
@@ -58,12 +58,12 @@ _TITLES: Final[Mapping[str, Callable[[Any], str]]] = {
 _WEAKEST: Final = "weakest class by seed, % before → after"
 _CORRECTIONS: Final = ("weights", "memberships", "unchanged")
 _TERMS_NOTE: Final = (
-    "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi what "
-    "predictions and labels share (pointwise mutual information), negated; full has all three."
+    "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi the "
+    "negated pointwise mutual information of predictions and labels; full has all three."
 )
 _SCHEMES_NOTE: Final = (
     "Classes with each kind of correction, mean over seeds; unchanged: weight 1 or Don't Change, "
-    "which the paper does not count apart. Ratio of memberships to weights, from unrounded "
+    "which the paper does not count separately. Ratio of memberships to weights, from unrounded "
     "counts. (M): a membership corrects the weakest class."
 )
 _COUNTS: Final = {
@@ -76,8 +76,8 @@ _COUNTS: Final = {
 _TIMES: Final = {"seconds": "seconds", "tuning_seconds": "seconds to tune"}
 _TIMES_NOTE: Final = (
     "Moves, outer loops (temperatures) and seconds are those of the annealing run whose scheme "
-    "was chosen; 'to tune' is the time of all that was tried. N·D is the number of classes times "
-    "the number of corrections to choose from. Of the paper: mean (range) over its tasks."
+    "was chosen; 'to tune' is the time of the whole search. N·D is the number of classes times "
+    "the number of available corrections. Paper: mean (range) over its tasks."
 )
 
 
@@ -92,19 +92,18 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (what cells of a method
-        have differently, in words; mostly nothing), ``seeds`` (number of cells),
+        Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (description of how the
+        cells differ from the main ones; empty for main cells), ``seeds`` (number of cells),
         ``accuracy_mean``, ``accuracy_std``, ``accuracy_low``, ``accuracy_high``,
-        ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The standard
-        deviation is the sample's (``n - 1``), NaN for one seed; the ends of the 95 % interval
-        and the chance of no difference to uncorrected on the same rows are of one seed, NaN for
-        several.
+        ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The sample
+        standard deviation (``n - 1``) is NaN for one seed; the ends of the 95 % interval and the
+        p-value of the difference from uncorrected on the same rows are NaN for several seeds.
     """
     return _compute_estimates(records, _GROUP)[[*LEADERBOARD_COLUMNS]]
 
 
 def leaderboard_markdown(frame: pd.DataFrame) -> str:
-    """Return a `leaderboard` in percent, as a Markdown table and a line that explains it."""
+    """Return a `leaderboard` in percent, as a Markdown table followed by an explanation."""
     if frame.empty:
         return "No finished cells.\n"
     text = filled(frame[[*_GROUP]].map(text_of))
@@ -118,7 +117,7 @@ def leaderboard_markdown(frame: pd.DataFrame) -> str:
 def leaderboard_metrics(frame: pd.DataFrame) -> dict[str, float]:
     """Return the means of a `leaderboard` by name: ``accuracy/trec/DCS``.
 
-    What its rows have in common, and what they do not have, is left out of the names.
+    Fields that are missing or the same in all rows are left out of the names.
     """
     several = frame[["model", "setting", "shots"]].nunique(dropna=False) > 1
     names = [*several.index[several], "task", "method"]
@@ -135,14 +134,14 @@ def main_results(records: Iterable[CellRecord]) -> ResultTable:
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells of any models, tasks, shots, methods and seeds; failed ones are left out, and so
-        are those that an ablation only compares with: see `ablation_tables`.
+        Cells of any models, tasks, shots, methods and seeds; failed ones, and those of other
+        settings, are left out: see `ablation_tables`.
 
     Returns
     -------
     ResultTable
         A row per model, shots and method; in percent, mean and standard deviation over seeds.
-        An average is the mean of task means, over the tasks that there are.
+        An average is the mean of the means of the available tasks.
     """
     cells = frames.finished_cells(records)
     axes = settings.axes_of(cells)
@@ -150,7 +149,7 @@ def main_results(records: Iterable[CellRecord]) -> ResultTable:
     tried = ", ".join(axis.words(axis.main) for axis in axes)
     note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
     methods = list(dict.fromkeys(cell.identity.get("method") for cell in cells))
-    # The paper's cells had all terms of the objective.
+    # The paper's main results use all terms of the objective.
     theirs = paper.paper_results().query("terms == 'full'")
     return _build_task_table(
         cells,
@@ -174,14 +173,14 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     -------
     list of ResultTable
         ``objective_ablation`` first: DCS by the terms of its objective (paper, Section 4.4), with
-        arrows for the change from uncorrected; empty if all cells have the same settings.
+        arrows for the change from uncorrected. Empty if all cells have the same settings.
     """
     cells = frames.finished_cells(records)
     tables = []
     for axis in settings.axes_of(cells):
         own = [cell for cell in settings.main_cells(cells, but=(axis.name,)) if axis.varies(cell)]
         if axis.name not in (each.name for each in settings.axes_of(own)):
-            continue  # It differs only where another setting is not that of the main results.
+            continue  # The setting varies only where another one is not at its main value.
         rows: _Rows = {axis.name: (axis.in_order, axis.short)}
         named = f"{axis.name}_ablation"
         if axis.name == OBJECTIVE and "dcs" in axis.methods:
@@ -214,11 +213,11 @@ def _build_task_table(
     note: str = "",
     arrows: bool = False,
 ) -> ResultTable:
-    """Lay out accuracy and COBias: a row per model, shots and `rows`, a column per task.
+    """Return a table of accuracy and COBias: a row per model, shots and `rows`, a column per task.
 
-    `rows` gives the values of each column that rows differ by, in order, and how they are shown;
-    `theirs` is what stands below it of `paper_results`. Averages over tasks come first, or, with
-    `arrows`, changes from uncorrected stand beside the figures.
+    `rows` gives the ordered values and the formatter of each column that distinguishes rows,
+    `theirs` the rows of `paper_results` to show below. Averages over tasks come first or, with
+    `arrows`, changes from uncorrected are shown beside the figures.
     """
     import pandas as pd
 
@@ -286,12 +285,12 @@ def _build_pivot(
     about: str,
     sections: int = 0,
 ) -> ResultTable:
-    """Lay out what was measured, below it the paper's figures, and the difference.
+    """Return a table of measured figures, each followed by the published one and the difference.
 
-    `long` has a row per row and column of the table: the keys of `titles`, which give their text,
-    ``column``, a text of each kind, and ``as_paper``, whether our figure was chosen as the
-    paper's. The key `marked` says what is not ours. Columns stand as they first come, those of
-    `words` to the left; empty ones are left out.
+    `long` has a row per entry of the table: the keys of `titles`, which maps them to formatters,
+    ``column``, a text of each kind, and ``as_paper``, whether our scheme was chosen as in the
+    paper. Published rows are marked in the column `marked`. Columns are in order of first
+    appearance, those of `words` aligned to the left; empty ones are left out.
     """
     import pandas as pd
 
@@ -321,14 +320,14 @@ def _build_pivot(
 
 
 def _add_arrow(text: str, change: float) -> str:
-    """Add a change from uncorrected as the paper prints it: ``81.5 ↑12.9``."""
+    """Append the change from uncorrected as in the paper: ``81.5 ↑12.9``."""
     if not text or is_missing(change):
         return text
     return f"{text} {'↑' if change >= 0 else '↓'}{100 * abs(change):.1f}"
 
 
 def _compute_averages(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
-    """Return the averages that say more than a single task does, of the rows that have them."""
+    """Return the averages over at least two tasks, for the rows that have all of these tasks."""
     averages = []
     tasks = list(tidy["task"].unique())
     for name, published in paper.AVERAGES.items():
@@ -339,28 +338,28 @@ def _compute_averages(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFram
         means["seeds"] = groups["seeds"].min()
         means["as_paper"] = groups["as_paper"].all()
         means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
-        # An average over other tasks than in the row above it would mislead, and one over some
-        # of the paper's tasks is not the one that the paper prints.
+        # Averages over different tasks are not comparable: rows that lack a task have none, and
+        # the published average is shown only if the tasks are the same.
         whole = sorted(published) == sorted(str(paper.paper_task(task)) for task in own)
         averages.append(means[groups.size() == len(own)].assign(task=name, whole=whole))
     return averages
 
 
 def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
-    """Return how many classes DCS gives weights and how many memberships (paper, scheme table).
+    """Return the numbers of weights and memberships in schemes of DCS (paper, scheme table).
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells; those of other methods are left out, and those of ablations.
+        Cells; those of other methods and of ablations are left out.
 
     Returns
     -------
     ResultTable
         A row per model, task and shots: classes with a weight, with a membership and unchanged,
-        averaged over seeds; ratio of memberships to weights; memberships in each seed's run; and
-        the weakest class of each seed before and after correction, marked with M where a
-        membership corrects it.
+        averaged over seeds; ratio of memberships to weights; memberships by seed; and the
+        weakest class of each seed before and after correction, marked with M if a membership
+        corrects it.
     """
     import pandas as pd
 
@@ -402,7 +401,7 @@ def _count_corrections(schemes: pd.DataFrame) -> dict[str, float]:
 
 
 def _format_schemes(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[str, str]:
-    """Return what the columns say of the schemes of all seeds of a prompt."""
+    """Return the text of each column for the schemes of all seeds of a prompt."""
     if schemes.empty:
         return {}
     means = {name: counts[name] for name in _CORRECTIONS}
@@ -421,7 +420,7 @@ def _format_schemes(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[
 
 
 def _summarize_schemes(cells: Sequence[CellRecord]) -> pd.DataFrame:
-    """Return a row per cell: its kinds of corrections, and what becomes of its weakest class."""
+    """Return a row per cell: the counts of its corrections, and its weakest class."""
     corrections = frames.corrections_frame(cells)
     same = frames.changes_nothing(corrections)
     corrections["kind"] = corrections["kind"].mask(same, "unchanged")
@@ -439,7 +438,7 @@ def _summarize_schemes(cells: Sequence[CellRecord]) -> pd.DataFrame:
 
 
 def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return the class accuracies of every seed (paper, DDI table), one table per task.
+    """Return the class accuracies of each seed (paper, DDI table), one table per task.
 
     Parameters
     ----------
@@ -490,7 +489,7 @@ def _build_class_table(task: Any, cells: Sequence[CellRecord], name: str) -> Res
     )
     tidy["paper_accuracy"] = published["paper_accuracy"].astype(float) / 100
     after = [Estimate.of_class(row) for row in tidy.to_dict("records")]
-    # A class may be called like another column.
+    # A class may have the name of another column.
     taken = {*by, *columns}
     long.append(
         tidy[[*by, "as_paper"]].assign(
@@ -584,17 +583,17 @@ TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = 
     "labels": label_tables,
     "findings": finding_tables,
 }
-"""The tables of the paper by short name, in its order."""
+"""The tables by short name, those of the paper first."""
 
 
 def all_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return every table of the paper that a sweep has cells for, in the paper's order."""
+    """Return all nonempty tables of a sweep, in the order of `TABLES`."""
     cells = list(records)
     return [table for make in TABLES.values() for table in make(cells) if table.rows]
 
 
 def table_files(records: Iterable[CellRecord], board: pd.DataFrame) -> dict[str, str]:
-    """Return the tables that the run of a sweep shows, its `leaderboard` too, by artifact path."""
+    """Return the files of the tables of a sweep and of its `leaderboard` by artifact path."""
     cells = list(records)
     files = {
         schema.LEADERBOARD_FILE: to_mlflow_json(board),
@@ -614,8 +613,8 @@ def compare_records(
     Returns
     -------
     dict of str to list of tuple of str
-        Names and the values of both, by title: settings that differ, results, class accuracies,
-        schemes in words; without the parts that have nothing to show.
+        Names and values of both cells by section title: settings that differ, results, class
+        accuracies and descriptions of the schemes; empty sections are left out.
     """
     compared = {}
     described = _describe_cell(second)
@@ -631,7 +630,7 @@ _DIFFERENCES: Final = "Settings that differ"
 
 
 def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
-    """Return what there is to compare of a cell, by title and name."""
+    """Return the values of a cell to compare, by section title and name."""
     flat = schema.flatten({**cell.identity, **cell.params})
     texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
     own = cell.metrics
@@ -646,7 +645,7 @@ def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
         effects = [correction.effect for correction in scheme.corrections]
         words |= dict(zip(scheme.classes, effects, strict=True))
     return {
-        # Digests are told apart by how they begin.
+        # The first characters identify a digest.
         _DIFFERENCES: {
             name: text[:12] if name.endswith("digest") else text for name, text in texts.items()
         },
