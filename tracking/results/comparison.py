@@ -348,9 +348,8 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     means["gain"] = means["score"] - means["source"].map(free)
     groups = means.groupby(by, sort=False)[[*figures, "gain"]]
     tidy = groups.mean().join(groups.sem().add_suffix("_error")).assign(sources=groups.size())
-    tidy = tidy.reset_index().sort_values("rows_used", kind="stable")
-    rank = {name: place for place, name in enumerate(means["method"].unique())}
-    tidy = tidy.sort_values("method", key=lambda names: names.map(rank), kind="stable")
+    orders = {"method": list(means["method"].unique()), "rows_used": sorted({*means["rows_used"]})}
+    tidy = frames.sorted_by(tidy.reset_index(), orders)
     texts = {
         "score": list(map(percent, tidy["score"], tidy["score_error"])),
         "gain": list(map(points, tidy["gain"], tidy["gain_error"])),
@@ -395,8 +394,8 @@ def transfer_tables(
         if frames.has_chosen(record) and record.key in tests:
             # Cells of one group differ only in their tables.
             own = {"model", "shots", "seed", "optimization_digest", "test_digest"}
-            alike = {k: v for k, v in record.identity.items() if k not in own}
-            groups.setdefault(content_key(alike), []).append(record)
+            shared = {k: v for k, v in record.identity.items() if k not in own}
+            groups.setdefault(content_key(shared), []).append(record)
     several = [group for group in groups.values() if len(group) > 1]
     return [_build_transfer_table(group, tests, number) for number, group in enumerate(several, 1)]
 
@@ -421,8 +420,8 @@ def _build_transfer_table(
         for record, scheme, fitted_on in zip(group, schemes, names, strict=True):
             own = tests[record.key]
             # The test rows of another split may be among the rows that the scheme was fitted on.
-            alike = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
-            figures = _score(scheme.for_classes(test.classes), test) if alike else {}
+            same_rows = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
+            figures = _score(scheme.for_classes(test.classes), test) if same_rows else {}
             rows.append({"fitted on": fitted_on, "judged on": judged_on, **figures})
     frame = pd.DataFrame(rows, columns=["fitted on", "judged on", "accuracy", "cobias"])
     about = frames.name_of(group[0].identity, "task", "method")

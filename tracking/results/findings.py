@@ -157,15 +157,10 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
         )
     frame, axes = tables[-1].frame, axes_of(frames.finished_cells(cells))
     across, *others = sorted(axes, key=lambda axis: -len(axis.values))
-    series = [
-        ", ".join(
-            [
-                frames.method_title(row["method"]),
-                *(axis.words(_restore_none(row[axis.name])) for axis in others),
-            ]
-        )
-        for row in frame.to_dict("records")
-    ]
+    series = []
+    for row in frame.to_dict("records"):
+        words = [axis.words(_restore_none(row[axis.name])) for axis in others]
+        series.append(", ".join([frames.method_title(row["method"]), *words]))
     titles = {title: title for title in series}
     looks = dict(zip(series, _assign_looks(frame["method"], series), strict=True))
     places = _sort_values(across)
@@ -175,11 +170,9 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     figure, panels = style.grid_of(len(_PANELS), width=4.2, height=2.9)
     for panel, (name, title) in zip(panels, _PANELS.items(), strict=True):
         scale = 1.0 if name == "z" else 100.0
+        scaled = of_series.assign(mean=scale * of_series[name], spread=scale * off)
         means, spreads = (
-            of_series.assign(value=scale * values).pivot(
-                index="at", columns="series", values="value"
-            )
-            for values in (of_series[name], off)
+            scaled.pivot(index="at", columns="series", values=each) for each in ("mean", "spread")
         )
         style.series(
             panel,

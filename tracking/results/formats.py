@@ -143,13 +143,10 @@ class ResultTable:
             f"{self.name}.json": to_mlflow_json(self.frame),
         }
 
-    def write(self, folder: Path | str) -> list[Path]:
-        """Write the table in every format to `folder`, and return the paths."""
-        paths = []
+    def write(self, folder: Path | str) -> None:
+        """Write the table in every format to `folder`."""
         for name, text in self.contents().items():
-            paths.append(Path(folder) / name)
-            atomic_write_text(paths[-1], text)
-        return paths
+            atomic_write_text(Path(folder) / name, text)
 
 
 def filled(text: pd.DataFrame) -> pd.DataFrame:

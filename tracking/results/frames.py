@@ -14,15 +14,7 @@ from dcs.errors import ConfigError, InvalidInputError
 from dcs.evaluation.uncertainty import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
-from tracking.results.settings import (
-    LABEL_AXES,
-    axes_of,
-    chosen_as_paper,
-    main_cells,
-    objective_label,
-    objective_terms,
-    setting,
-)
+from tracking.results import settings
 from tracking.schema import IDENTITY_TAGS, OPTIMIZATION_SIZE
 
 if TYPE_CHECKING:
@@ -70,7 +62,7 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         labels. Fractions, not percent; NaN for values missing from a record.
     """
     cells = finished_cells(records)
-    axes = axes_of(cells)
+    axes = settings.axes_of(cells)
 
     def row(cell: CellRecord) -> dict[str, Any]:
         rows = cell.provenance.get("tables", {}).get("optimization", {})
@@ -78,9 +70,9 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         seconds = (cell.finished_ms - cell.started_ms) / 1000
         return {
             **{axis.name: axis.value(cell) for axis in axes},
-            "objective": objective_label(cell),
-            "terms": objective_terms(cell),
-            "as_paper": chosen_as_paper(cell),
+            "objective": settings.objective_label(cell),
+            "terms": settings.objective_terms(cell),
+            "as_paper": settings.chosen_as_paper(cell),
             **cell.metrics,
             "tuning_seconds": seconds if has_chosen(cell) else None,
             "classes": len((cell.scheme or {}).get("corrections", [])),
@@ -186,10 +178,10 @@ def _build(
     import pandas as pd
 
     cells = finished_cells(records)
-    axes = axes_of(cells)
+    axes = settings.axes_of(cells)
     rows: list[Mapping[str, Any]] = []
     for cell in cells:
-        about = {"key": cell.key, **cell.who, "setting": setting(cell, axes)}
+        about = {"key": cell.key, **cell.who, "setting": settings.setting(cell, axes)}
         rows += [{**about, **row} for row in rows_of(cell)]
     known = dict.fromkeys((*_CELL, *texts, *numbers))
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
@@ -367,7 +359,7 @@ def main_finished(
     records: Iterable[CellRecord], *, method: str | None = None, but: Collection[str] = ()
 ) -> list[CellRecord]:
     """Return the finished cells of the main results, by default of all methods."""
-    cells = main_cells(finished_cells(records), but=but)
+    cells = settings.main_cells(finished_cells(records), but=but)
     return [cell for cell in cells if method in (None, cell.identity.get("method"))]
 
 
@@ -378,7 +370,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
         list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
     )
     methods = method_names(baselines=True)
-    axes = axes_of(cells)
+    axes = settings.axes_of(cells)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:
         who = cell.who
@@ -389,7 +381,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
             shots_rank(who["shots"]),
             methods.index(method) if method in methods else len(methods),
             method,
-            setting(cell, axes),
+            settings.setting(cell, axes),
             _to_float(who["seed"]),
         )
 
@@ -490,8 +482,8 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
 
     cells = finished_cells(records)
     frame = cells_frame(cells).rename(columns={"rows": "labelled"})
-    axes = [axis for axis in axes_of(cells) if axis.name not in LABEL_AXES]
-    frame["setting"] = [setting(cell, axes) for cell in cells]
+    axes = [axis for axis in settings.axes_of(cells) if axis.name not in settings.LABEL_AXES]
+    frame["setting"] = [settings.setting(cell, axes) for cell in cells]
     frame["size"] = np.array([cell.identity.get(OPTIMIZATION_SIZE) for cell in cells], float)
     frame = frame.dropna(subset=["labelled", "test/accuracy"]).astype({"labelled": int})
     frame["rows_used"] = frame["unlabelled"].gt(0).map({True: _BOTH, False: LABELLED_ALONE})
@@ -533,7 +525,7 @@ def learning_curve_frame(
     InvalidInputError
         Raised if all cells have the same number of labelled rows.
     """
-    frame = labels_frame(main_finished(records, method=method, but=LABEL_AXES))
+    frame = labels_frame(main_finished(records, method=method, but=settings.LABEL_AXES))
     # A single point is not a curve. Points are counted by the requested size, because tables
     # have different numbers of rows.
     curve = ["method", "rows_used"]

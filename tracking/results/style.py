@@ -141,11 +141,7 @@ def series(
 
 
 def grid_of(
-    count: int,
-    *,
-    width: float,
-    height: float | Sequence[float],
-    columns: int = 3,
+    count: int, *, width: float, height: float | Sequence[float], columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its `count` panels of `width` by `height` inches each.
 

@@ -14,30 +14,11 @@ from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord
-from tracking.results import frames, paper, settings
+from tracking.results import formats, frames, paper, settings
 from tracking.results.comparison import label_tables, method_tables
 from tracking.results.findings import finding_tables
-from tracking.results.formats import (
-    KINDS,
-    ResultTable,
-    RowKind,
-    difference,
-    filled,
-    points,
-    to_markdown,
-    to_mlflow_json,
-)
-from tracking.results.frames import (
-    MEASURES,
-    Estimate,
-    cells_frame,
-    estimates,
-    grouped,
-    groups_of,
-    is_missing,
-    text_of,
-)
-from tracking.schema import OBJECTIVE
+from tracking.results.formats import ResultTable, RowKind, filled, points
+from tracking.results.frames import MEASURES, Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,12 +87,12 @@ def leaderboard_markdown(frame: pd.DataFrame) -> str:
     """Return a `leaderboard` in percent, as a Markdown table followed by an explanation."""
     if frame.empty:
         return "No finished cells.\n"
-    text = filled(frame[[*_GROUP]].map(text_of))
+    text = filled(frame[[*_GROUP]].map(frames.text_of))
     words = tuple(map(str, text))
     shown = {measure: _get_estimates(frame, measure) for measure in MEASURES}
     text = text.assign(seeds=frame["seeds"].map(str))
     text["accuracy %"], text["COBias %"] = ([e.marked() for e in own] for own in shown.values())
-    return f"{to_markdown(text, words=words)}\n{frames.notes_of(chain(*shown.values()))}\n"
+    return f"{formats.to_markdown(text, words=words)}\n{frames.notes_of(chain(*shown.values()))}\n"
 
 
 def leaderboard_metrics(frame: pd.DataFrame) -> dict[str, float]:
@@ -183,7 +164,7 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
             continue  # The setting varies only where another one is not at its main value.
         rows: _Rows = {axis.name: (axis.in_order, axis.short)}
         named = f"{axis.name}_ablation"
-        if axis.name == OBJECTIVE and "dcs" in axis.methods:
+        if axis.name == schema.OBJECTIVE and "dcs" in axis.methods:
             tables.append(
                 _build_task_table(
                     [cell for cell in own if cell.identity.get("method") == "dcs"],
@@ -196,7 +177,7 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
                 )
             )
             named = f"{axis.name}_by_method"
-        if axis.name != OBJECTIVE or axis.methods != ("dcs",):
+        if axis.name != schema.OBJECTIVE or axis.methods != ("dcs",):
             title = f"Ablation by {axis.title}: accuracy and COBias on the test rows, %"
             rows = {"method": (axis.methods, frames.method_title), **rows}
             tables.append(_build_task_table(own, rows, name=named, title=title))
@@ -263,7 +244,7 @@ def _build_task_table(
         numbers += [f"paper_{m}" for m in MEASURES] + [f"{m}_difference" for m in MEASURES]
     return _build_pivot(
         pd.concat(long),
-        {key: rows[key][1] if key in rows else text_of for key in by},
+        {key: rows[key][1] if key in rows else frames.text_of for key in by},
         marked=by[-1],
         name=name,
         title=title,
@@ -296,11 +277,11 @@ def _build_pivot(
 
     lines: list[dict[Any, str]] = []
     kinds: list[RowKind] = []
-    for key, group in groups_of(long, list(titles)):
+    for key, group in frames.groups_of(long, list(titles)):
         head = {name: title_of(key[name]) for name, title_of in titles.items()}
         dagger = "" if group["as_paper"].all() else "†"
         names = {"measured": head[marked], "paper": f"{head[marked]}, paper{dagger}"}
-        for kind in KINDS if (group["paper"] != "").any() else KINDS[:1]:
+        for kind in formats.KINDS if (group["paper"] != "").any() else formats.KINDS[:1]:
             figures = dict(zip(group["column"], group[kind], strict=True))
             lines.append({**head, marked: names.get(kind, kind), **figures})
             kinds.append(kind)
@@ -321,7 +302,7 @@ def _build_pivot(
 
 def _add_arrow(text: str, change: float) -> str:
     """Append the change from uncorrected as in the paper: ``81.5 ↑12.9``."""
-    if not text or is_missing(change):
+    if not text or frames.is_missing(change):
         return text
     return f"{text} {'↑' if change >= 0 else '↓'}{100 * abs(change):.1f}"
 
@@ -334,7 +315,7 @@ def _compute_averages(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFram
         own = [t for t in tasks if name == "average_all" or paper.paper_task(t) in published]
         if len(own) < 2:
             continue
-        means, groups = grouped(tidy[tidy["task"].isin(own)], by)
+        means, groups = frames.grouped(tidy[tidy["task"].isin(own)], by)
         means["seeds"] = groups["seeds"].min()
         means["as_paper"] = groups["as_paper"].all()
         means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
@@ -366,15 +347,15 @@ def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
     tidy = _summarize_schemes(frames.main_finished(records, method="dcs"))
     theirs = paper.paper_schemes()
     long: list[tuple[Any, ...]] = []
-    for where, group in groups_of(tidy, _PROMPT):
+    for where, group in frames.groups_of(tidy, _PROMPT):
         published = theirs[
             (theirs["model"] == paper.paper_model(where["model"]))
             & (theirs["task"] == paper.paper_task(where["task"]))
             & (theirs["shots"] == str(where["shots"]))
         ]
         ours, known = _count_corrections(group), _count_corrections(published)
-        gaps = {name: difference(ours[name] - known[name]) for name in _CORRECTIONS}
-        gaps["ratio"] = difference(ours["ratio"] - known["ratio"], digits=2)
+        gaps = {name: formats.difference(ours[name] - known[name]) for name in _CORRECTIONS}
+        gaps["ratio"] = formats.difference(ours["ratio"] - known["ratio"], digits=2)
         texts, printed = _format_schemes(group, ours), _format_schemes(published, known)
         about = (*where.values(), group["as_paper"].all())
         long += [
@@ -382,8 +363,8 @@ def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
             for name, text in texts.items()
         ]
     return _build_pivot(
-        pd.DataFrame(long, columns=[*_PROMPT, "as_paper", "column", *KINDS]),
-        {key: _TITLES.get(key, text_of) for key in _PROMPT},
+        pd.DataFrame(long, columns=[*_PROMPT, "as_paper", "column", *formats.KINDS]),
+        {key: _TITLES.get(key, frames.text_of) for key in _PROMPT},
         marked="task",
         words=("memberships by seed", _WEAKEST),
         name="schemes",
@@ -412,8 +393,8 @@ def _format_schemes(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[
     ]
     return {
         "classes": f"{counts['classes']:.0f}",
-        **{name: "" if is_missing(mean) else f"{mean:.1f}" for name, mean in means.items()},
-        "ratio": "-" if is_missing(counts["ratio"]) else f"{counts['ratio']:.2f}",
+        **{name: "" if frames.is_missing(mean) else f"{mean:.1f}" for name, mean in means.items()},
+        "ratio": "-" if frames.is_missing(counts["ratio"]) else f"{counts['ratio']:.2f}",
         "memberships by seed": "/".join(map(str, schemes["memberships"])),
         _WEAKEST: "; ".join(weakest),
     }
@@ -431,7 +412,7 @@ def _summarize_schemes(cells: Sequence[CellRecord]) -> pd.DataFrame:
     weakest = classes.loc[classes.groupby("key")["before"].idxmin()]
     weakest = weakest.merge(corrections[["key", "class", "kind"]], on=["key", "class"], how="left")
     weakest = weakest.rename(columns={"class": "weakest_class", "kind": "weakest_kind"})
-    about = cells_frame(cells)[["key", *_PROMPT, "seed", "as_paper"]]
+    about = frames.cells_frame(cells)[["key", *_PROMPT, "seed", "as_paper"]]
     figures = ["weakest_class", "weakest_kind", "before", "after"]
     tidy = about.merge(kinds, on="key").merge(weakest[["key", *figures]], on="key", how="left")
     return tidy.drop(columns="key")
@@ -470,7 +451,7 @@ def _build_class_table(task: Any, cells: Sequence[CellRecord], name: str) -> Res
     import pandas as pd
 
     by = ["model", "shots", "method", "seed"]
-    totals = estimates(cells_frame(cells), by)
+    totals = frames.estimates(frames.cells_frame(cells), by)
     totals.loc[totals["method"] == "icl", [f"{m}_change" for m in MEASURES]] = math.nan
     shown = {measure: _get_estimates(totals, measure) for measure in MEASURES}
     columns = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
@@ -504,7 +485,7 @@ def _build_class_table(task: Any, cells: Sequence[CellRecord], name: str) -> Res
     numbers += ["paper_accuracy"] if tidy["paper_accuracy"].notna().any() else []
     return _build_pivot(
         pd.concat(long),
-        {key: _TITLES.get(key, text_of) for key in by},
+        {key: _TITLES.get(key, frames.text_of) for key in by},
         marked="method",
         name=name,
         title=f"Class accuracies of {paper.task_title(task)} by seed, % of test rows",
@@ -524,20 +505,20 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
     """
     import pandas as pd
 
-    frame = cells_frame(records).rename(
+    frame = frames.cells_frame(records).rename(
         columns={"opt/evaluations": "moves", "opt/seconds": "seconds"}
     )
     frame = frame[frame["tuning_seconds"].notna() & frame["search_space"].notna()]
-    tidy, groups = grouped(frame, _GROUP)
+    tidy, groups = frames.grouped(frame, _GROUP)
     tidy["seeds"] = groups.size()
     tidy = tidy.join(groups[["classes", "rows"]].first().astype({"classes": int, "rows": "Int64"}))
     tidy = tidy.join(groups[["search_space", "moves", "temperatures", *_TIMES]].mean())
     tidy = tidy.join(groups[[*_TIMES]].std().add_suffix("_std"))
     rows = tidy.to_dict("records")
     ours = {
-        "model": tidy["model"].map(text_of),
+        "model": tidy["model"].map(frames.text_of),
         "task": tidy["task"].map(paper.task_title),
-        "shots": tidy["shots"].map(text_of),
+        "shots": tidy["shots"].map(frames.text_of),
         "method": [frames.name_of(row, "method", "setting") for row in rows],
         **{head: [_format_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
         **{
@@ -548,7 +529,7 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
     published = paper.paper_frame("paper_annealing_time")
     theirs = [
         {
-            "model": text_of(model),
+            "model": frames.text_of(model),
             "task": "all seven",
             "method": "DCS, paper",
             "search space N·D": f"{own['corrections']}·N",
@@ -596,7 +577,7 @@ def table_files(records: Iterable[CellRecord], board: pd.DataFrame) -> dict[str,
     """Return the files of the tables of a sweep and of its `leaderboard` by artifact path."""
     cells = list(records)
     files = {
-        schema.LEADERBOARD_FILE: to_mlflow_json(board),
+        schema.LEADERBOARD_FILE: formats.to_mlflow_json(board),
         schema.LEADERBOARD_TEXT: leaderboard_markdown(board),
     }
     for table in all_tables(cells):
@@ -617,11 +598,10 @@ def compare_records(
         accuracies and descriptions of the schemes; empty sections are left out.
     """
     compared = {}
-    described = _describe_cell(second)
+    theirs = _describe_cell(second)
     for title, ours in _describe_cell(first).items():
-        theirs = described[title]
-        names = dict.fromkeys([*ours, *theirs])
-        compared[title] = [(name, ours.get(name, ""), theirs.get(name, "")) for name in names]
+        names = dict.fromkeys([*ours, *theirs[title]])
+        compared[title] = [(n, ours.get(n, ""), theirs[title].get(n, "")) for n in names]
     compared[_DIFFERENCES] = [row for row in compared[_DIFFERENCES] if row[1] != row[2]]
     return {title: rows for title, rows in compared.items() if rows}
 
@@ -667,8 +647,8 @@ def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
 
 
 def _compute_estimates(records: Iterable[CellRecord], by: Sequence[str]) -> pd.DataFrame:
-    frame = cells_frame(records)
-    return estimates(frame[frame["test/accuracy"].notna()], by)
+    frame = frames.cells_frame(records)
+    return frames.estimates(frame[frame["test/accuracy"].notna()], by)
 
 
 def _get_estimates(frame: pd.DataFrame, measure: str) -> list[Estimate]:
@@ -682,10 +662,10 @@ def _name_column(task: Any, seen: Mapping[str, int]) -> str:
 
 
 def _format_count(value: float) -> str:
-    return "" if is_missing(value) else f"{value:,.0f}"
+    return "" if frames.is_missing(value) else f"{value:,.0f}"
 
 
 def _format_seconds(mean: float, deviation: float) -> str:
-    if is_missing(mean):
+    if frames.is_missing(mean):
         return ""
-    return f"{mean:.2f}" if is_missing(deviation) else f"{mean:.2f} ± {deviation:.2f}"
+    return f"{mean:.2f}" if frames.is_missing(deviation) else f"{mean:.2f} ± {deviation:.2f}"
