@@ -1,12 +1,13 @@
-"""Methods over many sources of probabilities, and schemes on tables of others.
+"""Comparisons of methods over sources of probabilities, and transfer of schemes between tables.
 
-A method is one point of accuracy and COBias; DCS leaves a whole front. What the front has at the
-accuracy of another method is compared too.
+A method gives one point of accuracy and COBias, DCS a whole front: the COBias of the front is also
+compared at the accuracy of each other method.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ from tracking.results.formats import ResultTable, points
 if TYPE_CHECKING:
     import pandas as pd
 
-_MEANS: Final = {
+_MEASURES: Final = {
     "accuracy": "accuracy",
     "cobias": "COBias",
     "score": "accuracy − COBias",
@@ -33,7 +34,7 @@ _MEANS: Final = {
     "weakest_class": "weakest class",
 }
 _VERDICTS: Final = ("lower", "within one error", "higher", "out of reach")
-#: Two figures that round alike are not told apart: half a tenth of a point.
+#: Figures that differ by less than half a tenth of a point are considered equal.
 _ROUNDING: Final = 0.0005
 _NOTE: Final = (
     "Means over the sources of means over seeds, ± standard error over seeds. Less accurate: "
@@ -43,28 +44,28 @@ _NOTE: Final = (
 )
 _ENSEMBLES_NOTE: Final = (
     "Accuracy / COBias, mean over seeds. The best table is the one with the highest "
-    "accuracy − COBias on these very rows, which nobody knows beforehand; the gain in "
+    "accuracy − COBias on these same rows, which is not known in advance; the gain in "
     "accuracy − COBias over it ± standard error over seeds, of a mean over groups."
 )
 _LABELS_NOTE: Final = (
     "Means over the sources of means over seeds, ± standard error over sources; by number of "
-    "rows with labels. The other optimization rows are left out or stay without labels; what "
-    "needs no labels has all rows."
+    "labelled rows. The other optimization rows are left out or used without labels; methods "
+    "that need no labels use all rows."
 )
 _TRANSFER_NOTE: Final = (
-    "A row is the table that a scheme was fitted on, a column the table that it is judged on: "
-    "accuracy / COBias of the same test rows. Uncorrected has no scheme. A dash where the tables "
-    "have other test rows."
+    "Rows are the tables that schemes were fitted on, columns the tables that they are evaluated "
+    "on: accuracy / COBias of the same test rows. Uncorrected has no scheme. A dash: the tables "
+    "have different test rows."
 )
 
 
 def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return how methods do on every source of probabilities, and on the mean of all.
+    """Return tables that compare methods on each source of probabilities and on their mean.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells. A method in several settings is compared with itself, but for numbers of labelled
+        Cells. Each setting of a method is a method of its own, except for the number of labelled
         rows: see `label_tables`. Sources (model, task and shots) for which a method has no cell
         are left out of both tables.
 
@@ -72,43 +73,43 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     -------
     list of ResultTable
         ``method_means``, a row per method, and ``methods_by_source``, a row per source; empty
-        for fewer than two sources or methods. Then, where cells have a front of DCS with test
-        figures, ``front_comparison``, a row per other method; and `ensemble_tables`.
+        for fewer than two sources or methods. Then, if cells have a front of DCS with test
+        metrics, ``front_comparison``, a row per other method; and `ensemble_tables`.
     """
     cells = frames.finished_cells(records)
     others = [a.name for a in settings.axes_of(cells) if a.name not in settings.LABEL_AXES]
     cells = settings.main_cells(cells, but=others)
-    frame = _named(cells)
-    tidy = _judged(frame)
+    frame = _build_frame(cells)
+    tidy = _summarize_sources(frame)
     whole = tidy.groupby("source")["method"].transform("size") == tidy["method"].nunique()
     tidy = tidy[whole]
     joint = ensemble_tables(cells)
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
         return joint
-    return [_means_of(tidy), _by_source(tidy), *_front_comparison(cells, frame), *joint]
+    return [_tabulate_means(tidy), _tabulate_sources(tidy), *_compare_fronts(cells, frame), *joint]
 
 
-def _named(cells: list[CellRecord]) -> pd.DataFrame:
-    """Return the judged cells with what tables call them, and their figures by short names."""
+def _build_frame(cells: list[CellRecord]) -> pd.DataFrame:
+    """Return the cells with test metrics, their display names and figures by short names."""
     frame = frames.cells_frame(cells)
-    return _called(frame[frame["test/accuracy"].notna()])
+    return _add_display_names(frame[frame["test/accuracy"].notna()])
 
 
-def _called(frame: pd.DataFrame) -> pd.DataFrame:
+def _add_display_names(frame: pd.DataFrame) -> pd.DataFrame:
     named = [frames.name_of(row, "method", "setting") for row in frame.to_dict("records")]
     return frames.by_source(frame).assign(method=named)
 
 
-def _judged(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per source and method: means over seeds, their errors, and the verdicts."""
+def _summarize_sources(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per source and method: means over seeds, standard errors and verdicts."""
     frame = frame.assign(
         change=frame["test/accuracy"] - frame["uncorrected/test/accuracy"],
         balanced_accuracy=frame["test/balanced_accuracy"],
         weakest_class=frame["test/weakest_class"],
     )
     groups = frame.groupby(["source", "method"], sort=False)
-    tidy = groups[[*_MEANS, "change"]].mean()
-    tidy = tidy.join(groups[[*_MEANS, "change"]].sem().add_suffix("_error"))
+    tidy = groups[[*_MEASURES, "change"]].mean()
+    tidy = tidy.join(groups[[*_MEASURES, "change"]].sem().add_suffix("_error"))
     single = tidy["change_error"].isna()
     tidy["less_accurate"] = (tidy["change"] + 2.0 * tidy["change_error"] < 0.0) | (
         single & (tidy["change"] < 0.0) & (groups["test/accuracy_p"].first() < 0.05)
@@ -120,16 +121,16 @@ def _judged(frame: pd.DataFrame) -> pd.DataFrame:
     return tidy.reset_index()
 
 
-def _means_of(tidy: pd.DataFrame) -> ResultTable:
+def _tabulate_means(tidy: pd.DataFrame) -> ResultTable:
     groups = tidy.groupby("method", sort=False)
-    # Sources are independent of each other, and their errors add up in squares.
-    errors = groups[[f"{name}_error" for name in _MEANS]].agg(_error_of_mean)
+    # Sources are independent of each other, so the variances of their errors add up.
+    errors = groups[[f"{name}_error" for name in _MEASURES]].agg(_compute_error_of_mean)
     verdicts = ("less_accurate", "fairest")
     counts = groups[[*verdicts]].sum()
-    frame = groups[[*_MEANS]].mean().join(errors).join(counts).assign(sources=groups.size())
+    frame = groups[[*_MEASURES]].mean().join(errors).join(counts).assign(sources=groups.size())
     frame = frame.reset_index()
     text = frame[["method"]].copy()
-    for name, head in _MEANS.items():
+    for name, head in _MEASURES.items():
         text[head] = list(map(percent, frame[name], frame[f"{name}_error"]))
     of = f" of {tidy['source'].nunique()}"
     for name in verdicts:
@@ -144,14 +145,14 @@ def _means_of(tidy: pd.DataFrame) -> ResultTable:
     )
 
 
-def _error_of_mean(errors: pd.Series[float]) -> float:
+def _compute_error_of_mean(errors: pd.Series[float]) -> float:
     return math.sqrt(float((errors**2).sum(skipna=False))) / len(errors)
 
 
-def _by_source(tidy: pd.DataFrame) -> ResultTable:
+def _tabulate_sources(tidy: pd.DataFrame) -> ResultTable:
     marks = tidy["less_accurate"].map({True: "↓", False: ""})
-    pairs = map(_pair, tidy["accuracy"], tidy["cobias"], marks)
-    text = _wide(tidy, ["source"], "method", list(pairs))
+    pairs = map(_format_pair, tidy["accuracy"], tidy["cobias"], marks)
+    text = _pivot_texts(tidy, ["source"], "method", list(pairs))
     best = tidy.loc[tidy.groupby("source")["score"].idxmax()].set_index("source")["method"]
     text["highest accuracy − COBias"] = text["source"].map(best)
     return ResultTable(
@@ -164,21 +165,21 @@ def _by_source(tidy: pd.DataFrame) -> ResultTable:
     )
 
 
-def _wide(
+def _pivot_texts(
     tidy: pd.DataFrame, index: list[str], columns: str, texts: Sequence[str]
 ) -> pd.DataFrame:
-    """Return a pivot of texts, rows and columns as they first come."""
+    """Return a pivot of texts, with rows and columns in order of first appearance."""
     text = tidy.assign(text=texts).pivot(index=index, columns=columns, values="text")
     text = text.reindex(tidy.set_index(index).index.unique(), columns=tidy[columns].unique())
     text = text.fillna("").rename_axis(columns=None).reset_index()
     return text.rename(columns=lambda head: head.replace("_", " ") if head in index else head)
 
 
-def _pair(accuracy: float, cobias: float, mark: str = "") -> str:
+def _format_pair(accuracy: float, cobias: float, mark: str = "") -> str:
     return f"{percent(accuracy)} / {percent(cobias)}{mark}" if accuracy == accuracy else "-"
 
 
-def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[ResultTable]:
+def _compare_fronts(cells: list[CellRecord], frame: pd.DataFrame) -> list[ResultTable]:
     import pandas as pd
 
     fronts: dict[tuple[object, ...], list[frames.Point]] = {}
@@ -189,12 +190,12 @@ def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[Resu
             if "test/accuracy" in trial.metrics and cell.identity.get("method") == "dcs"
         ]
         if reached:
-            # The most accurate first; np.interp wants it last.
-            fronts.setdefault(_place(cell), list(pareto_front(reached))[::-1])
+            # The front starts with the most accurate point; np.interp needs increasing accuracy.
+            fronts.setdefault(_get_source_and_seed(cell), list(pareto_front(reached))[::-1])
     names = frame.set_index("key")[["source", "method"]]
     rows = []
     for cell in cells:
-        front = fronts.get(_place(cell), [])
+        front = fronts.get(_get_source_and_seed(cell), [])
         if not front or cell.identity.get("method") == "dcs" or cell.key not in names.index:
             continue
         accuracy = cell.metrics["test/accuracy"]
@@ -229,44 +230,44 @@ def _front_comparison(cells: list[CellRecord], frame: pd.DataFrame) -> list[Resu
     ]
 
 
-def _place(cell: CellRecord) -> tuple[object, ...]:
-    """Return where a cell stands: its source and seed."""
+def _get_source_and_seed(cell: CellRecord) -> tuple[object, ...]:
+    """Return the source and the seed of a cell."""
     return tuple(map(cell.identity.get, ("model", "task", "shots", "seed")))
 
 
 def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return what tables of the same rows reach together, and the best of them alone.
+    """Return the comparison of ensembles of tables with the best of their tables alone.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells, those of ensembles and of their tables.
+        Cells of ensembles and of their tables.
 
     Returns
     -------
     list of ResultTable
-        ``ensembles``, a row per group of tables and method, then their mean; empty without
-        ensembles whose tables have cells of the same method and settings.
+        ``ensembles``, a row per group of tables and method, then their mean; empty if there are
+        no ensembles whose tables have cells of the same method and settings.
     """
     import pandas as pd
 
     cells = {cell.key: cell for cell in frames.finished_cells(records)}
-    frame = _named(list(cells.values()))
+    frame = _build_frame(list(cells.values()))
     members = [
         {"key": key, "name": name, "table": content_key(about)}
         for key in frame["key"]
-        for name, about in _members(cells[key]).items()
+        for name, about in _get_members(cells[key]).items()
     ]
     parts = pd.DataFrame(members, columns=["key", "name", "table"])
     columns = ["method", "seed", "accuracy", "cobias", "score"]
     alone = frame.loc[~frame["key"].isin(parts["key"]), ["key", *columns]]
-    origins = [content_key(_origin(cells[key])) for key in alone["key"]]
-    # Of no rows pandas would make numbers, which do not merge with texts.
+    origins = [content_key(_get_origin(cells[key])) for key in alone["key"]]
+    # Without rows pandas would infer a numeric column, which does not merge with text.
     alone = alone.assign(table=pd.Series(origins, index=alone.index, dtype=object))
     both = frame[["key", "source", *columns]].merge(parts, on="key")
     both = both.merge(alone, on=["table", "method"], suffixes=("", "_alone"))
-    # A table whose rows are split by several seeds is that of the ensemble's; one of several
-    # demonstrations has a seed of its own.
+    # A table split by several seeds is matched by the ensemble's seed; a table for each seed of
+    # the demonstrations has its own.
     same = both["seed"] == both["seed_alone"]
     both = both[same | ~same.groupby([both["key"], both["table"]]).transform("any")]
     both = both.drop_duplicates(["key", "table"])
@@ -282,8 +283,8 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         return []
     tidy = pd.DataFrame(rows)
     text = tidy[["source", "method"]].copy()
-    text["together"] = list(map(_pair, tidy["accuracy"], tidy["cobias"]))
-    text["best alone"] = list(map(_pair, tidy["accuracy_alone"], tidy["cobias_alone"]))
+    text["together"] = list(map(_format_pair, tidy["accuracy"], tidy["cobias"]))
+    text["best alone"] = list(map(_format_pair, tidy["accuracy_alone"], tidy["cobias_alone"]))
     text["which is"] = tidy["best"]
     text["gain"] = list(map(points, tidy["gain"], tidy["gain_error"]))
     over = tidy.groupby("method", sort=False)["gain"].agg(["mean", "sem", "size"]).reset_index()
@@ -302,44 +303,44 @@ def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     ]
 
 
-def _members(cell: CellRecord) -> Mapping[str, Any]:
-    """Return where the tables of an ensemble come from, by name; none of another cell."""
+def _get_members(cell: CellRecord) -> Mapping[str, Any]:
+    """Return the provenance of the tables of an ensemble by name; empty for other cells."""
     found: Mapping[str, Any] = (cell.scheme or {}).get("provenance", {}).get("tables", {})
     return found
 
 
-def _origin(cell: CellRecord) -> dict[str, Any]:
-    """Return where the table of a cell comes from, as `_members` says it."""
-    told = cell.provenance.get("tables", {}).get("optimization", {})
-    return {name: value for name, value in told.items() if name not in ("rows", "labelled")}
+def _get_origin(cell: CellRecord) -> dict[str, Any]:
+    """Return the provenance of the table of a cell in the form of `_get_members`."""
+    rows = cell.provenance.get("tables", {}).get("optimization", {})
+    return {name: value for name, value in rows.items() if name not in ("rows", "labelled")}
 
 
 def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return how methods do with few labels, with and without the rows that have none.
+    """Return tables of methods by number of labelled rows, with and without unlabelled rows.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells of several numbers of labelled rows (``optimization_sizes``); ensembles are left
-        out, and sources that lack a number.
+        Cells of several numbers of labelled rows (``optimization_sizes``); ensembles, and sources
+        without cells of every number, are left out.
 
     Returns
     -------
     list of ResultTable
         A row per method and rows used, a column per number of labelled rows: ``labels``,
-        accuracy minus COBias; ``labels_gain``, what is gained over batch calibration of all rows,
-        which needs no labels. Empty for one number alone.
+        accuracy minus COBias; ``labels_gain``, the gain over batch calibration of all rows, which
+        needs no labels. Empty if all cells have the same number.
     """
-    frame = frames.labels_frame(cell for cell in records if not _members(cell))
+    frame = frames.labels_frame(cell for cell in records if not _get_members(cell))
     if frame["size"].nunique(dropna=False) < 2:
         return []
-    frame = _called(frame).sort_values("size", kind="stable")
+    frame = _add_display_names(frame).sort_values("size", kind="stable")
     frame["labels"] = ["all" if math.isnan(size) else f"{size:.0f}" for size in frame["size"]]
     by = ["method", "rows_used", "labels"]
     figures = ["accuracy", "cobias", "score"]
     means = frame.groupby(["source", *by], sort=False)[figures].mean().reset_index()
     whole = means.groupby("source")["labels"].transform("nunique") == frame["labels"].nunique()
-    # All labels are the end of both ways: alone it tells nothing of a method.
+    # With all labels both variants are the same, so this number alone compares nothing.
     several = means.groupby(["source", "method", "rows_used"])["labels"].transform("nunique") > 1
     means = means[whole & several]
     batch = means[(means["method"] == frames.method_title("batch")) & (means["labels"] == "all")]
@@ -347,9 +348,8 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     means["gain"] = means["score"] - means["source"].map(free)
     groups = means.groupby(by, sort=False)[[*figures, "gain"]]
     tidy = groups.mean().join(groups.sem().add_suffix("_error")).assign(sources=groups.size())
-    tidy = tidy.reset_index().sort_values("rows_used", kind="stable")
-    rank = {name: place for place, name in enumerate(means["method"].unique())}
-    tidy = tidy.sort_values("method", key=lambda names: names.map(rank), kind="stable")
+    orders = {"method": list(means["method"].unique()), "rows_used": sorted({*means["rows_used"]})}
+    tidy = frames.sorted_by(tidy.reset_index(), orders)
     texts = {
         "score": list(map(percent, tidy["score"], tidy["score_error"])),
         "gain": list(map(points, tidy["gain"], tidy["gain_error"])),
@@ -363,7 +363,7 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
             name=name,
             title=title,
             frame=tidy,
-            text=_wide(tidy, ["method", "rows_used"], "labels", texts[figure]),
+            text=_pivot_texts(tidy, ["method", "rows_used"], "labels", texts[figure]),
             words=("method", "rows used"),
             about=_LABELS_NOTE,
         )
@@ -375,63 +375,68 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
 def transfer_tables(
     records: Iterable[CellRecord], tests: Mapping[str, ProbabilityTable]
 ) -> list[ResultTable]:
-    """Return how the schemes of tables do on each other, a table for each task and method.
+    """Return evaluations of each table's scheme on the other tables, one per task and method.
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells. Those of several tables at once are left out.
+        Cells; those of ensembles are left out.
     tests : mapping of str to ProbabilityTable
-        The test rows, by the key of the cell.
+        Test rows by cell key; cells without an entry are left out.
 
     Returns
     -------
     list of ResultTable
-        Of those tasks and methods that have two tables or more.
+        Only for tasks and methods with at least two tables.
     """
     groups: dict[str, list[CellRecord]] = {}
     for record in frames.finished_cells(records):
         if frames.has_chosen(record) and record.key in tests:
-            # All but the table: task, method and settings.
+            # Cells of one group differ only in their tables.
             own = {"model", "shots", "seed", "optimization_digest", "test_digest"}
-            alike = {k: v for k, v in record.identity.items() if k not in own}
-            groups.setdefault(content_key(alike), []).append(record)
+            shared = {k: v for k, v in record.identity.items() if k not in own}
+            groups.setdefault(content_key(shared), []).append(record)
     several = [group for group in groups.values() if len(group) > 1]
-    return [_transfer(group, tests, number) for number, group in enumerate(several, 1)]
+    return [_build_transfer_table(group, tests, number) for number, group in enumerate(several, 1)]
 
 
-def _transfer(
+def _build_transfer_table(
     group: Sequence[CellRecord], tests: Mapping[str, ProbabilityTable], number: int
 ) -> ResultTable:
     import pandas as pd
 
     names = [frames.name_of(record.identity, "model", "shots", "seed") for record in group]
+    count = Counter(names)
+    names = [
+        name if count[name] == 1 else f"{name}, cell {record.key[:8]}"
+        for name, record in zip(names, group, strict=True)
+    ]
     schemes = [CorrectionScheme.from_dict(record.scheme) for record in group]
     rows: list[dict[str, Any]] = []
     for other, judged_on in zip(group, names, strict=True):
         test = tests[other.key].only_labelled()
         plain = CorrectionScheme.identity(test.classes)
-        rows.append({"fitted on": "uncorrected", "judged on": judged_on, **_metrics(plain, test)})
+        rows.append({"fitted on": "uncorrected", "judged on": judged_on, **_score(plain, test)})
         for record, scheme, fitted_on in zip(group, schemes, names, strict=True):
             own = tests[record.key]
-            # Elsewhere the rows judged may be among those fitted on.
-            alike = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
-            figures = _metrics(scheme.for_classes(test.classes), test) if alike else {}
+            # The test rows of another split may be among the rows that the scheme was fitted on.
+            same_rows = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
+            figures = _score(scheme.for_classes(test.classes), test) if same_rows else {}
             rows.append({"fitted on": fitted_on, "judged on": judged_on, **figures})
     frame = pd.DataFrame(rows, columns=["fitted on", "judged on", "accuracy", "cobias"])
     about = frames.name_of(group[0].identity, "task", "method")
-    pairs = list(map(_pair, frame["accuracy"], frame["cobias"]))
+    pairs = list(map(_format_pair, frame["accuracy"], frame["cobias"]))
     return ResultTable(
         name=f"transfer_{number}",
         title=f"{about}: schemes on tables they were not fitted on, accuracy / COBias in %",
         frame=frame,
-        text=_wide(frame, ["fitted on"], "judged on", pairs),
+        text=_pivot_texts(frame, ["fitted on"], "judged on", pairs),
         words=("fitted on",),
         about=_TRANSFER_NOTE,
     )
 
 
-def _metrics(scheme: CorrectionScheme, test: ProbabilityTable) -> dict[str, float]:
+def _score(scheme: CorrectionScheme, test: ProbabilityTable) -> dict[str, float]:
     found = ClassificationMetrics.from_predictions(
         test.labels, scheme.predict(test.probs), test.n_classes
     )

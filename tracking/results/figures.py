@@ -1,7 +1,7 @@
-"""Figures from cell records: matplotlib figures, not attached to any window.
+"""Matplotlib figures from cell records, not attached to any window.
 
-Of a sweep: what corrections reached, what ablations tell, how the search went. Of a cell: what its
-scheme does to each class, and how it was found. `figure_bytes` makes one a PNG or SVG.
+For a sweep: results of corrections, ablations and the search. For a cell: the effect of its scheme
+on each class, and how it was found. `figure_bytes` converts a figure to PNG or SVG.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Names of the figures of ablations begin so.
+#: Prefix of the names of ablation figures.
 ABLATION = "ablation"
 
-#: More groups of classes than this are not told apart at a glance.
-_MOST_GROUPS = 6
+#: Maximum number of groups of classes that can be distinguished at a glance.
+_MAX_GROUPS = 6
 _LEVELS = {"dnip": "class level only", "furud": "sample level only", "dcs": "both levels"}
-_NAMES = {"accuracy": "accuracy", "cobias": "COBias"}
-#: Metrics of the second objective of a study, and what their axes are called.
+_MEASURE_TITLES = {"accuracy": "accuracy", "cobias": "COBias"}
+#: Metric and axis label of the second objective of a study.
 _COSTS = {
     "moves": ("opt/evaluations", "candidate solutions judged"),
     "seconds": ("opt/seconds", "seconds of annealing"),
 }
-#: Characters of a line above a panel.
-_WIDEST = 56
-#: More dots are a picture, and no longer lines to edit.
-_MOST_DOTS = 2000
-_EARLY = "#f0c9d5"
+#: Maximum number of characters per line of a panel title.
+_MAX_TITLE_WIDTH = 56
+#: Dots are rasterized if there are more.
+_MAX_VECTOR_DOTS = 2000
+_FIRST_TRIAL_COLOR = "#f0c9d5"
 
 BINS = 40
-"""Bars of a histogram between 0 and 1."""
+"""Number of bins of a histogram between 0 and 1."""
 
-_MOST_RESTARTS = 60
-#: So light are the shades of shares up to 100 % that dark text can be read on all; shades are a
-#: bitmap, and text on them has no colour that a page changes by night.
-_LIGHTEST, _ON_SHADES = (0, 180), "#1b2730"
-#: A temperature so many times that before it begins a restart.
-_RISE = 3.0
+_MAX_RESTART_LINES = 60
+#: The color limits keep shades of shares up to 100 % light enough for dark text. Shades are a
+#: bitmap, so their text has a color that a dark page does not change.
+_SHADE_LIMITS, _SHADE_TEXT = (0, 180), "#1b2730"
+#: A temperature this many times the previous one starts a restart.
+_JUMP = 3.0
 
 
 @style.styled
@@ -82,10 +82,10 @@ def class_accuracy_figure(records: Iterable[CellRecord]) -> Figure:
     Raises
     ------
     InvalidInputError
-        There is no finished cell of DCS.
+        Raised if there is no finished cell of DCS.
     """
     cells = frames.main_finished(records, method="dcs")
-    panels = _panels(_some(frames.classes_frame(cells), "class accuracies of DCS"))
+    panels = _split_panels(_require(frames.classes_frame(cells), "class accuracies of DCS"))
     frame = cells_frame(cells)
     heights = [1.5 + 0.36 * group["class"].nunique() for group in panels]
     figure, axes = style.grid_of(len(panels), width=4.6, height=heights)
@@ -113,14 +113,14 @@ def _draw_changes(axes: Axes, classes: pd.DataFrame, cells: pd.DataFrame) -> Non
     axes.grid(visible=False, axis="y")
     figures = cells.mean(numeric_only=True).map(partial(percent, digits=0))
     changes = ", ".join(
-        f"{_NAMES[m]} {figures[f'uncorrected/test/{m}']} → {figures[f'test/{m}']}"
+        f"{_MEASURE_TITLES[m]} {figures[f'uncorrected/test/{m}']} → {figures[f'test/{m}']}"
         for m in MEASURES
     )
     axes.set(
-        title=f"{_panel_name(cells)}\n{changes}",
+        title=f"{_panel_title(cells)}\n{changes}",
         xlabel="class accuracy, % of test rows",
         xlim=(-3, 103),
-        # Half a row above and below, however many classes there are.
+        # Half a row above and below, independent of the number of classes.
         ylim=(-0.6, max(len(means), 1) - 0.4),
     )
 
@@ -141,10 +141,10 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
     Raises
     ------
     InvalidInputError
-        There is no cell with class accuracies.
+        Raised if there is no cell with class accuracies.
     """
-    frame = _some(frames.classes_frame(frames.main_finished(records)), "class accuracies")
-    panels = _panels(frame)
+    frame = _require(frames.classes_frame(frames.main_finished(records)), "class accuracies")
+    panels = _split_panels(frame)
     figure, axes = style.grid_of(len(panels), width=4.8, height=3.2)
     looks = style.looks(frame["method"])
     titles = {
@@ -152,7 +152,7 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
         for name in looks
     }
     for panel, group in zip(axes, panels, strict=True):
-        count = min(_MOST_GROUPS, int(group.groupby("key").size().min()))
+        count = min(_MAX_GROUPS, int(group.groupby("key").size().min()))
         known = group.dropna(subset=["before", "after"]).sort_values(["before", "after"])
         by_cell = known.groupby("key")["class"]
         rank = by_cell.cumcount() * count // by_cell.transform("size")
@@ -161,7 +161,7 @@ def class_group_figure(records: Iterable[CellRecord]) -> Figure:
         middle = [str(place) for place in range(2, count)]
         panel.set_xticks(range(count), ["weakest", *middle, "strongest"][:count])
         panel.set(
-            title=_panel_name(group),
+            title=_panel_title(group),
             xlabel="classes, by accuracy before correction",
             ylabel="accuracy, %",
             ylim=(0, 102),
@@ -184,23 +184,23 @@ def tradeoff_figure(records: Iterable[CellRecord]) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Good is up and to the left; the line goes through the points that no other beats in both,
-        what lies below and to the right of it is beaten.
+        Better points are up and to the left; the line joins the points that no other point
+        dominates, and the area below and to the right of it is dominated.
 
     Raises
     ------
     InvalidInputError
-        There is no cell with test metrics.
+        Raised if there is no cell with test metrics.
     """
     frame = cells_frame(frames.main_finished(records))
-    frame = _some(frame.dropna(subset=["test/accuracy", "test/cobias"]), "accuracy and COBias")
+    frame = _require(frame.dropna(subset=["test/accuracy", "test/cobias"]), "accuracy and COBias")
     found = estimates(frame, ("model", "task", "method", "shots"))
-    panels = _groups(found, ("model", "task"))
+    panels = _split(found, ("model", "task"))
     figure, axes = style.grid_of(len(panels), width=4.4, height=3.7)
     looks = style.looks(frame["method"])
     for panel, group in zip(axes, panels, strict=True):
         _draw_plane(panel, group.to_dict("records"), looks)
-        panel.set_title(_panel_name(group, with_shots=False))
+        panel.set_title(_panel_title(group, with_shots=False))
     style.legend(figure)
     return figure
 
@@ -219,13 +219,13 @@ def _draw_plane(
         (dot,) = axes.plot(
             *at, look.marker, color=look.color, markersize=12, label=label, zorder=4
         )
-        said = frames.name_of(row, "method", "shots")
-        style.tip(dot, f"{said}: accuracy {accuracy.percent()}, COBias {cobias.percent()}")
+        name = frames.name_of(row, "method", "shots")
+        style.tip(dot, f"{name}: accuracy {accuracy.percent()}, COBias {cobias.percent()}")
         if not frames.is_missing(row["shots"]):
             inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
             axes.annotate(str(row["shots"]), at, **inside, fontsize=7, weight="bold", zorder=5)
     axes.margins(0.12)
-    # A deviation may reach below 0, COBias does not.
+    # Error bars may extend below 0, but COBias cannot be negative.
     axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
     front = pareto_front(points)[::-1]
     (_, right), (bottom, _) = axes.get_xlim(), axes.get_ylim()
@@ -243,9 +243,9 @@ def _draw_plane(
 def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -> Figure:
     """Draw accuracy and COBias by the values of a setting.
 
-    Of the objective, a row of panels per model and bars of DCS for each task; of another setting,
-    a row per model, task and number of shots, and points for each method; a line joins them where
-    the setting is a number.
+    For the objective, a row of panels per model and shots with bars of DCS for each task; for
+    other settings, a row per model, task and shots with points for each method, joined by a line
+    if the setting is numeric.
 
     Parameters
     ----------
@@ -257,13 +257,13 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     Raises
     ------
     InvalidInputError
-        The cells do not differ in it.
+        Raised if the cells do not differ in the setting.
     """
     of_terms = axis_name == OBJECTIVE
     cells = frames.main_finished(records, method="dcs" if of_terms else None, but=(axis_name,))
     axis = next((axis for axis in axes_of(cells) if axis.name == axis_name), None)
     if axis is None:
-        raise InvalidInputError(f"an ablation needs cells of two values of {axis_name!r} or more")
+        raise InvalidInputError(f"an ablation needs cells of at least two values of {axis_name!r}")
     frame = cells_frame(cell for cell in cells if axis.varies(cell))
     frame = frame.dropna(subset="test/accuracy")
     kind: Literal["bars", "points", "lines"]
@@ -276,16 +276,16 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
         by, across, series = ["model", "task", "shots"], axis_name, "method"
         kind = "lines" if axis.is_scale else "points"
         titles = {method: frames.method_title(method) for method in axis.methods}
-    panels = [(group, m) for group in _groups(frame, by) for m in MEASURES]
+    panels = [(group, m) for group in _split(frame, by) for m in MEASURES]
     figure, axes = style.grid_of(len(panels), width=5.0, height=2.8, columns=2)
     for panel, (group, measure) in zip(axes, panels, strict=True):
         places = list(dict.fromkeys(group[across])) if of_terms else axis.in_order
         at = [places.index(value) for value in group[across]]
-        means, spreads = _over_seeds(group[f"test/{measure}"], at, group[series])
+        means, spreads = _aggregate_seeds(group[f"test/{measure}"], at, group[series])
         style.series(panel, means, style.looks(titles), titles, spreads=spreads, kind=kind)
         named = task_title if of_terms else axis.short
         panel.set_xticks(range(len(places)), [named(place) for place in places])
-        panel.set(ylabel=f"{_NAMES[measure]}, %", title=_panel_name(group))
+        panel.set(ylabel=f"{_MEASURE_TITLES[measure]}, %", title=_panel_title(group))
         if of_terms:
             panel.set_ylim(bottom=0)
         else:
@@ -295,57 +295,57 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     return figure
 
 
-def _over_seeds(values: pd.Series[float], *by: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return means and deviations in percent, by place and, in columns, by series."""
+def _aggregate_seeds(values: pd.Series[float], *by: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return means and standard deviations in percent, with a column per series."""
     groups = (100 * values).groupby([np.asarray(key) for key in by])
     return groups.mean().unstack(), groups.std().unstack()
 
 
-def _some(frame: pd.DataFrame, what: str) -> pd.DataFrame:
+def _require(frame: pd.DataFrame, what: str) -> pd.DataFrame:
     if frame.empty:
-        raise InvalidInputError(f"no finished cell has anything to draw: {what}")
+        raise InvalidInputError(f"no finished cell has {what} to draw")
     return frame
 
 
-def _groups(frame: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
+def _split(frame: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
     return [group for _, group in frames.groups_of(frame, by)]
 
 
-def _panels(frame: pd.DataFrame) -> list[pd.DataFrame]:
+def _split_panels(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the rows of each model and task with the largest number of shots."""
-    return _groups(frames.fullest(frame), ("model", "task"))
+    return _split(frames.fullest(frame), ("model", "task"))
 
 
-def _panel_name(group: pd.DataFrame, *, with_shots: bool = True) -> str:
-    """Return what the cells of a panel have in common of task, model and prompt."""
+def _panel_title(group: pd.DataFrame, *, with_shots: bool = True) -> str:
+    """Return the task, model and shots that all cells of a panel share."""
     common = {
         name: group[name].iloc[0] for name in ("task", "model") if group[name].nunique() == 1
     }
     shots = group["shots"].unique()
     if with_shots and len(shots) == 1:
         common["shots"] = shots[0]
-    task, *about = frames.name_of(common, *common).split(", ")
-    # Ensembles have long names.
-    return fill(f"{task} ({', '.join(about)})" if about else task, _WIDEST)
+    task, *about = frames.words_of(common, *common)
+    # The names of ensembles are long.
+    return fill(f"{task} ({', '.join(about)})" if about else task, _MAX_TITLE_WIDTH)
 
 
 @style.styled
 def time_figure(records: Iterable[CellRecord]) -> Figure:
     """Draw the time and the outer loops of annealing runs by task (paper, Figure 3).
 
-    A row of panels per model, a point per task and method: mean and deviation over all cells.
-    The axis on the right is the size of the search, N * D: classes times the corrections to
-    choose from, of the method that has most.
+    A row of panels per model, a point per task and method: mean and standard deviation over all
+    cells. The axis on the right is the size of the search, N * D: number of classes times number
+    of available corrections, maximum over methods.
 
     Raises
     ------
     InvalidInputError
-        No annealing run was timed.
+        Raised if no annealing run was timed.
     """
     frame = cells_frame(frames.main_finished(records))
     timed = (frame["opt/seconds"] > 0) & frame["search_space"].notna()
-    frame = _some(frame[timed], "annealing runs")
-    models = _groups(frame, ["model"])
+    frame = _require(frame[timed], "annealing runs")
+    models = _split(frame, ["model"])
     figure, axes = style.grid_of(2 * len(models), width=5.4, height=3.0, columns=2)
     looks = style.looks(frame["method"])
     titles = {method: frames.method_title(method) for method in looks}
@@ -356,15 +356,15 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
         behind.bar(range(len(tasks)), sizes, color=style.LIGHT, width=0.6, label="N·D")
         behind.set_ylabel("search space N·D")
         behind.grid(visible=False)
-        # The bars stand behind the points of the other axis.
+        # Draw the bars behind the points of the other axis.
         left.set_zorder(behind.get_zorder() + 1)
         left.patch.set_visible(False)
         at = group["task"].map(tasks.index)
         for panel, column in ((left, "opt/seconds"), (right, "temperatures")):
-            means, spreads = _over_seeds(group[column] / 100, at, group["method"])
+            means, spreads = _aggregate_seeds(group[column] / 100, at, group["method"])
             style.series(panel, means, looks, titles, spreads=spreads)
             panel.set_xticks(range(len(tasks)), [task_title(task) for task in tasks])
-            panel.set(title=_panel_name(group, with_shots=False), xlim=(-0.6, len(tasks) - 0.4))
+            panel.set(title=_panel_title(group, with_shots=False), xlim=(-0.6, len(tasks) - 0.4))
             panel.set_ylim(bottom=0)
         left.set_ylabel("seconds of one annealing run")
         right.set_ylabel("outer loops (temperatures)")
@@ -376,12 +376,12 @@ def time_figure(records: Iterable[CellRecord]) -> Figure:
 def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None = None) -> Figure:
     """Draw accuracy and COBias against labelled rows, the mean over tables and seeds.
 
-    A line for each method, dashed where the rows without labels take part, or for one method.
+    A line for each method, or for one; dashed if rows without labels are used too.
 
     Raises
     ------
     InvalidInputError
-        No cells differ in the number of labelled rows.
+        Raised if no cells differ in the number of labelled rows.
     """
     frame = frames.learning_curve_frame(records, method=method)
     plain = 100 * frame[[f"uncorrected_{measure}" for measure in MEASURES]].mean()
@@ -395,11 +395,11 @@ def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None =
         for line in looks
     }
     figure, panels = style.grid_of(2, width=4.8, height=3.6)
-    for panel, (measure, title) in zip(panels, _NAMES.items(), strict=True):
-        # A number of rows may be all that a table has.
+    for panel, (measure, title) in zip(panels, _MEASURE_TITLES.items(), strict=True):
+        # Several sizes may have the same number of rows, if a table has no more.
         means = 100 * frame.pivot_table(values=measure, index="labelled", columns="line")
         style.series(panel, means, looks, titles, kind="lines", dashed=dashed)
-        # Uncorrected, whatever is labelled.
+        # Uncorrected figures do not depend on the labels.
         panel.axhline(
             plain[f"uncorrected_{measure}"], color=style.GREY, ls=":", label="uncorrected"
         )
@@ -412,15 +412,15 @@ def learning_curve_figure(records: Iterable[CellRecord], *, method: str | None =
 def importance_figure(records: Iterable[CellRecord]) -> Figure:
     """Draw the importance of each hyperparameter, a panel per method that was tuned.
 
-    The mean over cells of what each study recorded.
+    Importances are means over cells of those recorded by each study.
 
     Raises
     ------
     InvalidInputError
-        No cell has importances.
+        Raised if no cell has importances.
     """
     frame = frames.importances_frame(frames.main_finished(records))
-    frame = _some(frame, "importances of hyperparameters")
+    frame = _require(frame, "importances of hyperparameters")
     looks = style.looks(frame["method"])
     means = frame.groupby(["method", "parameter"])["importance"].mean()
     height = 1.0 + 0.3 * frame["parameter"].nunique()
@@ -441,12 +441,12 @@ def importance_figure(records: Iterable[CellRecord]) -> Figure:
 def cost_figure(records: Iterable[CellRecord]) -> Figure:
     """Draw score against cost of the trials of studies with both objectives, a panel per cell.
 
-    A line joins Optuna's Pareto front, as the study recorded it in the metric ``pareto``.
+    A line joins Optuna's Pareto front, recorded in the metric ``pareto``.
 
     Raises
     ------
     InvalidInputError
-        No finished cell had such a study.
+        Raised if no finished cell has such a study.
     """
     cells = [
         c for c in frames.main_finished(records) if any("pareto" in t.metrics for t in c.trials)
@@ -475,21 +475,21 @@ def cost_figure(records: Iterable[CellRecord]) -> Figure:
 
 @style.styled
 def slice_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw what each value of each hyperparameter of DCS reached, a panel per hyperparameter.
+    """Draw scores against the values of each hyperparameter of DCS, a panel per hyperparameter.
 
-    A dot per trial, the darker the later it came in its study. Trials of all cells are pooled: a
-    single study is too short to tell. Scores are relative to their cell's mean, since some tables
+    A dot per trial; later trials of a study are darker. Trials of all cells are pooled, because a
+    single study has too few. Scores are relative to the mean of their cell, because some tables
     are harder than others.
 
     Raises
     ------
     InvalidInputError
-        DCS has no trials.
+        Raised if DCS has no trials.
     """
     frame = frames.trials_frame(frames.main_finished(records, method="dcs"))
     columns = list(map(str, frame))
     tuned = columns[columns.index("score") + 1 :]
-    # What few trials have, or all alike, compares nothing.
+    # Skip hyperparameters that most trials lack or that do not vary.
     names = [n for n in tuned if frame[n].notna().mean() > 0.5 and frame[n].nunique() > 1]
     if not names:
         raise InvalidInputError("no trials of DCS to draw")
@@ -501,23 +501,23 @@ def slice_figure(records: Iterable[CellRecord]) -> Figure:
     figure, panels = style.grid_of(len(names), width=2.7, height=2.3, columns=4)
     color = style.looks(["dcs"])["dcs"].color
     dots: dict[str, Any] = {
-        "cmap": LinearSegmentedColormap.from_list("later", [_EARLY, color]),
+        "cmap": LinearSegmentedColormap.from_list("later", [_FIRST_TRIAL_COLOR, color]),
         "vmin": 0.0,
         "vmax": 1.0,
         "s": 13,
         "alpha": 0.8,
         "linewidth": 0,
-        "rasterized": len(frame) > _MOST_DOTS,
+        "rasterized": len(frame) > _MAX_VECTOR_DOTS,
     }
     for panel, name in zip(panels, names, strict=True):
         panel.axhline(0.0, color=style.GREY, linewidth=0.8)
         known = frame[name].dropna()
         if all(isinstance(value, int | float) for value in known):
             values = known.astype(float)
-            if _is_wide(values):
+            if _is_logarithmic(values):
                 panel.set_xscale("log")
         else:
-            # Words have their places in the order of the alphabet.
+            # Categories are in alphabetical order.
             choices = sorted(set(map(str, known)))
             values = known.map(str).map(choices.index)
             panel.set_xticks(range(len(choices)), choices)
@@ -528,8 +528,8 @@ def slice_figure(records: Iterable[CellRecord]) -> Figure:
     return figure
 
 
-def _is_wide(values: pd.Series[float]) -> bool:
-    """Whether values were drawn on a logarithmic scale: most of them are among the smallest."""
+def _is_logarithmic(values: pd.Series[float]) -> bool:
+    """Guess whether values were sampled on a logarithmic scale: most of them are small."""
     low, high = values.min(), values.max()
     return bool(low > 0 and high / low > 30 and values.median() < low + 0.25 * (high - low))
 
@@ -537,23 +537,23 @@ def _is_wide(values: pd.Series[float]) -> bool:
 def class_histograms(
     table: ProbabilityTable, scheme: CorrectionScheme
 ) -> dict[str, list[list[int]]]:
-    """Count how often the probabilities of each class occur, before its correction.
+    """Return histograms of the probabilities of each class before its correction.
 
     Parameters
     ----------
     table : ProbabilityTable
-        The rows, of the scheme's classes in any order.
+        The rows, with the scheme's classes in any order.
     scheme : CorrectionScheme
-        Its calibration, where it has one, comes before the corrections and so before the counts.
+        The scheme; its calibration, if any, is applied before the rows are counted.
 
     Returns
     -------
     dict of str to list of list of int
-        ``all`` and ``own``: for each class of the scheme, in its order, rows by probability in
-        `BINS` bins of equal width; of all rows, and of the rows that belong to the class.
+        ``all`` and ``own``: for each class of the scheme, in its order, the numbers of all rows
+        and of the rows of the class in `BINS` bins of equal width.
     """
     scheme_order = [table.classes.index(name) for name in scheme.classes]
-    # The calibration mixes classes, in the order of the scheme.
+    # The calibration combines classes, and expects them in the order of the scheme.
     probs = table.probs[:, scheme_order]
     if scheme.calibration is not None:
         probs = scheme.calibration.apply(probs)
@@ -572,7 +572,7 @@ def confusion_figure(record: CellRecord) -> Figure:
     Raises
     ------
     InvalidInputError
-        The record holds no counts.
+        Raised if the record has no counts.
     """
     table = record.class_accuracies
     if "counts_after" not in table:
@@ -583,8 +583,8 @@ def confusion_figure(record: CellRecord) -> Figure:
     size = 1.6 + 0.34 * len(names)
     figure, panels = style.grid_of(2, width=size + 0.6, height=size)
     shown: dict[str, Any] = {"values_format": ".0f", "xticks_rotation": 90, "colorbar": False}
-    shown |= {"cmap": style.SHADES, "im_kw": {"clim": _LIGHTEST}}
-    shown["text_kw"] = {"fontsize": 8, "color": _ON_SHADES}
+    shown |= {"cmap": style.SHADES, "im_kw": {"clim": _SHADE_LIMITS}}
+    shown["text_kw"] = {"fontsize": 8, "color": _SHADE_TEXT}
     for panel, when in zip(panels, ("before", "after"), strict=True):
         counts = np.asarray(table[f"counts_{when}"])
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -598,12 +598,12 @@ def confusion_figure(record: CellRecord) -> Figure:
 
 @style.styled
 def front_figure(record: CellRecord) -> Figure:
-    """Draw the front that a cell's scheme was picked from; see `dcs.FittedScheme.plot_front`.
+    """Draw the front from which a cell's scheme was chosen; see `dcs.FittedScheme.plot_front`.
 
     Raises
     ------
     InvalidInputError
-        The record holds no front.
+        Raised if the record has no front.
     """
     if record.front is None:
         raise InvalidInputError(f"cell {record.key} has no front to draw")
@@ -619,18 +619,18 @@ def scheme_figure(record: CellRecord) -> Figure:
     Parameters
     ----------
     record : CellRecord
-        A cell with a scheme; where it keeps no histograms, functions only.
+        A cell with a scheme; without histograms, only the functions are drawn.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A panel per class. The dark part of a bar are rows of that class, the light part all
-        others; the dashed line would leave probabilities as they are.
+        A panel per class. The dark part of a bar is the rows of that class, the light part all
+        others; the dashed line is the identity.
 
     Raises
     ------
     InvalidInputError
-        The cell has no scheme that was chosen.
+        Raised if the cell has no chosen scheme.
     """
     if not frames.has_chosen(record):
         raise InvalidInputError(f"cell {record.key} has no scheme to draw")
@@ -641,7 +641,7 @@ def scheme_figure(record: CellRecord) -> Figure:
         if counts:
             _draw_histogram(panel, counts["all"][index], counts["own"][index])
         panel.set(
-            title=f"{scheme.classes[index]}\n{_brief(correction)}", xlim=(0, 1), ylim=(0, 1.04)
+            title=f"{scheme.classes[index]}\n{_describe(correction)}", xlim=(0, 1), ylim=(0, 1.04)
         )
         panel.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         panel.grid(visible=False)
@@ -653,14 +653,14 @@ def scheme_figure(record: CellRecord) -> Figure:
 def _draw_histogram(axes: Axes, total: ArrayLike, own: ArrayLike) -> None:
     rows = np.asarray(total)
     edges = np.linspace(0.0, 1.0, len(rows) + 1)
-    # Most probabilities lie near 0: on a square-root scale the others are seen too.
+    # Most probabilities are near 0: on a square-root scale the others are visible too.
     heights = np.sqrt(rows / max(1, rows.max()))
     share = np.asarray(own) / np.maximum(rows, 1)
     axes.stairs(heights, edges, fill=True, color=style.LIGHT, linewidth=0)
     axes.stairs(heights * share, edges, fill=True, color=style.GREY, linewidth=0)
 
 
-def _brief(correction: Correction) -> str:
+def _describe(correction: Correction) -> str:
     if isinstance(correction, Weight):
         return "unchanged" if correction.value == 1.0 else f"weight {correction.value:.2f}"
     return correction.name
@@ -668,14 +668,14 @@ def _brief(correction: Correction) -> str:
 
 @style.styled
 def trace_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw one annealing run, of DCS where it has any: Z above temperature and accepted moves.
+    """Draw one annealing run, of DCS if available: Z, temperature and accepted moves.
 
-    A light line marks where the temperature rises again: a restart.
+    A light line marks each restart, where the temperature rises again.
 
     Raises
     ------
     InvalidInputError
-        No cell has a trace.
+        Raised if no cell has a trace.
     """
     traced = [cell for cell in frames.main_finished(records) if cell.trace]
     if not traced:
@@ -693,7 +693,7 @@ def trace_figure(records: Iterable[CellRecord]) -> Figure:
     upper.legend(ncols=2, loc="upper right")
     name = frames.name_of(record.who, "method", "task", "shots", "seed")
     upper.set(title=f"{name}: best Z {best[-1]:.4f}", ylabel="objective Z")
-    # Room for the legend, above what the search went through.
+    # Leave room for the legend above the lines.
     upper.set_ylim(top=max(current) + 0.22 * (max(current) - min(best) or 1.0))
     middle.plot(steps, temperature, color=style.BLUE, linewidth=1.4)
     middle.set(ylabel="temperature", yscale="log")
@@ -703,11 +703,11 @@ def trace_figure(records: Iterable[CellRecord]) -> Figure:
     lower.plot(steps, 100 * acceptance, color=style.INK, linewidth=1)
     lower.set(xlabel="temperature step", ylabel="accepted, %", ylim=(0, 104))
     lower.set_xlim(0, max(1, len(record.trace) - 1))
-    rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _RISE * a]
+    rises = [at for at, (a, b) in enumerate(pairwise(temperature), start=1) if b > _JUMP * a]
     for axes in panels:
-        # Where there are very many, the lines would be all that is seen.
-        if len(rises) <= _MOST_RESTARTS:
-            # From the bottom of the panel to its top, whatever its scale.
+        # Too many lines would hide everything else.
+        if len(rises) <= _MAX_RESTART_LINES:
+            # From the bottom to the top of the panel, independent of its scale.
             whole = axes.get_xaxis_transform()
             axes.vlines(rises, 0, 1, transform=whole, color=style.LIGHT, linewidth=0.9, zorder=0)
     figure.align_ylabels(panels)
@@ -716,32 +716,32 @@ def trace_figure(records: Iterable[CellRecord]) -> Figure:
 
 _CELL_FIGURES: Final[dict[str, tuple[str, Callable[[CellRecord], Figure]]]] = {
     "scheme": (
-        "What becomes of a probability, per class. Bars, where drawn: how often each probability "
-        "occurs (square-root scale), the dark part in rows of that class. Dashed: unchanged",
+        "Corrected probability by class. Bars, if drawn: histogram of the probability "
+        "(square-root scale), the dark part in rows of that class. Dashed: unchanged",
         scheme_figure,
     ),
-    "confusion": ("Where the test rows of each class went, in percent of them", confusion_figure),
+    "confusion": ("Predictions for the test rows of each class, in percent", confusion_figure),
     "front": (
-        "The cross-validated front that the scheme was picked from: each point a setting; what "
-        "lies on the line is beaten by none in both figures",
+        "The cross-validated front from which the scheme was chosen: each point is a setting; no "
+        "setting beats those on the line in both figures",
         front_figure,
     ),
 }
 _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
     "class_accuracies": (
-        "Class accuracies before and after correction by DCS, mean over seeds: the nearer the "
-        "filled dots of a panel lie to one upright line, the fairer",
+        "Class accuracies before and after correction by DCS, mean over seeds: predictions are "
+        "fairer if the filled dots of a panel are closer to a vertical line",
         class_accuracy_figure,
     ),
     "accuracy_cobias": (
         "Accuracy against COBias, mean and standard deviation over seeds or, of one, the 95 % "
-        "interval; numbers are shots. Good is up and to the left; what lies below and right of "
-        "the line is beaten in both",
+        "interval; numbers are shots. Better points are up and to the left; those below and to "
+        "the right of the line are dominated",
         tradeoff_figure,
     ),
     "class_groups": (
-        "Accuracy from the weakest to the strongest classes: correction lifts the first at the "
-        "cost of the last, more evenly the flatter the bars of a colour",
+        "Accuracy from the weakest to the strongest classes: correction improves the former at "
+        "the cost of the latter; flatter bars of a color are more even",
         class_group_figure,
     ),
     ABLATION: (
@@ -750,36 +750,35 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         ablation_figure,
     ),
     "findings": (
-        "What settings come to, means over sources; changes with 95 % intervals over sources",
+        "Figures of settings, means over sources; changes with 95 % intervals over sources",
         finding_figure,
     ),
     "annealing_time": (
-        "Time of one annealing run against the size of its search, grey, on the axis to the "
-        "right; and the temperatures it went through",
+        "Time of one annealing run, with the size of its search in grey on the right axis, and "
+        "its number of temperatures",
         time_figure,
     ),
     "learning_curve": (
-        "How many labels are needed: accuracy and COBias by labelled rows, mean over tables and "
-        "seeds; dashed where the rows without labels take part",
+        "Learning curves: accuracy and COBias by number of labelled rows, mean over tables and "
+        "seeds; dashed if rows without labels are used too",
         learning_curve_figure,
     ),
     "annealing": (
-        "One annealing run, the one whose scheme was chosen: the objective, the temperature and "
-        "the share of moves accepted. Light lines are restarts",
+        "The annealing run whose scheme was chosen: the objective, the temperature and the share "
+        "of accepted moves. Light lines are restarts",
         trace_figure,
     ),
     "importances": (
-        "How much of what trials reached each hyperparameter explains, mean over cells",
+        "Importance of each hyperparameter for the score of trials, mean over cells",
         importance_figure,
     ),
     "costs": (
-        "Score on development rows against what a trial cost; the line joins Optuna's Pareto "
-        "front",
+        "Score on development rows against the cost of a trial; the line is Optuna's Pareto front",
         cost_figure,
     ),
     "slices": (
-        "What each value of each hyperparameter of DCS reached, a dot per trial, the later the "
-        "darker: where a cloud is level, the value hardly matters",
+        "Scores by value of each hyperparameter of DCS, a dot per trial, later trials darker: in "
+        "a level cloud, the value hardly matters",
         slice_figure,
     ),
 }
@@ -796,7 +795,7 @@ def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figu
     Returns
     -------
     dict of str to (str, matplotlib.figure.Figure)
-        Without those for which there are no data.
+        Figures without data are left out.
     """
     cells = frames.finished_cells(records)
     drawn = _FIGURES | {
@@ -807,31 +806,29 @@ def overview_figures(records: Iterable[CellRecord]) -> dict[str, tuple[str, Figu
         for axis in axes_of(cells)
         if axis.name != OBJECTIVE
     }
-    return _drawn(drawn, cells)
+    return _draw_all(drawn, cells)
 
 
 def cell_pictures(record: CellRecord) -> dict[str, tuple[str, Figure]]:
     """Return the figures of a cell by name, each with its caption.
 
-    ``scheme`` where one was chosen, ``confusion`` and ``front`` where the record has them; none of
-    a failed cell.
+    ``scheme`` if one was chosen, ``confusion`` and ``front`` if recorded; empty for a failed cell.
     """
-    return _drawn(_CELL_FIGURES, record) if record.finished else {}
+    return _draw_all(_CELL_FIGURES, record) if record.finished else {}
 
 
-_Drawn = TypeVar("_Drawn")
+_Records = TypeVar("_Records")
 
 
-def _drawn(
-    figures: Mapping[str, tuple[str, Callable[[_Drawn], Figure]]],
-    records: _Drawn,
+def _draw_all(
+    figures: Mapping[str, tuple[str, Callable[[_Records], Figure]]], records: _Records
 ) -> dict[str, tuple[str, Figure]]:
     found = {}
     for name, (caption, draw) in figures.items():
         try:
             found[name] = caption, draw(records)
         except InvalidInputError:
-            continue  # Nothing of that kind in these records.
+            continue  # The records lack the data.
     return found
 
 
@@ -849,6 +846,6 @@ def figure_files(
     for name, (_, figure) in figures.items():
         for form in forms:
             files[f"{schema.FIGURES_FOLDER}/{name}.{form}"] = style.figure_bytes(figure, form)
-            # The layout stands, and takes as long as the drawing.
+            # The layout is final, and computing it again takes as long as drawing.
             figure.set_layout_engine("none")
     return files

@@ -1,7 +1,7 @@
-"""What changes with the method or a setting, tested over sources of probabilities.
+"""Effects of the method and of settings, tested over sources of probabilities.
 
-The unit is the source (model, task, shots), its splits averaged: rows of one source are never
-counted as evidence from several.
+The unit of the tests is the source (model, task, shots), averaged over its splits: rows of one
+source are not independent evidence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-#: Figures of a method in a setting, means over sources, and their heads.
+#: Figures of a method in a setting, means over sources, and their column heads.
 FIGURES: Final[Mapping[str, str]] = {
     "z": "Z",
     "membership_share": "memberships, % of classes",
@@ -39,8 +39,8 @@ _PANELS: Final = {
     **{name: FIGURES[name] for name in ("z", "membership_share", "accuracy", "cobias", "score")},
     "change": "change of the difference, points",
 }
-_SIMPLER: Final = "dnip"
-#: What settings are compared with, where they are there; else with the main value of the axis.
+_BASELINE: Final = "dnip"
+#: Preferred reference values of settings; the default is the main value of the axis.
 _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("beta=1 tau=0", "beta=1 tau=0.2"),
     "search": ("heat-bath",),
@@ -48,8 +48,8 @@ _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
     "restarts": (1,),
 }
 _RESAMPLES: Final = 10_000
-#: More words than this below an axis are set at an angle.
-_MOST_LEVEL: Final = 4
+#: More tick labels than this are rotated.
+_MAX_HORIZONTAL_LABELS: Final = 4
 _NOTE: Final = (
     "Means over {sources} sources of means over splits. Memberships: classes with a membership "
     "function other than Don't Change; weak: the less accurate half of the classes of a source, "
@@ -59,15 +59,15 @@ _NOTE: Final = (
 
 
 def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Axis]]:
-    """Return the finished cells with what a finding is about, and the axes that they differ in.
+    """Return the figures that findings compare for each finished cell, and the varied settings.
 
     Returns
     -------
     frame : pandas.DataFrame
-        ``source``, ``method``, a column for each axis, and `FIGURES`: Z of the search, and
-        shares.
+        ``key``, ``source``, ``seed``, ``method``, a column for each axis, and `FIGURES`: Z of the
+        search, and shares.
     axes : list of Axis
-        Without those that come with the source.
+        Without settings that follow from the source.
     """
     cells = frames.finished_cells(records)
     axes = axes_of(cells)
@@ -91,7 +91,7 @@ def findings_frame(records: Iterable[CellRecord]) -> tuple[pd.DataFrame, list[Ax
 
 
 def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return methods and settings compared over sources.
+    """Return comparisons of methods and settings over sources.
 
     Parameters
     ----------
@@ -101,28 +101,28 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     Returns
     -------
     list of ResultTable
-        ``findings_methods``, in which every method stands against DNIP in the same setting, and
-        ``findings_settings``, in which every setting stands against one of the same method;
-        empty where cells differ in no setting, or there are fewer than two sources.
+        ``findings_methods`` compares each method with DNIP in the same setting, and
+        ``findings_settings`` each setting with a reference setting of the same method; empty if
+        cells do not differ in any setting, or if there are fewer than two sources.
     """
     frame, axes = findings_frame(records)
     frame = frame[frame["accuracy"].notna() & (frame["method"] != "icl")]
     for axis in axes:
-        # Cells of methods that a setting has no part in are not compared by it.
+        # Leave out cells of methods that do not have the setting.
         frame = frame[[value in axis.values for value in frame[axis.name]]]
     if not axes or frame["source"].nunique() < 2:
         return []
     names = [axis.name for axis in axes]
-    main = {axis.name: _reference(axis) for axis in axes}
+    main = {axis.name: _get_reference(axis) for axis in axes}
     tables = []
-    if {_SIMPLER} < set(frame["method"]):
-        against = frame[frame["method"] == _SIMPLER]
+    if {_BASELINE} < set(frame["method"]):
+        against = frame[frame["method"] == _BASELINE]
         title = "Methods in every setting"
-        tables.append(_compared("methods", title, frame, against, names, axes, "DNIP there"))
+        tables.append(_build_table("methods", title, frame, against, names, axes, "DNIP there"))
     at = [all(row[name] == main[name] for name in names) for row in frame.to_dict("records")]
     words = ", ".join(axis.words(main[axis.name]) for axis in axes)
     tables.append(
-        _compared(
+        _build_table(
             "settings", "Settings", frame, frame[at], ["method"], axes, f"the row of {words}"
         )
     )
@@ -131,7 +131,7 @@ def finding_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
 
 @style.styled
 def finding_figure(records: Iterable[CellRecord]) -> Figure:
-    """Draw what settings come to over sources, by the one that takes most values.
+    """Draw the figures of settings over sources, against the setting with the most values.
 
     Parameters
     ----------
@@ -142,42 +142,37 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     -------
     matplotlib.figure.Figure
         Panels of Z, the share of memberships, held-out figures, and the change from the reference
-        with its interval.
+        with half the width of its interval.
 
     Raises
     ------
     InvalidInputError
-        Cells differ in no setting, or there are fewer than two sources.
+        Raised if cells do not differ in any setting, or if there are fewer than two sources.
     """
     cells = list(records)
     tables = finding_tables(cells)
     if not tables:
-        raise InvalidInputError("settings are compared over two sources or more")
+        raise InvalidInputError(
+            "findings need cells that differ in a setting, of at least two sources"
+        )
     frame, axes = tables[-1].frame, axes_of(frames.finished_cells(cells))
     across, *others = sorted(axes, key=lambda axis: -len(axis.values))
-    series = [
-        ", ".join(
-            [
-                frames.method_title(row["method"]),
-                *(axis.words(_value(row[axis.name])) for axis in others),
-            ]
-        )
-        for row in frame.to_dict("records")
-    ]
+    series = []
+    for row in frame.to_dict("records"):
+        words = [axis.words(_restore_none(row[axis.name])) for axis in others]
+        series.append(", ".join([frames.method_title(row["method"]), *words]))
     titles = {title: title for title in series}
-    looks = dict(zip(series, _looks(frame["method"], series), strict=True))
-    places = _in_order(across)
-    at = [places.index(_value(value)) for value in frame[across.name]]
+    looks = dict(zip(series, _assign_looks(frame["method"], series), strict=True))
+    places = _sort_values(across)
+    at = [places.index(_restore_none(value)) for value in frame[across.name]]
     of_series = frame.assign(at=at, series=series)
     off = (of_series["high"] - of_series["low"]) / 2
     figure, panels = style.grid_of(len(_PANELS), width=4.2, height=2.9)
     for panel, (name, title) in zip(panels, _PANELS.items(), strict=True):
         scale = 1.0 if name == "z" else 100.0
+        scaled = of_series.assign(mean=scale * of_series[name], spread=scale * off)
         means, spreads = (
-            of_series.assign(value=scale * values).pivot(
-                index="at", columns="series", values="value"
-            )
-            for values in (of_series[name], off)
+            scaled.pivot(index="at", columns="series", values=each) for each in ("mean", "spread")
         )
         style.series(
             panel,
@@ -188,7 +183,7 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
             kind="lines" if across.is_scale else "points",
         )
         turned: dict[str, Any] = (
-            {"rotation": 20, "ha": "right"} if len(places) > _MOST_LEVEL else {}
+            {"rotation": 20, "ha": "right"} if len(places) > _MAX_HORIZONTAL_LABELS else {}
         )
         panel.set_xticks(range(len(places)), map(across.short, places), **turned)
         panel.set(ylabel=title, xlabel=across.title, xlim=(-0.4, len(places) - 0.6))
@@ -196,8 +191,8 @@ def finding_figure(records: Iterable[CellRecord]) -> Figure:
     return figure
 
 
-def _looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
-    """Return a look for each row: the hue of its method, or its own if there is one method."""
+def _assign_looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
+    """Return a look for each row: the color of its method, or its own if there is one method."""
     if methods.nunique() == 1:
         one = style.looks(series)
         return [one[each] for each in series]
@@ -210,17 +205,17 @@ def _looks(methods: pd.Series[str], series: Sequence[str]) -> list[style.Look]:
     ]
 
 
-def _in_order(axis: Axis) -> list[Any]:
-    """Return the values of an axis, rising, where it is no scale by the alphabet."""
+def _sort_values(axis: Axis) -> list[Any]:
+    """Return the values of an axis, in ascending order if numeric, else alphabetically."""
     return axis.in_order if axis.is_scale else sorted(axis.values, key=str)
 
 
-def _reference(axis: Axis) -> Any:
+def _get_reference(axis: Axis) -> Any:
     known = _REFERENCES.get(axis.name, ())
     return next((value for value in known if value in axis.values), axis.main)
 
 
-def _compared(
+def _build_table(
     name: str,
     title: str,
     frame: pd.DataFrame,
@@ -229,7 +224,7 @@ def _compared(
     axes: Sequence[Axis],
     words: str,
 ) -> ResultTable:
-    """Return a row per method and setting; `on` is what it has in common with its reference."""
+    """Return a row per method and setting; a row and its reference are matched by `on`."""
     import pandas as pd
 
     names = [axis.name for axis in axes]
@@ -237,7 +232,7 @@ def _compared(
     paired = frame.merge(against[[*unit, "key", "score"]], on=unit, how="left", suffixes=("", "_"))
     paired["change"] = (paired["score"] - paired["score_"]).mask(paired["key"] == paired["key_"])
     methods = list(dict.fromkeys(frame["method"]))
-    orders = {"method": methods} | {axis.name: _in_order(axis) for axis in axes}
+    orders = {"method": methods} | {axis.name: _sort_values(axis) for axis in axes}
     paired = frames.sorted_by(paired, orders)
     rows, lines = [], []
     for where, group in frames.groups_of(paired, ["method", *names]):
@@ -245,12 +240,12 @@ def _compared(
         means = sources[[*FIGURES]].mean()
         row: dict[Any, Any] = {**where, "sources": len(means), "cells": len(group)}
         row |= {figure: float(means[figure].mean()) for figure in FIGURES}
-        row |= _tested(sources["change"].mean().dropna().to_numpy())
+        row |= _test_changes(sources["change"].mean().dropna().to_numpy())
         rows.append(row)
         head = {axis.title: axis.short(where[axis.name]) for axis in axes}
-        figures = {title: _shown(figure, row[figure]) for figure, title in FIGURES.items()}
+        figures = {title: _format_figure(figure, row[figure]) for figure, title in FIGURES.items()}
         lines.append({"method": frames.method_title(where["method"]), **head, **figures})
-        lines[-1] |= _change_text(row)
+        lines[-1] |= _format_change(row)
     return ResultTable(
         name=f"findings_{name}",
         title=f"{title}, over sources",
@@ -261,19 +256,19 @@ def _compared(
     )
 
 
-def _value(value: Any) -> Any:
-    """Return the value of a setting as it was before pandas made None a number."""
+def _restore_none(value: Any) -> Any:
+    """Return the value of a setting, with None restored where pandas converted it to NaN."""
     return None if frames.is_missing(value) else value
 
 
-def _shown(figure: str, value: float) -> str:
+def _format_figure(figure: str, value: float) -> str:
     if frames.is_missing(value):
         return ""
     return f"{value:.4f}" if figure == "z" else percent(value)
 
 
-def _tested(changes: NDArray[np.float64]) -> dict[str, float]:
-    """Return the mean of paired changes, its interval and p-value, and how many go either way."""
+def _test_changes(changes: NDArray[np.float64]) -> dict[str, float]:
+    """Return the mean of paired changes, its interval and p-value, and the counts by sign."""
     from scipy.stats import wilcoxon
 
     if not changes.size:
@@ -285,7 +280,7 @@ def _tested(changes: NDArray[np.float64]) -> dict[str, float]:
     return {"change": float(changes.mean()), "low": low, "high": high, "p": p, **counts}
 
 
-def _change_text(row: Mapping[Any, Any]) -> dict[str, str]:
+def _format_change(row: Mapping[Any, Any]) -> dict[str, str]:
     if "change" not in row:
         return {"change": "", "p": "", "ahead / behind": ""}
     change, low, high = (100.0 * row[name] for name in ("change", "low", "high"))

@@ -1,4 +1,4 @@
-"""A finished table in every form: Markdown, LaTeX, CSV, and as an MLflow table."""
+"""Conversion of a result table to Markdown, LaTeX, CSV and an MLflow table."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PAPER_NOTE: Final = (
 )
 _DAGGER_NOTE: Final = "† The paper chose its schemes by accuracy on development rows, ours not."
 
-#: A table of more columns is set to the width of the page.
-_WIDE = 8
-#: What a spreadsheet takes for the beginning of a formula.
+#: Tables with more columns are scaled to the width of the page.
+_MAX_UNSCALED_COLUMNS = 8
+#: Prefixes that a spreadsheet interprets as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LATEX = str.maketrans(
     {
@@ -42,32 +42,34 @@ _LATEX = str.maketrans(
         "†": r"$\dagger$",
         "±": r"$\pm$",
         **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+        # In text mode, the default font encoding of LaTeX prints other characters instead.
+        **{sign: f"${sign}$" for sign in "<>|"},
     }
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultTable:
-    """A finished table: numbers for programs, text for people.
+    """A result table: numbers for programs and text for display.
 
     Attributes
     ----------
     name : str
-        Stem of its files.
+        Stem of the file names.
     title : str
-        Its caption.
+        Caption.
     frame : pandas.DataFrame
-        The numbers, tidy, fractions and not percent; what CSV and MLflow get.
+        The numbers in tidy form, as fractions; exported to CSV and MLflow.
     text : pandas.DataFrame
-        The table for people, all text, under the heads that people see.
+        The displayed table: all values are text, columns have their display names.
     words : tuple of str
-        The columns that hold words; the others hold figures.
+        Columns that hold text; the others hold figures.
     kinds : tuple of {"measured", "paper", "difference"}
-        What each row holds; all rows what was measured, if it is not given.
+        Kind of each row; all rows are measured by default.
     sections : int
-        A change in so many leading columns starts a new part of the table.
+        Number of leading columns in which a change starts a new section of the table.
     about : str
-        What has to be known to read what was measured.
+        Explanation of the measured figures.
     """
 
     name: str
@@ -81,17 +83,17 @@ class ResultTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Heads of the table for people."""
+        """Column heads of the displayed table."""
         return tuple(self.text.columns)
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Its text, one entry per column."""
+        """Rows of the displayed table, one text per column."""
         return tuple(self.text.itertuples(index=False, name=None))
 
     @property
     def note(self) -> str:
-        """What has to be known to read it."""
+        """Explanation of the table, including marks and published rows."""
         marked = any("†" in text for row in self.rows for text in row)
         notes = [self.about]
         notes += [_PAPER_NOTE] if "difference" in self.kinds else []
@@ -99,16 +101,16 @@ class ResultTable:
         return " ".join(filter(None, notes))
 
     def to_markdown(self) -> str:
-        """Return the table in Markdown, title and note included."""
+        """Return the table in Markdown, including title and note."""
         note = f"\n{self.note}\n" if self.note else ""
         return f"**{self.title}**\n\n{to_markdown(self.text, words=self.words)}{note}"
 
     def to_latex(self) -> str:
-        """Return a ``table`` environment for the packages booktabs and, if wide, graphicx."""
-        style = self.text.style.hide(axis="index").format(_latex).format_index(_latex, axis=1)
+        """Return a ``table`` environment; needs booktabs and, for wide tables, graphicx."""
+        style = self.text.style.hide(axis="index").format(_escape).format_index(_escape, axis=1)
         lines = style.to_latex(
             column_format="@{}" + "".join("rl"[name in self.words] for name in self.text) + "@{}",
-            caption=_latex(f"{self.title}. {self.note}".strip()),
+            caption=_escape(f"{self.title}. {self.note}".strip()),
             label=f"tab:{self.name}",
             position="ht",
             position_float="centering",
@@ -120,7 +122,7 @@ class ResultTable:
         for start in reversed(starts[1:]):
             lines.insert(body + start, r"\midrule")
         latex = "\n".join(lines) + "\n"
-        if self.text.shape[1] > _WIDE:
+        if self.text.shape[1] > _MAX_UNSCALED_COLUMNS:
             latex = latex.replace(
                 r"\begin{tabular}", "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}"
             )
@@ -128,12 +130,12 @@ class ResultTable:
         return latex
 
     def to_csv(self) -> str:
-        """Return the tidy numbers as CSV, in which a spreadsheet finds no formulas."""
-        text: str = self.frame.map(_inert).to_csv(index=False, lineterminator="\n")
+        """Return the tidy numbers as CSV, with text escaped that spreadsheets run as formulas."""
+        text: str = self.frame.map(_escape_formula).to_csv(index=False, lineterminator="\n")
         return text
 
     def contents(self) -> dict[str, str]:
-        """Return every form of the table by file name."""
+        """Return the table in every format by file name."""
         return {
             f"{self.name}.md": self.to_markdown(),
             f"{self.name}.tex": self.to_latex(),
@@ -141,28 +143,25 @@ class ResultTable:
             f"{self.name}.json": to_mlflow_json(self.frame),
         }
 
-    def write(self, folder: Path | str) -> list[Path]:
-        """Write every form of the table into `folder`, and return the files."""
-        paths = []
+    def write(self, folder: Path | str) -> None:
+        """Write the table in every format to `folder`."""
         for name, text in self.contents().items():
-            paths.append(Path(folder) / name)
-            atomic_write_text(paths[-1], text)
-        return paths
+            atomic_write_text(Path(folder) / name, text)
 
 
 def filled(text: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame of text without the columns that are empty in all of its rows."""
+    """Return a frame of text without the columns that are empty in all rows."""
     return text.loc[:, (text != "").any()] if len(text) else text
 
 
 def difference(gap: float, deviation: float = math.nan, *, digits: int = 1) -> str:
-    """Return a change with its sign, a true minus; nothing where it is not known."""
+    """Format a change with its sign and a typographic minus; empty for NaN."""
     text = "" if math.isnan(gap) else f"{gap:+.{digits}f}".replace("-", "−")
     return text if math.isnan(deviation) else f"{text} ± {deviation:.{digits}f}"
 
 
 def points(gap: float, deviation: float = math.nan) -> str:
-    """Return a `difference` of fractions in points."""
+    """Format a `difference` of fractions in percentage points."""
     return difference(100 * gap, 100 * deviation)
 
 
@@ -174,7 +173,7 @@ def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
     text : pandas.DataFrame
         All values are text.
     words : sequence of str
-        The columns that are set to the left; those of figures are set to the right.
+        Columns aligned to the left; the others are aligned to the right.
     """
     columns = []
     for name, column in text.items():
@@ -188,19 +187,19 @@ def to_markdown(text: pd.DataFrame, *, words: Sequence[str]) -> str:
 
 
 def to_mlflow_json(frame: pd.DataFrame) -> str:
-    """Return a table in the form that `mlflow.load_table` reads.
+    """Return a table in the format of `mlflow.load_table`.
 
-    `MlflowClient.log_table` reads a table back and appends to it; a file of the same form
-    replaces it instead, so that a sweep recorded again has each row once.
+    `MlflowClient.log_table` appends to an existing table; a file in the same format replaces it,
+    so that a sweep recorded twice has each row once.
     """
-    # Fifteen digits are the most that pandas writes.
+    # Fifteen is the maximum that pandas supports.
     text: str = frame.to_json(orient="split", index=False, double_precision=15)
     return text
 
 
-def _inert(value: Any) -> Any:
+def _escape_formula(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _latex(text: object) -> str:
+def _escape(text: object) -> str:
     return str(text).translate(_LATEX)

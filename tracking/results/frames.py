@@ -1,4 +1,4 @@
-"""The cells of a sweep as tidy pandas frames, which every table and figure is made of."""
+"""Tidy pandas frames of the cells of a sweep, from which all tables and figures are made."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ from dcs.errors import ConfigError, InvalidInputError
 from dcs.evaluation.uncertainty import percent
 from dcs.selection.methods import get_method, method_names
 from tracking.records import CellRecord, TrialRecord
-from tracking.results.settings import (
-    LABEL_AXES,
-    axes_of,
-    chosen_as_paper,
-    main_cells,
-    objective_label,
-    objective_terms,
-    setting,
-)
+from tracking.results import settings
 from tracking.schema import IDENTITY_TAGS, OPTIMIZATION_SIZE
 
 if TYPE_CHECKING:
@@ -30,11 +22,11 @@ if TYPE_CHECKING:
     from pandas.core.groupby import DataFrameGroupBy
 
 MEASURES: Final = ("accuracy", "cobias")
-_FIGURES: Final = ("mean", "std", "low", "high", "p")
-MEASURE_COLUMNS: Final = tuple(f"{m}_{figure}" for m in MEASURES for figure in _FIGURES)
+_STATISTICS: Final = ("mean", "std", "low", "high", "p")
+MEASURE_COLUMNS: Final = tuple(f"{m}_{figure}" for m in MEASURES for figure in _STATISTICS)
 """Columns of `estimates`."""
 
-#: Columns of numbers that every frame of cells has.
+#: Numeric columns of every frame of cells.
 _NUMBERS: Final = (
     *(f"test/{m}{more}" for m in MEASURES for more in ("", "_low", "_high", "_p")),
     *(f"uncorrected/test/{m}" for m in MEASURES),
@@ -48,7 +40,7 @@ _CORRECTION: Final = ("value", "a", "b", "c")
 
 
 def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
-    """Return the finished cells, one row each, in the order of tables.
+    """Return the finished cells, one row each, in the order of `ordered`.
 
     Parameters
     ----------
@@ -58,19 +50,19 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, in words what
-        sets the cell apart from the main ones, and each setting in which cells differ under its
-        own name; ``objective``, its label, and ``terms``, those of its terms that have weight;
-        ``as_paper``, whether the paper chooses so; the metrics under their names, with the ends
-        of 95 % intervals and the p-value of the test against uncorrected (NaN for that method
-        itself), moves and seconds of the annealing run as ``opt/evaluations`` and
-        ``opt/seconds``; ``temperatures``, its outer loops; ``tuning_seconds``, the time of all
-        that was tried; ``classes``, ``rows`` and ``search_space``, the size of the search, rows
-        being the labelled ones; ``unlabelled``, those without labels.
-        Fractions, not percent; NaN where a record does not say.
+        ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``; ``setting``, a description
+        of how the cell differs from the main ones, and each setting in which cells differ under
+        its own name; ``objective``, its label, and ``terms``, its terms of nonzero weight;
+        ``as_paper``, whether the scheme was chosen as in the paper; the metrics under their
+        names, with the ends of 95 % intervals and the p-value of the test against uncorrected
+        (NaN for that method itself), moves and seconds of the annealing run as
+        ``opt/evaluations`` and ``opt/seconds``; ``temperatures``, its outer loops;
+        ``tuning_seconds``, the time of the whole search; ``classes``, ``rows`` (labelled rows)
+        and ``search_space``, the size of the search; ``unlabelled``, the number of rows without
+        labels. Fractions, not percent; NaN for values missing from a record.
     """
     cells = finished_cells(records)
-    axes = axes_of(cells)
+    axes = settings.axes_of(cells)
 
     def row(cell: CellRecord) -> dict[str, Any]:
         rows = cell.provenance.get("tables", {}).get("optimization", {})
@@ -78,9 +70,9 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         seconds = (cell.finished_ms - cell.started_ms) / 1000
         return {
             **{axis.name: axis.value(cell) for axis in axes},
-            "objective": objective_label(cell),
-            "terms": objective_terms(cell),
-            "as_paper": chosen_as_paper(cell),
+            "objective": settings.objective_label(cell),
+            "terms": settings.objective_terms(cell),
+            "as_paper": settings.chosen_as_paper(cell),
             **cell.metrics,
             "tuning_seconds": seconds if has_chosen(cell) else None,
             "classes": len((cell.scheme or {}).get("corrections", [])),
@@ -90,8 +82,8 @@ def cells_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
             "temperatures": len(cell.trace) or None,
         }
 
-    frame = _tidy(cells, lambda cell: [row(cell)], ("objective", "terms", "as_paper"), _NUMBERS)
-    # Uncorrected is what the others are compared with.
+    frame = _build(cells, lambda cell: [row(cell)], ("objective", "terms", "as_paper"), _NUMBERS)
+    # The test compares the other methods with uncorrected.
     frame.loc[frame["method"] == "icl", [f"test/{m}_p" for m in MEASURES]] = math.nan
     return frame
 
@@ -112,7 +104,7 @@ def classes_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         transposed = zip(*columns.values(), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in transposed]
 
-    frame = _tidy(records, rows, ("class",), _ACCURACIES)
+    frame = _build(records, rows, ("class",), _ACCURACIES)
     frame["change"] = frame["after"] - frame["before"]
     return frame[[*_CELL, "class", *_ACCURACIES]]
 
@@ -127,7 +119,7 @@ def corrections_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
         ``kind`` (``weight`` or ``membership``), ``value`` (of a weight), ``a``, ``b``, ``c`` and
         ``name`` (of a membership function).
     """
-    frame = _tidy(
+    frame = _build(
         records,
         lambda cell: (cell.scheme or {}).get("corrections", []),
         ("class", "kind", "name"),
@@ -143,9 +135,9 @@ def trials_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``, ``trial``,
-        ``score``, and the suggested hyperparameters under their names.
+        ``score``, and a column for each suggested hyperparameter.
     """
-    return _tidy(
+    return _build(
         records,
         lambda cell: [
             {"trial": trial.number, "score": trial_score(trial), **trial.params}
@@ -158,15 +150,15 @@ def trials_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
 
 
 def importances_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
-    """Return how much hyperparameters count in the studies of finished cells, one row each.
+    """Return the importance of hyperparameters in the studies of finished cells, one row each.
 
     Returns
     -------
     pandas.DataFrame
         ``key``, ``model``, ``task``, ``shots``, ``seed``, ``method``, ``setting``,
-        ``parameter``, ``importance``: shares that sum to 1 in a cell.
+        ``parameter``, ``importance``; importances sum to 1 per cell.
     """
-    return _tidy(
+    return _build(
         records,
         lambda cell: [
             {"parameter": name, "importance": share} for name, share in cell.importances.items()
@@ -176,30 +168,30 @@ def importances_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     )
 
 
-def _tidy(
+def _build(
     records: Iterable[CellRecord],
     rows_of: Callable[[CellRecord], Iterable[Mapping[str, Any]]],
     texts: Sequence[str],
     numbers: Sequence[str],
 ) -> pd.DataFrame:
-    """Return the rows of finished cells, with at least these columns after those of the cell."""
+    """Return the rows of finished cells: columns of the cell, `texts`, `numbers`, then others."""
     import pandas as pd
 
     cells = finished_cells(records)
-    axes = axes_of(cells)
+    axes = settings.axes_of(cells)
     rows: list[Mapping[str, Any]] = []
     for cell in cells:
-        about = {"key": cell.key, **cell.who, "setting": setting(cell, axes)}
+        about = {"key": cell.key, **cell.who, "setting": settings.setting(cell, axes)}
         rows += [{**about, **row} for row in rows_of(cell)]
     known = dict.fromkeys((*_CELL, *texts, *numbers))
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
     frame = pd.DataFrame(rows, columns=[*known, *others], dtype=object)
-    # Values that are no numbers stay what they are.
+    # Other columns keep the types of their values.
     figures = [*numbers, *(name for name in others if "/" in name)]
     return frame.astype(dict.fromkeys(figures, float))
 
 
-#: A change of which chance is less likely than this is marked.
+#: Changes with a p-value below this level are marked.
 _SIGNIFICANT: Final = 0.05
 
 _STARS: Final = f"* differs from uncorrected on the same rows (paired test, p < {_SIGNIFICANT})."
@@ -207,17 +199,17 @@ _STARS: Final = f"* differs from uncorrected on the same rows (paired test, p < 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure of cells that differ in their seed alone.
+    """A figure of cells that differ only in their seed.
 
     Attributes
     ----------
     mean, std : float
-        Over seeds, the deviation that of a sample; it is NaN for a single seed.
+        Mean and sample standard deviation over seeds; the latter is NaN for a single seed.
     low, high : float
         95 % interval of a single seed; NaN for several.
     p : float
-        How likely chance makes such a change from uncorrected on the same rows, of a single
-        seed; NaN for several.
+        p-value of the change from uncorrected on the same rows, of a single seed; NaN for
+        several.
     """
 
     mean: float
@@ -228,60 +220,60 @@ class Estimate:
 
     @classmethod
     def of(cls, row: Mapping[Any, Any], measure: str) -> Estimate:
-        """Return accuracy or COBias of a row of `estimates`."""
-        return cls(*(row[f"{measure}_{figure}"] for figure in _FIGURES))
+        """Return the estimate of accuracy or COBias from a row of `estimates`."""
+        return cls(*(row[f"{measure}_{figure}"] for figure in _STATISTICS))
 
     @classmethod
     def of_class(cls, row: Mapping[Any, Any]) -> Estimate:
-        """Return the class accuracy after correction of a row of `classes_frame`."""
+        """Return the class accuracy after correction from a row of `classes_frame`."""
         return cls(row["after"], low=row["after_low"], high=row["after_high"])
 
     @property
     def is_single(self) -> bool:
-        """Whether it has an interval instead of a deviation."""
+        """Whether the estimate has an interval instead of a standard deviation."""
         return not math.isnan(self.low)
 
     @property
     def reach(self) -> tuple[float, float]:
-        """How far the figure may be off, downwards and upwards: what error bars show."""
+        """Lengths of the error bars below and above the mean."""
         if self.is_single:
             return self.mean - self.low, self.high - self.mean
         return self.std, self.std
 
     def marked(self) -> str:
-        """Return it in percent, with a star if chance hardly makes such a change."""
+        """Format the estimate in percent, with a star if the change is significant."""
         return self.percent() + ("*" if self.p < _SIGNIFICANT else "")
 
     def percent(self, *, coarse: bool = False, padded: bool = False) -> str:
-        """Return it for people, as `dcs.evaluation.uncertainty.percent` writes it."""
+        """Format the estimate; see `dcs.evaluation.uncertainty.percent`."""
         interval = self.low, self.high
         return percent(self.mean, self.std, interval=interval, coarse=coarse, padded=padded)
 
 
 class Point(NamedTuple):
-    """What two figures come to, for the front of several."""
+    """A point in the plane of accuracy and COBias."""
 
     accuracy: float
     cobias: float
 
 
 def estimates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return accuracy and COBias of groups of cells that differ in their seed alone.
+    """Return accuracy and COBias of groups of cells that differ only in their seed.
 
     Parameters
     ----------
     frame : pandas.DataFrame
         From `cells_frame`.
     by : sequence of str
-        What makes a group.
+        Columns that define the groups.
 
     Returns
     -------
     pandas.DataFrame
-        The columns `by`, ``seeds`` (number of cells), then `MEASURE_COLUMNS`: of several seeds
-        mean and sample standard deviation, of one seed its 95 % interval and p-value; then
+        The columns `by`, ``seeds`` (number of cells), and `MEASURE_COLUMNS`: mean and sample
+        standard deviation of several seeds, 95 % interval and p-value of one seed;
         ``accuracy_change`` and ``cobias_change``, the mean change from uncorrected, and
-        ``as_paper``, whether all cells were chosen as in the paper.
+        ``as_paper``, whether all schemes were chosen as in the paper.
     """
     result, groups = grouped(frame, by)
     result["seeds"] = groups.size()
@@ -300,9 +292,9 @@ def estimates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 def grouped(
     frame: pd.DataFrame, by: Sequence[str]
 ) -> tuple[pd.DataFrame, DataFrameGroupBy[Any, Any]]:
-    """Return the keys of groups, one row each as they first come, and the groups by row number.
+    """Return the keys of groups in order of first appearance, and the groups by row number.
 
-    Unlike in the index of a `groupby`, keys of mixed types and None stay what they are.
+    Unlike the index of a `groupby`, the frame of keys preserves None and mixed types.
     """
     number = frame.groupby(list(by), sort=False, dropna=False).ngroup()
     keys = frame.loc[~number.duplicated(), list(by)].reset_index(drop=True)
@@ -312,26 +304,26 @@ def grouped(
 def groups_of(
     frame: pd.DataFrame, by: Sequence[str]
 ) -> Iterator[tuple[dict[Any, Any], pd.DataFrame]]:
-    """Yield what the rows of each group have in common, and the rows; see `grouped`."""
+    """Yield the keys and the rows of each group; see `grouped`."""
     keys, groups = grouped(frame, by)
     for key, (_, group) in zip(keys.to_dict("records"), groups, strict=True):
         yield key, group
 
 
 def sorted_by(frame: pd.DataFrame, orders: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
-    """Return the rows in the order of the values given for columns, the first column first."""
+    """Sort rows by the given order of the values of each column, the first column first."""
     places = [[values.index(value) for value in frame[name]] for name, values in orders.items()]
     return frame.iloc[np.lexsort(places[::-1])].reset_index(drop=True)
 
 
 def changes_nothing(corrections: pd.DataFrame) -> pd.Series[bool]:
-    """Whether a correction of `corrections_frame` is weight 1 or Don't Change."""
+    """Return whether each correction of `corrections_frame` is weight 1 or Don't Change."""
     same = (corrections[["a", "b", "c"]] == [0.0, 1.0, 1.0]).all(axis=1)
     return same | (corrections["value"] == 1.0)
 
 
 def by_source(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return `cells_frame` with sources (model, task, shots) and figures under short names."""
+    """Add the source (model, task, shots) and short names of figures to `cells_frame`."""
     return frame.assign(
         source=[name_of(row, "model", "task", "shots") for row in frame.to_dict("records")],
         accuracy=frame["test/accuracy"],
@@ -341,14 +333,14 @@ def by_source(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def fullest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the largest number of shots of each model and task."""
+    """Return the rows with the largest number of shots of each model and task."""
     rank = frame["shots"].map(shots_rank).astype(float)
     most = rank.groupby([frame["model"], frame["task"]], dropna=False).transform("max")
     return frame[rank == most]
 
 
 def notes_of(shown: Iterable[Estimate]) -> str:
-    """Return what has to be known to read some estimates."""
+    """Return the explanation of the notation of some estimates."""
     found = list(shown)
     notes = {
         "Mean ± standard deviation over seeds.": any(each.std == each.std for each in found),
@@ -359,26 +351,26 @@ def notes_of(shown: Iterable[Estimate]) -> str:
 
 
 def finished_cells(records: Iterable[CellRecord]) -> list[CellRecord]:
-    """Return the finished cells in the order of tables: see `ordered`."""
+    """Return the finished cells in the order of `ordered`."""
     return ordered(record for record in records if record.finished)
 
 
 def main_finished(
     records: Iterable[CellRecord], *, method: str | None = None, but: Collection[str] = ()
 ) -> list[CellRecord]:
-    """Return the finished cells that main results are of, all or those of a method."""
-    cells = main_cells(finished_cells(records), but=but)
+    """Return the finished cells of the main results, by default of all methods."""
+    cells = settings.main_cells(finished_cells(records), but=but)
     return [cell for cell in cells if method in (None, cell.identity.get("method"))]
 
 
 def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
-    """Sort cells by model and task as they first come, then by shots, method, setting and seed."""
+    """Sort cells by first appearance of model and task, then shots, method, setting and seed."""
     cells = list(records)
     models, tasks = (
         list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
     )
     methods = method_names(baselines=True)
-    axes = axes_of(cells)
+    axes = settings.axes_of(cells)
 
     def position(cell: CellRecord) -> tuple[Any, ...]:
         who = cell.who
@@ -389,41 +381,41 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
             shots_rank(who["shots"]),
             methods.index(method) if method in methods else len(methods),
             method,
-            setting(cell, axes),
-            _number(who["seed"]),
+            settings.setting(cell, axes),
+            _to_float(who["seed"]),
         )
 
     return sorted(cells, key=position)
 
 
 def shots_rank(shots: object) -> float:
-    """Order shots: none, 0, 1, 5, ..., N."""
-    return math.inf if shots == "N" else -1.0 if is_missing(shots) else _number(shots)
+    """Return the sort key of a number of shots: none, 0, 1, 5, ..., N."""
+    return math.inf if shots == "N" else -1.0 if is_missing(shots) else _to_float(shots)
 
 
 def text_of(value: object) -> str:
-    """Return a value for people, nothing where there is none."""
+    """Format a value as text; empty if it is missing."""
     return "" if is_missing(value) else str(value)
 
 
 def words_of(cell: Mapping[Any, Any], *names: str) -> list[str]:
-    """Return what identity says of a cell, in words, without what it does not say."""
+    """Return descriptions of the given identity fields of a cell, without missing ones."""
     forms = {"shots": "{}-shot", "seed": "seed {}"}
-    told = {name: text_of(cell.get(name)) for name in names}
+    texts = {name: text_of(cell.get(name)) for name in names}
     return [
         method_title(text) if name == "method" else forms.get(name, "{}").format(text)
-        for name, text in told.items()
+        for name, text in texts.items()
         if text
     ]
 
 
 def name_of(cell: Mapping[Any, Any], *names: str) -> str:
-    """Return what identity says of a cell, in one line: ``trec, 1-shot, seed 0, DCS``."""
+    """Return the given identity fields of a cell in one line: ``trec, 1-shot, seed 0, DCS``."""
     return ", ".join(words_of(cell, *names))
 
 
 def method_title(name: object) -> str:
-    """Return a method's title, or its name where it is not one of ours."""
+    """Return the title of a method, or its name if the method is unknown."""
     try:
         return get_method(str(name)).title
     except ConfigError:
@@ -431,12 +423,12 @@ def method_title(name: object) -> str:
 
 
 def is_missing(value: object) -> bool:
-    """Whether there is no value: None, or what pandas makes of it."""
+    """Whether a value is None or NaN."""
     return value is None or value != value
 
 
 def trial_score(trial: TrialRecord) -> float | None:
-    """Return what a trial was judged by on the development rows."""
+    """Return the score of a trial on the development rows."""
     return trial.metrics.get("dev/score") if trial.value is None else trial.value
 
 
@@ -448,14 +440,15 @@ def search_space(record: CellRecord) -> int | None:
     scale = int(record.params.get("weight_scale") or tuner.get("weight_scale") or 30)
     method = str(record.identity.get("method"))
     family = str(record.params.get("corrections"))
-    # A setting may narrow down what the method chooses from.
-    method = {"weights": "dnip", "both": "dcs", "none": "icl"}.get(family, method)
-    size = _number_of_corrections(method, scale, tuner.get("memberships"))
+    # A setting may restrict the corrections that the method chooses from.
+    methods = {"weights": "dnip", "memberships": "furud", "both": "dcs", "none": "icl"}
+    method = methods.get(family, method)
+    size = _count_corrections(method, scale, tuner.get("memberships"))
     return size * len(record.scheme["corrections"]) or None
 
 
 @cache
-def _number_of_corrections(method: str, scale: int, memberships: int | None) -> int:
+def _count_corrections(method: str, scale: int, memberships: int | None) -> int:
     try:
         corrections = get_method(method).correction_set(scale, memberships=memberships)
     except ConfigError:
@@ -464,12 +457,12 @@ def _number_of_corrections(method: str, scale: int, memberships: int | None) -> 
 
 
 def has_chosen(record: CellRecord) -> bool:
-    """Whether the cell has a scheme that was chosen, and not the one that changes nothing."""
+    """Whether the cell has a chosen scheme, and not that of the uncorrected method."""
     return record.scheme is not None and record.identity.get("method") != "icl"
 
 
 def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
-    """Return cells by the number of labelled rows, and by what was done with the others.
+    """Return cells by the number of labelled rows and the use of the others.
 
     Parameters
     ----------
@@ -479,18 +472,18 @@ def labels_frame(records: Iterable[CellRecord]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        As `cells_frame`, with ``labelled``, the number of labelled rows, ``size``, the same as it
-        was asked for (NaN where all rows have labels), ``rows_used`` (``labelled rows alone``,
+        As `cells_frame`, with ``labelled``, the number of labelled rows, ``size``, the requested
+        number (NaN if all rows have labels), ``rows_used`` (``labelled rows alone``,
         ``with unlabelled rows``, ``all, without labels``), and in ``setting`` all other settings.
-        All labelled rows are the end of both ways, and what needs no labels is there for every
-        number of them.
+        Cells with all labels are included in both of the former, and methods that need no labels
+        for every number.
     """
     import pandas as pd
 
     cells = finished_cells(records)
     frame = cells_frame(cells).rename(columns={"rows": "labelled"})
-    axes = [axis for axis in axes_of(cells) if axis.name not in LABEL_AXES]
-    frame["setting"] = [setting(cell, axes) for cell in cells]
+    axes = [axis for axis in settings.axes_of(cells) if axis.name not in settings.LABEL_AXES]
+    frame["setting"] = [settings.setting(cell, axes) for cell in cells]
     frame["size"] = np.array([cell.identity.get(OPTIMIZATION_SIZE) for cell in cells], float)
     frame = frame.dropna(subset=["labelled", "test/accuracy"]).astype({"labelled": int})
     frame["rows_used"] = frame["unlabelled"].gt(0).map({True: _BOTH, False: LABELLED_ALONE})
@@ -511,30 +504,30 @@ LABELLED_ALONE, _BOTH, _NONE = "labelled rows alone", "with unlabelled rows", "a
 def learning_curve_frame(
     records: Iterable[CellRecord], *, method: str | None = "dcs"
 ) -> pd.DataFrame:
-    """Return the figures of a method by labelled rows, the mean over tables and seeds.
+    """Return the figures of a method by number of labelled rows, means over tables and seeds.
 
     Parameters
     ----------
     records : iterable of CellRecord
         Cells, of any methods.
     method : str or None
-        Which to take; None for all.
+        Name of the method; None for all methods.
 
     Returns
     -------
     pandas.DataFrame
         Columns ``method``, ``rows_used`` as in `labels_frame`, ``labelled``, ``accuracy``,
-        ``cobias``, and these with ``uncorrected_``. Of cells that differ in other settings, those
-        of the main results.
+        ``cobias``, and both prefixed by ``uncorrected_``. If cells differ in other settings, only
+        those of the main results are used.
 
     Raises
     ------
     InvalidInputError
-        The cells have all as many labelled rows.
+        Raised if all cells have the same number of labelled rows.
     """
-    frame = labels_frame(main_finished(records, method=method, but=LABEL_AXES))
-    # Where nothing was tried with unlabelled rows, or without, the end alone is no curve; by the
-    # size that was asked for, since tables have all their rows, be they few or many.
+    frame = labels_frame(main_finished(records, method=method, but=settings.LABEL_AXES))
+    # A single point is not a curve. Points are counted by the requested size, because tables
+    # have different numbers of rows.
     curve = ["method", "rows_used"]
     frame = frame[frame.groupby(curve)["size"].transform("nunique", dropna=False) > 1]
     if frame.empty:
@@ -546,7 +539,7 @@ def learning_curve_frame(
     return means.astype({"labelled": int}).sort_values([*curve, "labelled"], ignore_index=True)
 
 
-def _number(value: object) -> float:
+def _to_float(value: object) -> float:
     try:
         return float(str(value))
     except ValueError:

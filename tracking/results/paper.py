@@ -1,4 +1,4 @@
-"""The paper's own numbers, and how its models and tasks are recognised among ours."""
+"""The published figures, and the mapping of model and task names to those of the paper."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GENERAL: Final = ("agnews", "dbpedia", "sst5", "trec", "rte")
-"""The paper's general domain tasks, in its order."""
+"""The paper's general-domain tasks, in the paper's order."""
 
 BIOMEDICAL: Final = ("ddi", "pubmedqa")
-"""The paper's biomedical tasks, in its order."""
+"""The paper's biomedical tasks, in the paper's order."""
 
 AVERAGES: Final = {
     "average_all": (*GENERAL, *BIOMEDICAL),
     "average_general": GENERAL,
     "average_biomedical": BIOMEDICAL,
 }
-"""The tasks of the averages that the paper prints."""
+"""The tasks of each average in the paper."""
 
-#: The short titles that the paper's tables use.
+#: Short titles in the paper's tables.
 _TITLES: Final = {
     "agnews": "AGN",
     "dbpedia": "DBP",
@@ -34,13 +34,13 @@ _TITLES: Final = {
     "ddi": "DDI",
     "pubmedqa": "PMQA",
 }
-#: In lower case, letters and digits only.
+#: Names of tasks in lower case, letters and digits only.
 _TASKS: Final = {
     **{name: name for name in _TITLES},
     **{title.lower(): name for name, title in _TITLES.items()},
     "dbpedia14": "dbpedia",
 }
-# The base models only: a chat or instruction-tuned variant is another model.
+# Base models only: a chat or instruction-tuned variant is a different model.
 _MODELS: Final = {
     "llama-2-13b": re.compile(r"llama-?2-13b(-hf)?"),
     "llama-2-70b": re.compile(r"llama-?2-70b(-hf)?"),
@@ -60,12 +60,12 @@ def paper_task(task: object) -> str | None:
 
 
 def task_title(task: object) -> str:
-    """Return the short title that the paper's tables use, or the name itself."""
+    """Return the short title from the paper's tables, or the name itself."""
     return _TITLES.get(paper_task(task) or "", str(task))
 
 
 def task_rank(task: object) -> int:
-    """Return where a task stands in the paper's order; tasks that it does not have come last."""
+    """Return the position of a task in the paper's order; other tasks come last."""
     names = list(_TITLES)
     known = paper_task(task)
     return len(names) if known is None else names.index(known)
@@ -73,7 +73,7 @@ def task_rank(task: object) -> int:
 
 @cache
 def paper_frame(name: str) -> pd.DataFrame:
-    """Return one data file, for example ``paper_results``, all as printed but for empty cells."""
+    """Return a data file such as ``paper_results``, with text as printed and NaN if empty."""
     import pandas as pd
 
     with files("tracking").joinpath("data", f"{name}.csv").open(encoding="utf-8") as file:
@@ -82,13 +82,13 @@ def paper_frame(name: str) -> pd.DataFrame:
 
 @cache
 def paper_results() -> pd.DataFrame:
-    """Return the figures of methods and of the terms of the objective, as fractions.
+    """Return the published figures of methods and objective terms, as fractions.
 
     Returns
     -------
     pandas.DataFrame
-        ``model``, ``shots``, ``task``, ``method``, ``terms``; accuracy and COBias, their
-        deviations (``_sd``) and their change from uncorrected (``_change``).
+        ``model``, ``shots``, ``task``, ``method``, ``terms``; ``accuracy`` and ``cobias``, their
+        standard deviations (``_sd``) and their changes from uncorrected (``_change``).
     """
     import pandas as pd
 
@@ -109,13 +109,13 @@ def paper_results() -> pd.DataFrame:
 
 @cache
 def paper_schemes() -> pd.DataFrame:
-    """Return what the schemes of every seed have: corrections, and what became of a class.
+    """Return the published schemes of each seed: counts of corrections, and the weakest class.
 
     Returns
     -------
     pandas.DataFrame
         ``model``, ``shots``, ``task``, ``seed``; ``weights`` and ``memberships``, numbers of
-        classes; ``weakest_class``, ``weakest_kind``, ``before`` and ``after``, where told.
+        classes; ``weakest_class``, ``weakest_kind``, ``before`` and ``after``, where published.
     """
     frame = paper_frame("paper_schemes")
     counts = frame["memberships_by_seed"].str.split("/")
@@ -129,16 +129,16 @@ def paper_schemes() -> pd.DataFrame:
 
 
 def paper_beside(theirs: pd.DataFrame, ours: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the paper's figures for each of our rows, as ``paper_...``; NaN where it has none.
+    """Return the published figures for each of our rows as ``paper_...``; NaN if there are none.
 
     Parameters
     ----------
     theirs : pandas.DataFrame
-        Rows of the paper.
+        Published rows.
     ours : pandas.DataFrame
         Rows with ``model``, ``task`` and `columns`.
     columns : sequence of str
-        What else says of which row a figure is, written as the paper does.
+        Further columns that identify a row, with values in the paper's notation.
     """
     keys = ours[list(columns)].astype(object).map(str)
     keys["model"] = ours["model"].map(paper_model)

@@ -1,4 +1,4 @@
-"""The report of a sweep: one HTML file that needs no network."""
+"""The report of a sweep: a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-#: A picture of more characters than this is smaller, and no worse, as a bitmap.
-_LARGEST_SVG = 250_000
+#: Figures with longer SVG code are embedded as PNG, which is smaller and of equal quality.
+_MAX_SVG_LENGTH = 250_000
 _REFERENCES = re.compile(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)')
-#: What page and text of a figure are by day; the page has other colours by night.
+#: CSS variables that replace the colors of figures, so that a dark page can redefine them.
 _COLORS = {
     "#ffffff": "page",
     style.INK: "ink",
@@ -42,11 +42,11 @@ _COLORS = {
     style.ACCENT: "accent",
     style.BLUE: "link",
 }
-#: A figure, its deviation or interval, a star, and the change from uncorrected.
-_MEASURED = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
-_MOST_SCHEMES = 12
+#: A figure, its standard deviation or interval, a star, and the change from uncorrected.
+_FIGURE_TEXT = re.compile(r"(\S+?)( ± \S+?| \[[^\]]+\])?(\*?)( [↑↓]\S+)?")
+_MAX_OPEN_SCHEMES = 12
 _DRAWN_METHOD = "dcs"
-#: Figures by the part of the report that they stand in.
+#: Figures by section of the report.
 _RESULT_FIGURES = (
     "class_accuracies",
     "accuracy_cobias",
@@ -72,30 +72,30 @@ def render_report(
     cells : sequence of StoredCell
         The sweep's cells, from `tracking.store.queries.stored_cells`.
     figures : mapping of str to (str, matplotlib.figure.Figure)
-        Theirs, from `tracking.results.figures.overview_figures`.
+        Figures of the sweep, from `tracking.results.figures.overview_figures`.
     title : str
         Name of the sweep.
     link : callable
-        Gives the address of a cell's run in MLflow.
+        Returns the URL of a cell's run in MLflow.
     store : str
-        What to call the store; without a password.
+        Name of the store; without a password.
 
     Returns
     -------
     str
-        A page without references to other files.
+        A self-contained page.
 
     Raises
     ------
     InvalidInputError
-        No cell is finished.
+        Raised if no cell is finished.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     records = frames.finished_cells(cell.record for cell in cells)
     if not records:
-        why = "{} failed with: {}; add --retry-failed to the sweep to compute all again"
-        failed = f"; {why.format(*_failure(cells[0], ''))}" if cells else ""
+        why = "{} failed with: {}; run the sweep again with --retry-failed"
+        failed = f"; {why.format(*_get_failure(cells[0], ''))}" if cells else ""
         raise InvalidInputError(
             f"{title}: no cell is finished, so there is nothing to report{failed}"
         )
@@ -106,20 +106,20 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["measured"] = _measured
+    environment.filters["measured"] = _mark_up_figure
     axes = axes_of(records)
     main = settings.main_cells(records)
     of_main = {record.key for record in main}
-    schemes = _schemes([cell for cell in cells if cell.record.key in of_main], link)
-    pictures = {name: _picture(*each) for name, each in figures.items()}
+    schemes = _build_schemes([cell for cell in cells if cell.record.key in of_main], link)
+    pictures = {name: _embed_figure(*each) for name, each in figures.items()}
     static = files("tracking").joinpath("templates")
     page: str = environment.get_template("report.html.jinja").render(
         title=title,
         store=store,
         style=static.joinpath("report.css").read_text(encoding="utf-8"),
         script=static.joinpath("report.js").read_text(encoding="utf-8"),
-        facts=_facts(records, axes),
-        cards=_cards(main),
+        facts=_collect_facts(records, axes),
+        cards=_build_cards(main),
         over_seeds=len({record.identity.get("seed") for record in records}) > 1,
         main=tables.main_results(records),
         result_figures=[pictures[name] for name in _RESULT_FIGURES if name in pictures],
@@ -128,20 +128,20 @@ def render_report(
         ablation_figures=[each for name, each in pictures.items() if name.startswith(ABLATION)],
         scheme_summary=tables.scheme_summary(records),
         schemes=schemes,
-        # A page of a hundred schemes would hide what comes after them.
-        folded=len(schemes) > _MOST_SCHEMES,
+        # A hundred open schemes would hide the following sections.
+        folded=len(schemes) > _MAX_OPEN_SCHEMES,
         timing=tables.timing_table(records),
         search_figures=[pictures[name] for name in _SEARCH_FIGURES if name in pictures],
         class_tables=tables.class_accuracies_by_seed(records),
-        cells=_cells(cells, axes),
+        cells=_build_cell_table(cells, axes),
         links={cell.run_id: link(cell) for cell in cells},
-        failures=[_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
-        packages=_packages(records),
+        failures=[_get_failure(cell, link(cell)) for cell in cells if not cell.record.finished],
+        packages=_collect_packages(records),
     )
     return page
 
 
-def _facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[str, str]]:
+def _collect_facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[str, str]]:
     def different(name: str) -> list[str]:
         return list(dict.fromkeys(str(cell.who[name]) for cell in records))
 
@@ -154,12 +154,12 @@ def _facts(records: Sequence[CellRecord], axes: Sequence[Axis]) -> list[tuple[st
         ("methods", ", ".join(frames.method_title(name) for name in different("method"))),
         ("seeds", ", ".join(sorted(different("seed"), key=lambda seed: (len(seed), seed)))),
         *((axis.title, ", ".join(map(axis.short, axis.in_order))) for axis in axes),
-        ("computed", _period(records)),
+        ("computed", _format_period(records)),
     ]
 
 
-def _period(records: Sequence[CellRecord]) -> str:
-    """Return when the cells were computed, in UTC."""
+def _format_period(records: Sequence[CellRecord]) -> str:
+    """Format the period in which the cells were computed, in UTC."""
     start = min(cell.started_ms for cell in records)
     end = max(cell.finished_ms for cell in records)
     first, last = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (start, end))
@@ -168,8 +168,8 @@ def _period(records: Sequence[CellRecord]) -> str:
     return f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
 
 
-def _packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
-    """Return the packages that the cells were computed with; several versions are all named."""
+def _collect_packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
+    """Return the packages that the cells were computed with, each with all of its versions."""
     found: dict[str, dict[str, None]] = {}
     for cell in records:
         about = cell.provenance
@@ -181,11 +181,11 @@ def _packages(records: Sequence[CellRecord]) -> list[tuple[str, str]]:
     return [(name, ", ".join(versions)) for name, versions in sorted(found.items())]
 
 
-def _cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
-    """Return what DCS does to every model and task at the largest number of shots.
+def _build_cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
+    """Return the effect of DCS on each model and task at the largest number of shots.
 
-    Each has a ``name``, a ``detail``, and ``lines``: what each figure is called, what it was
-    before and after, and the change.
+    Each card has a ``name``, a ``detail``, and ``lines``: the name of each figure, its value
+    before and after correction, and the change.
     """
     cells = [cell for cell in records if cell.identity.get("method") == _DRAWN_METHOD]
     needed = [f"{when}test/{m}" for when in ("", "uncorrected/") for m in MEASURES]
@@ -193,7 +193,7 @@ def _cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
     classes = frames.classes_frame(cells)
     cards = []
     for where, group in frames.groups_of(frame, ("model", "task", "shots")):
-        lines = [_line(group, name) for name in ("accuracy", "COBias")]
+        lines = [_build_card_line(group, name) for name in ("accuracy", "COBias")]
         of_group = classes[classes["key"].isin(group["key"])].groupby("class", sort=False)
         lowest = of_group[["before", "after"]].mean().dropna().nsmallest(1, "before")
         for name, *both in lowest.itertuples(name=None):
@@ -204,8 +204,8 @@ def _cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
     return cards
 
 
-def _line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
-    """Return the change with its deviation over seeds, or, of one seed, how likely chance is."""
+def _build_card_line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
+    """Return a figure and its change, with the deviation over seeds or the p-value of one seed."""
     metric = f"test/{name.lower()}"
     before, after = cells[f"uncorrected/{metric}"], cells[metric]
     gap = 100 * (after - before)
@@ -216,14 +216,14 @@ def _line(cells: pd.DataFrame, name: str) -> tuple[str, str, str, str]:
     return name, percent(before.mean()), percent(after.mean()), change
 
 
-def _schemes(
+def _build_schemes(
     cells: Sequence[StoredCell], link: Callable[[StoredCell], str]
 ) -> list[dict[str, Any]]:
-    """Return the schemes worth reading, of DCS or else of every method that searched.
+    """Return the schemes to show: those of DCS or, if there are none, of all other methods.
 
     Each has a ``name``, a ``link``, the name of its ``calibration``; ``classes``: name, kind of
-    correction and its effect; and ``pictures``. Those are of one per model and task: that of the
-    largest number of shots that was best on the development rows.
+    correction and its effect; and ``pictures``, for one scheme per model and task: the one with
+    the best development score at the largest number of shots.
     """
 
     def merit(cell: StoredCell) -> tuple[float, float]:
@@ -247,36 +247,36 @@ def _schemes(
                 "link": link(cell),
                 "calibration": scheme.calibration.name if scheme.calibration else "",
                 "classes": [(name, each.kind, each.effect) for name, each in corrections],
-                "pictures": [_picture(*each) for each in drawn],
+                "pictures": [_embed_figure(*each) for each in drawn],
             }
         )
     return schemes
 
 
-def _picture(caption: str, figure: Figure) -> tuple[str, Markup]:
-    """Return a caption with its figure as HTML, in the colours of the page."""
+def _embed_figure(caption: str, figure: Figure) -> tuple[str, Markup]:
+    """Return a caption and its figure as HTML, with the colors of the page."""
     from markupsafe import Markup
 
     width = round(96 * figure.get_size_inches()[0])
     data = figure_bytes(figure, "svg")
-    if len(data) > _LARGEST_SVG:
+    if len(data) > _MAX_SVG_LENGTH:
         text = base64.b64encode(figure_bytes(figure, "png")).decode("ascii")
         image = Markup('<img src="data:image/png;base64,{}" alt="{}" style="width: {}px">')
         return caption, image.format(text, caption, width)
     svg = data.decode()
-    # Figures stand side by side in one page: what one refers to is its own.
+    # All figures share the ids of one page, so each gets a prefix of its own.
     own = f"f{zlib.crc32(data + caption.encode()):08x}-"
     svg = _REFERENCES.sub(own, svg[svg.index("<g ") : svg.rindex("</svg>")])
     for color, name in _COLORS.items():
         svg = svg.replace(color, f"var(--{name})")
     size = " ".join(f"{72 * inches:g}" for inches in figure.get_size_inches())
     head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {}" style="width: {}px">')
-    # Matplotlib escapes the texts of a figure.
+    # Matplotlib has escaped the text in the figure.
     return caption, head.format(caption, size, width) + Markup(svg + "</svg>")
 
 
-def _cells(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
-    """Return the table of all cells as text, without columns that are empty."""
+def _build_cell_table(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
+    """Return the table of all cells as text, without empty columns."""
     import pandas as pd
 
     frame = cells_frame(cell.record for cell in cells)
@@ -308,16 +308,16 @@ def _cells(cells: Sequence[StoredCell], axes: Sequence[Axis]) -> pd.DataFrame:
     return filled(pd.DataFrame(rows))
 
 
-def _failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
+def _get_failure(cell: StoredCell, link: str) -> tuple[str, str, str]:
     name = frames.name_of(cell.record.who, "method", "task", "shots", "seed")
-    return name, last_line(cell.record.error or "") or "no traceback was kept", link
+    return name, last_line(cell.record.error or "") or "no traceback recorded", link
 
 
-def _measured(text: str) -> str:
-    """Set what a figure may be off by apart from the figure."""
+def _mark_up_figure(text: str) -> str:
+    """Mark up the uncertainty and the change of a figure in small print."""
     from markupsafe import Markup, escape
 
-    found = _MEASURED.fullmatch(text)
+    found = _FIGURE_TEXT.fullmatch(text)
     if found is None:
         return escape(text)
     figure, off_by, star, change = found.groups("")

@@ -1,8 +1,8 @@
-"""In which settings the cells of a sweep differ: the axes of its ablations.
+"""Settings in which the cells of a sweep differ: the axes of its ablations.
 
-A cell's settings are what makes it besides model, task, shots, seed and method: the terms of its
-objective, its optimization rows, and how it was tuned. Records of earlier versions lack some; what
-a record does not say is not compared.
+The settings of a cell are its identity besides model, task, shots, seed and method: the terms of
+its objective, its optimization rows, and its tuner settings. Records of earlier versions lack some
+of them; settings missing from a record are not compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from tracking.records import CellRecord
 from tracking.schema import OBJECTIVE, OPTIMIZATION_SIZE
 
-#: The objectives that have names, by the weights of COBias and PMI that are not 0.
+#: Names of objectives, by whether the weights of COBias and PMI are nonzero.
 _TERMS: Final = {
     (True, True): "full",
     (False, False): "err",
@@ -29,8 +29,8 @@ _TERM_NAMES: Final = {"err": "Z_err", "cobias": "Z_cobias", "pmi": "Z_pmi"}
 _GROUP: Final = ("model", "task", "shots", "method")
 _NOT_SETTINGS: Final = frozenset({*_GROUP, "seed", "tuner", OBJECTIVE})
 
-#: What an ablation is compared with, where it has it.
-_USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
+#: Preferred main values of settings, with which ablations are compared.
+_MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("full",),
     OPTIMIZATION_SIZE: (None,),
     "weight_scale": (None, 30),
@@ -39,8 +39,8 @@ _USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "protocol": ("cross-validation", "study"),
     "prefer": ("no-harm", "balance"),
 }
-#: What None means, in short and alone, and how a number is said.
-_WORDS: Final[Mapping[str, tuple[str, str, str]]] = {
+#: Text of None in short, text of None alone, and template of other values.
+_VALUE_TEXTS: Final[Mapping[str, tuple[str, str, str]]] = {
     OBJECTIVE: ("none", "no objective", "{}"),
     OPTIMIZATION_SIZE: ("all", "all rows", "{} rows"),
     "weight_scale": ("tuned", "weight scale tuned", "weight scale {}"),
@@ -49,7 +49,7 @@ _WORDS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 LABEL_AXES: Final = (OPTIMIZATION_SIZE, "keep_unlabelled")
-"""How many rows have labels, and what is done with the others."""
+"""Settings of the number of labelled rows and of the use of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Axis:
     Attributes
     ----------
     name : str
-        Its name in the configuration.
+        Name in the configuration.
     values : tuple
-        What it takes: the main value first, then the others in order.
+        Its values: the main value first, then the others in order.
     methods : tuple of str
-        The methods that have cells of several values.
+        Methods with cells of several values.
     """
 
     name: str
@@ -72,58 +72,58 @@ class Axis:
 
     @property
     def main(self) -> Any:
-        """The value that main results are for."""
+        """The value used in the main results."""
         return self.values[0]
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """Display name."""
         return self.name.replace("_", " ")
 
     @property
     def is_scale(self) -> bool:
-        """Whether its values are numbers, or the whole of something, such as all rows."""
+        """Whether the values are numeric; None, such as all rows, counts as numeric."""
         return all(value is None or _is_number(value) for value in self.values)
 
     @property
     def in_order(self) -> list[Any]:
-        """Its values as a scale: rising, and the whole of something, such as all rows, last."""
+        """The values, in ascending order with None last if they are numeric."""
         if self.is_scale:
-            return sorted(self.values, key=_rank)
+            return sorted(self.values, key=_get_rank)
         return list(self.values)
 
     def varies(self, record: CellRecord) -> bool:
-        """Whether cells of this method and others differ in it."""
-        return self.name in _settings(record) and record.identity.get("method") in self.methods
+        """Whether the setting varies among cells of the record's method."""
+        return self.name in _get_settings(record) and record.identity.get("method") in self.methods
 
     def value(self, record: CellRecord) -> Any:
-        """Return a cell's value."""
-        return _settings(record).get(self.name)
+        """Return the value of a cell."""
+        return _get_settings(record).get(self.name)
 
     def short(self, value: Any) -> str:
-        """Return a value for people, under a head that names the setting."""
+        """Format a value, for use under a head that names the setting."""
         if self.name == OBJECTIVE:
             return objective_title(str(value))
         if value is None:
-            return self._said[0]
+            return self._templates[0]
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def words(self, value: Any) -> str:
-        """Return a value for people, so that it stands alone."""
-        _, none, some = self._said
+        """Format a value together with the name of the setting."""
+        _, none, some = self._templates
         return none if value is None else some.format(self.short(value))
 
     @property
-    def _said(self) -> tuple[str, str, str]:
-        return _WORDS.get(self.name, ("none", f"no {self.title}", f"{self.title} {{}}"))
+    def _templates(self) -> tuple[str, str, str]:
+        return _VALUE_TEXTS.get(self.name, ("none", f"no {self.title}", f"{self.title} {{}}"))
 
 
 def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
-    """Return what cells of one model, task, shots, seed and method differ in, the objective first.
+    """Return the settings that vary for one model, task, shots, seed and method, objective first.
 
-    Differences that come with the table, such as its digest, are none.
+    Properties of the table, such as its digest, are not settings.
     """
-    cells = [(record.identity, _settings(record)) for record in records]
+    cells = [(record.identity, _get_settings(record)) for record in records]
     seen: defaultdict[tuple[Any, ...], set[Any]] = defaultdict(set)
     for who, own in cells:
         for name, value in own.items():
@@ -137,13 +137,13 @@ def axes_of(records: Iterable[CellRecord]) -> list[Axis]:
         counts = Counter(
             own[name] for who, own in cells if name in own and who.get("method") in varied
         )
-        axes.append(Axis(name, _in_order(name, counts), tuple(varied)))
+        axes.append(Axis(name, _order_values(name, counts), tuple(varied)))
     return sorted(axes, key=lambda axis: axis.name != OBJECTIVE)
 
 
 def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
-    """Return in words what sets a cell apart from the main ones; often nothing."""
-    own, method = _settings(record), record.identity.get("method")
+    """Describe how a cell differs from the main ones; empty for main cells."""
+    own, method = _get_settings(record), record.identity.get("method")
     return ", ".join(
         axis.words(own[axis.name])
         for axis in axes
@@ -152,9 +152,9 @@ def setting(record: CellRecord, axes: Sequence[Axis]) -> str:
 
 
 def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
-    """Return in words what a cell, seen alone, has unlike the usual, and all that is `varied`."""
-    own = _settings(record)
-    names = [name for name in _WORDS if own.get(name) != _USUAL[name][0]]
+    """Describe the settings of a cell that differ from main values or are `varied`."""
+    own = _get_settings(record)
+    names = [name for name in _VALUE_TEXTS if own.get(name) != _MAIN_VALUES[name][0]]
     if own.get("keep_unlabelled"):
         names.append("keep_unlabelled")
     return ", ".join(
@@ -165,14 +165,14 @@ def own_setting(record: CellRecord, varied: Collection[str] = ()) -> str:
 
 
 def main_cells(records: Iterable[CellRecord], *, but: Collection[str] = ()) -> list[CellRecord]:
-    """Return the cells that an ablation is compared with, and those that it does not touch.
+    """Return the cells with main values of the varied settings, and cells without these settings.
 
     Parameters
     ----------
     records : iterable of CellRecord
         Cells.
     but : collection of str
-        Names of axes of which all values are kept.
+        Names of settings of which all values are kept.
     """
     cells = list(records)
     for axis in axes_of(cells):
@@ -181,20 +181,20 @@ def main_cells(records: Iterable[CellRecord], *, but: Collection[str] = ()) -> l
         counts: defaultdict[tuple[Any, ...], Counter[Any]] = defaultdict(Counter)
         for cell in cells:
             if axis.varies(cell):
-                counts[_group(cell)][axis.value(cell)] += 1
-        # A table that was never tried with the main value has a main value of its own.
+                counts[_get_group(cell)][axis.value(cell)] += 1
+        # Groups without cells of the main value have their own main value.
         main = {
-            group: axis.main if axis.main in own else _in_order(axis.name, own)[0]
+            group: axis.main if axis.main in own else _order_values(axis.name, own)[0]
             for group, own in counts.items()
         }
-        cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_group(c)]]
+        cells = [c for c in cells if not axis.varies(c) or axis.value(c) == main[_get_group(c)]]
     return cells
 
 
 def chosen_as_paper(record: CellRecord) -> bool:
     """Whether a scheme was chosen as in the paper: by its accuracy on development rows.
 
-    So it is where nothing was chosen, and where an older record does not say.
+    True if nothing was chosen, and for older records without this information.
     """
     tuner = record.identity.get("tuner") or {}
     limits = (tuner.get("max_accuracy_loss"), tuner.get("max_cobias"))
@@ -208,22 +208,22 @@ def chosen_as_paper(record: CellRecord) -> bool:
 def objective_label(record: CellRecord) -> str | None:
     """Return ``full``, ``err``, ``err+pmi``, ``err+cobias`` or ``beta=0.5 tau=0.1``.
 
-    None where nothing was searched, so that no objective had a part in it.
+    None if nothing was searched, since no objective was used.
     """
-    objective = _objective(record)
+    objective = _get_objective(record)
     return None if objective is None else objective_name(objective)
 
 
 def objective_terms(record: CellRecord) -> str:
-    """Return which terms of the objective have weight: ``full``, ``err``, ``err+pmi``, ..."""
-    objective = _objective(record)
+    """Return the objective's terms of nonzero weight: ``full``, ``err``, ``err+pmi``, ..."""
+    objective = _get_objective(record)
     if isinstance(objective, Mapping):
         return _TERMS[bool(objective.get("beta")), bool(objective.get("tau"))]
     return objective or "full"
 
 
 def objective_name(objective: str | Mapping[str, float]) -> str:
-    """Return how people write an objective: ``full``, ``err``, ..., ``beta=0.5 tau=0.1``."""
+    """Return the label of an objective: ``full``, ``err``, ..., ``beta=0.5 tau=0.1``."""
     if not isinstance(objective, Mapping):
         return str(objective)
     beta, tau = (float(objective.get(name, 0.0)) for name in ("beta", "tau"))
@@ -231,13 +231,13 @@ def objective_name(objective: str | Mapping[str, float]) -> str:
 
 
 def objective_title(label: str) -> str:
-    """Return an objective for people: ``full objective``, ``Z_err + Z_pmi``, or its weights."""
+    """Return the title of an objective: ``full objective``, ``Z_err + Z_pmi``, or its weights."""
     if label == "full":
         return "full objective"
     return " + ".join(_TERM_NAMES.get(term, term) for term in label.split("+"))
 
 
-def _objective(record: CellRecord) -> str | Mapping[str, float] | None:
+def _get_objective(record: CellRecord) -> str | Mapping[str, float] | None:
     tuner = record.identity.get("tuner") or {}
     found: str | Mapping[str, float] | None = tuner.get(OBJECTIVE, record.identity.get(OBJECTIVE))
     if found is None and (tuner or record.trials):
@@ -245,11 +245,11 @@ def _objective(record: CellRecord) -> str | Mapping[str, float] | None:
     return found
 
 
-def _group(record: CellRecord) -> tuple[Any, ...]:
+def _get_group(record: CellRecord) -> tuple[Any, ...]:
     return tuple(map(record.identity.get, _GROUP))
 
 
-def _settings(record: CellRecord) -> dict[str, Any]:
+def _get_settings(record: CellRecord) -> dict[str, Any]:
     """Return the settings of a cell by name, all values hashable."""
     known = {**record.identity, **(record.identity.get("tuner") or {})}
     found = {
@@ -257,25 +257,23 @@ def _settings(record: CellRecord) -> dict[str, Any]:
         for name, value in known.items()
         if name not in _NOT_SETTINGS and not name.endswith("digest")
     }
-    if found.get(OPTIMIZATION_SIZE) == "full":
-        found[OPTIMIZATION_SIZE] = None
     if record.identity.get("tuner"):
-        # Left out of what names a cell where it is not used.
+        # The identity of a cell omits these settings if they are not used.
         found.setdefault("keep_unlabelled", False)
         found.setdefault("pmi", "published")
     label = objective_label(record)
     return found if label is None else found | {OBJECTIVE: label}
 
 
-def _in_order(name: str, counts: Mapping[Any, int]) -> tuple[Any, ...]:
-    rising = sorted(counts, key=_rank)
-    # Else the one with most cells; of several the largest, which is the whole of most things.
+def _order_values(name: str, counts: Mapping[Any, int]) -> tuple[Any, ...]:
+    rising = sorted(counts, key=_get_rank)
+    # By default the most frequent value; of several the largest, such as all rows.
     most = max(reversed(rising), key=lambda value: counts[value])
-    usual = next((value for value in _USUAL.get(name, ()) if value in counts), most)
+    usual = next((value for value in _MAIN_VALUES.get(name, ()) if value in counts), most)
     return (usual, *(value for value in rising if value != usual))
 
 
-def _rank(value: Any) -> tuple[int, float, str]:
+def _get_rank(value: Any) -> tuple[int, float, str]:
     if _is_number(value):
         return 0, float(value), ""
     if value in _OBJECTIVES:

@@ -1,4 +1,4 @@
-"""How all figures look: one style sheet, the looks of methods, panels, legends, files."""
+"""Common style of figures: style sheet, looks of methods, panels, legends and files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 GREY, LIGHT, INK, ACCENT = "#8a96a3", "#d9dee3", "#26323d", "#b0204f"
 BLUE, GRID, BEATEN = "#0072b2", "#eceff1", "#f4f6f8"
-#: Of shares from none to all.
+#: Color map of shares from 0 to 100 %.
 SHADES: Final = "Blues"
 _DPI = 150
-_SHEET: Final[dict[Any, Any]] = {
+_STYLE: Final[dict[Any, Any]] = {
     "figure.dpi": _DPI,
     "axes.axisbelow": True,
     "axes.edgecolor": LIGHT,
@@ -34,7 +34,7 @@ _SHEET: Final[dict[Any, Any]] = {
     "axes.titlecolor": INK,
     "axes.titlelocation": "left",
     "axes.titlesize": 10,
-    # With a place of its own a title is not looked for at every drawing.
+    # With a fixed position, the title is not placed anew at every drawing.
     "axes.titley": 1.0,
     "grid.color": GRID,
     "legend.fontsize": 9,
@@ -50,25 +50,25 @@ _SHEET: Final[dict[Any, Any]] = {
     "ytick.color": LIGHT,
     "ytick.labelcolor": INK,
     "ytick.labelsize": 9,
-    # Text stays text: it can be searched, and the file is a third of the size.
+    # Keep text as text: it can be searched, and the file is a third of the size.
     "svg.fonttype": "none",
     "svg.hashsalt": "dcs",
 }
 
-#: What `tip` leaves in an SVG, to become what browsers show under the pointer.
-_TIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
+#: Groups marked by `tip` in an SVG; replaced with tooltips of the browser.
+_TOOLTIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
 
 _P = ParamSpec("_P")
 
 
 def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
-    """Let a function draw in the style of the house."""
+    """Decorate a function to draw in the common style."""
 
     @wraps(draw)
     def drawn(*args: _P.args, **options: _P.kwargs) -> Figure:
         import matplotlib
 
-        with matplotlib.rc_context(_SHEET):
+        with matplotlib.rc_context(_STYLE):
             return draw(*args, **options)
 
     return drawn
@@ -76,7 +76,7 @@ def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a method is drawn: hue, lightness, marker and hatching all tell it."""
+    """Color, marker and hatching of a method, each of which identifies it."""
 
     color: str
     marker: str
@@ -89,7 +89,7 @@ _LOOKS = {
     "furud": Look("#e69f00", "p", "..."),
     "dcs": Look(ACCENT, "D", ""),
 }
-# Objectives look like the methods that they resemble.
+# Objectives share the looks of the methods that they resemble.
 _LOOKS |= {"err": _LOOKS["dnip"], "err+pmi": _LOOKS["furud"], "full": _LOOKS["dcs"]}
 _OTHERS = (
     Look("#009e73", "v", "xxx"),
@@ -100,7 +100,7 @@ _OTHERS = (
 
 
 def looks(names: Iterable[Any]) -> dict[Any, Look]:
-    """Return a look for each method or objective, all different as far as they reach."""
+    """Return a look for each method or objective; looks repeat if there are too few."""
     different = list(dict.fromkeys(names))
     others = [name for name in different if name not in _LOOKS]
     return {
@@ -118,9 +118,9 @@ def series(
     kind: Literal["bars", "points", "lines"] = "points",
     dashed: Collection[Any] = (),
 ) -> None:
-    """Draw the columns of `means` over its index, with error bars, where they have a look.
+    """Draw the columns of `means` that have a look over its index, with error bars.
 
-    Bars and points stand side by side; lines, some dashed, join the points of a column.
+    Bars and points are side by side; lines, optionally dashed, join the points of a column.
     """
     step = {"bars": 0.8 / len(looks), "points": 0.12, "lines": 0.0}[kind]
     for at, (name, look) in enumerate(looks.items()):
@@ -141,15 +141,11 @@ def series(
 
 
 def grid_of(
-    count: int,
-    *,
-    width: float,
-    height: float | Sequence[float],
-    columns: int = 3,
+    count: int, *, width: float, height: float | Sequence[float], columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its `count` panels of `width` by `height` inches each.
 
-    Of heights, one per panel, a row has that of its highest.
+    If `height` is a sequence, with one height per panel, each row has its maximum.
     """
     from matplotlib.figure import Figure
 
@@ -165,12 +161,12 @@ def grid_of(
 
 
 def tip(artist: Artist, text: str) -> None:
-    """Have an SVG say `text` where the pointer is over an artist."""
+    """Add a tooltip with `text` to an artist in an SVG."""
     artist.set_gid(f"tip {text}")
 
 
 def legend(figure: Figure, *, columns: int = 5) -> None:
-    """Set one legend above all panels, each label once."""
+    """Add one legend above all panels, with each label once."""
     entries = {
         label: handle
         for axes in figure.axes
@@ -180,12 +176,12 @@ def legend(figure: Figure, *, columns: int = 5) -> None:
 
 
 def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:
-    """Return a figure as PNG or as SVG; the same figure always gives the same bytes."""
+    """Return a figure as PNG or SVG; the same figure always gives the same bytes."""
     import matplotlib
 
     buffer = io.BytesIO()
-    # The date and the program's version would make every file another one.
+    # The date and the version of the program would make files differ.
     metadata: dict[str, Any] = {"Date": None} if form == "svg" else {"Software": None}
-    with matplotlib.rc_context(_SHEET):
+    with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format=form, metadata=metadata)
-    return _TIPS.sub(rb"<g><title>\1</title>", buffer.getvalue())
+    return _TOOLTIPS.sub(rb"<g><title>\1</title>", buffer.getvalue())

@@ -1,4 +1,4 @@
-"""The tables of a sweep, pivots of the frames of its cells, and two cells side by side."""
+"""Tables of a sweep, as pivots of the frames of its cells, and comparison of two cells."""
 
 from __future__ import annotations
 
@@ -14,35 +14,16 @@ from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
 from tracking.records import CellRecord
-from tracking.results import frames, paper, settings
+from tracking.results import formats, frames, paper, settings
 from tracking.results.comparison import label_tables, method_tables
 from tracking.results.findings import finding_tables
-from tracking.results.formats import (
-    KINDS,
-    ResultTable,
-    RowKind,
-    difference,
-    filled,
-    points,
-    to_markdown,
-    to_mlflow_json,
-)
-from tracking.results.frames import (
-    MEASURES,
-    Estimate,
-    cells_frame,
-    estimates,
-    grouped,
-    groups_of,
-    is_missing,
-    text_of,
-)
-from tracking.schema import OBJECTIVE
+from tracking.results.formats import ResultTable, RowKind, filled, points
+from tracking.results.frames import MEASURES, Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Values of a column that rows differ by, in order, and how one is shown.
+#: For each column that distinguishes rows: its values in order, and their formatter.
 _Rows: TypeAlias = "Mapping[str, tuple[Sequence[Any], Callable[[Any], str]]]"
 
 _GROUP: Final = ("model", "task", "shots", "method", "setting")
@@ -50,7 +31,7 @@ _PROMPT: Final = ("model", "task", "shots")
 LEADERBOARD_COLUMNS: Final = (*_GROUP, "seeds", *frames.MEASURE_COLUMNS)
 
 _HEADS: Final = {"accuracy": "Acc", "cobias": "COBias"}
-#: How the keys of rows are shown, where they are not text already.
+#: Formatters of row keys that are not displayed as they are.
 _TITLES: Final[Mapping[str, Callable[[Any], str]]] = {
     "task": paper.task_title,
     "method": frames.method_title,
@@ -58,12 +39,12 @@ _TITLES: Final[Mapping[str, Callable[[Any], str]]] = {
 _WEAKEST: Final = "weakest class by seed, % before → after"
 _CORRECTIONS: Final = ("weights", "memberships", "unchanged")
 _TERMS_NOTE: Final = (
-    "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi what "
-    "predictions and labels share (pointwise mutual information), negated; full has all three."
+    "The objective is a sum of terms: Z_err is the error rate, Z_cobias the COBias, Z_pmi the "
+    "negated pointwise mutual information of predictions and labels; full has all three."
 )
 _SCHEMES_NOTE: Final = (
     "Classes with each kind of correction, mean over seeds; unchanged: weight 1 or Don't Change, "
-    "which the paper does not count apart. Ratio of memberships to weights, from unrounded "
+    "which the paper does not count separately. Ratio of memberships to weights, from unrounded "
     "counts. (M): a membership corrects the weakest class."
 )
 _COUNTS: Final = {
@@ -76,8 +57,8 @@ _COUNTS: Final = {
 _TIMES: Final = {"seconds": "seconds", "tuning_seconds": "seconds to tune"}
 _TIMES_NOTE: Final = (
     "Moves, outer loops (temperatures) and seconds are those of the annealing run whose scheme "
-    "was chosen; 'to tune' is the time of all that was tried. N·D is the number of classes times "
-    "the number of corrections to choose from. Of the paper: mean (range) over its tasks."
+    "was chosen; 'to tune' is the time of the whole search. N·D is the number of classes times "
+    "the number of available corrections. Paper: mean (range) over its tasks."
 )
 
 
@@ -92,36 +73,35 @@ def leaderboard(records: Iterable[CellRecord]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (what cells of a method
-        have differently, in words; mostly nothing), ``seeds`` (number of cells),
+        Columns ``model``, ``task``, ``shots``, ``method``, ``setting`` (description of how the
+        cells differ from the main ones; empty for main cells), ``seeds`` (number of cells),
         ``accuracy_mean``, ``accuracy_std``, ``accuracy_low``, ``accuracy_high``,
-        ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The standard
-        deviation is the sample's (``n - 1``), NaN for one seed; the ends of the 95 % interval
-        and the chance of no difference to uncorrected on the same rows are of one seed, NaN for
-        several.
+        ``accuracy_p``, and the same of ``cobias``; fractions, not percent. The sample
+        standard deviation (``n - 1``) is NaN for one seed; the ends of the 95 % interval and the
+        p-value of the difference from uncorrected on the same rows are NaN for several seeds.
     """
-    return _estimates_of(records, _GROUP)[[*LEADERBOARD_COLUMNS]]
+    return _compute_estimates(records, _GROUP)[[*LEADERBOARD_COLUMNS]]
 
 
 def leaderboard_markdown(frame: pd.DataFrame) -> str:
-    """Return a `leaderboard` in percent, as a Markdown table and a line that explains it."""
+    """Return a `leaderboard` in percent, as a Markdown table followed by an explanation."""
     if frame.empty:
         return "No finished cells.\n"
-    text = filled(frame[[*_GROUP]].map(text_of))
+    text = filled(frame[[*_GROUP]].map(frames.text_of))
     words = tuple(map(str, text))
-    shown = {measure: _shown(frame, measure) for measure in MEASURES}
+    shown = {measure: _get_estimates(frame, measure) for measure in MEASURES}
     text = text.assign(seeds=frame["seeds"].map(str))
     text["accuracy %"], text["COBias %"] = ([e.marked() for e in own] for own in shown.values())
-    return f"{to_markdown(text, words=words)}\n{frames.notes_of(chain(*shown.values()))}\n"
+    return f"{formats.to_markdown(text, words=words)}\n{frames.notes_of(chain(*shown.values()))}\n"
 
 
 def leaderboard_metrics(frame: pd.DataFrame) -> dict[str, float]:
     """Return the means of a `leaderboard` by name: ``accuracy/trec/DCS``.
 
-    What its rows have in common, and what they do not have, is left out of the names.
+    Fields that are missing or the same in all rows are left out of the names.
     """
-    several = [name for name in ("model", "setting", "shots") if frame[name].nunique() > 1]
-    names = [*several, "task", "method"]
+    several = frame[["model", "setting", "shots"]].nunique(dropna=False) > 1
+    names = [*several.index[several], "task", "method"]
     return {
         "/".join([measure, *frames.words_of(row, *names)]): row[f"{measure}_mean"]
         for measure in MEASURES
@@ -135,14 +115,14 @@ def main_results(records: Iterable[CellRecord]) -> ResultTable:
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells of any models, tasks, shots, methods and seeds; failed ones are left out, and so
-        are those that an ablation only compares with: see `ablation_tables`.
+        Cells of any models, tasks, shots, methods and seeds; failed ones, and those of other
+        settings, are left out: see `ablation_tables`.
 
     Returns
     -------
     ResultTable
         A row per model, shots and method; in percent, mean and standard deviation over seeds.
-        An average is the mean of task means, over the tasks that there are.
+        An average is the mean of the means of the available tasks.
     """
     cells = frames.finished_cells(records)
     axes = settings.axes_of(cells)
@@ -150,9 +130,9 @@ def main_results(records: Iterable[CellRecord]) -> ResultTable:
     tried = ", ".join(axis.words(axis.main) for axis in axes)
     note = f"Of the settings tried: {tried}; the others are in the tables of ablations."
     methods = list(dict.fromkeys(cell.identity.get("method") for cell in cells))
-    # The paper's cells had all terms of the objective.
+    # The paper's main results use all terms of the objective.
     theirs = paper.paper_results().query("terms == 'full'")
-    return _task_table(
+    return _build_task_table(
         cells,
         {"method": (methods, frames.method_title)},
         theirs,
@@ -174,19 +154,19 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     -------
     list of ResultTable
         ``objective_ablation`` first: DCS by the terms of its objective (paper, Section 4.4), with
-        arrows for the change from uncorrected; empty if all cells have the same settings.
+        arrows for the change from uncorrected. Empty if all cells have the same settings.
     """
     cells = frames.finished_cells(records)
     tables = []
     for axis in settings.axes_of(cells):
         own = [cell for cell in settings.main_cells(cells, but=(axis.name,)) if axis.varies(cell)]
         if axis.name not in (each.name for each in settings.axes_of(own)):
-            continue  # It differs only where another setting is not that of the main results.
+            continue  # The setting varies only where another one is not at its main value.
         rows: _Rows = {axis.name: (axis.in_order, axis.short)}
         named = f"{axis.name}_ablation"
-        if axis.name == OBJECTIVE and "dcs" in axis.methods:
+        if axis.name == schema.OBJECTIVE and "dcs" in axis.methods:
             tables.append(
-                _task_table(
+                _build_task_table(
                     [cell for cell in own if cell.identity.get("method") == "dcs"],
                     rows,
                     paper.paper_results(),
@@ -197,14 +177,14 @@ def ablation_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
                 )
             )
             named = f"{axis.name}_by_method"
-        if axis.name != OBJECTIVE or axis.methods != ("dcs",):
+        if axis.name != schema.OBJECTIVE or axis.methods != ("dcs",):
             title = f"Ablation by {axis.title}: accuracy and COBias on the test rows, %"
             rows = {"method": (axis.methods, frames.method_title), **rows}
-            tables.append(_task_table(own, rows, name=named, title=title))
+            tables.append(_build_task_table(own, rows, name=named, title=title))
     return tables
 
 
-def _task_table(
+def _build_task_table(
     cells: Sequence[CellRecord],
     rows: _Rows,
     theirs: pd.DataFrame | None = None,
@@ -214,19 +194,19 @@ def _task_table(
     note: str = "",
     arrows: bool = False,
 ) -> ResultTable:
-    """Lay out accuracy and COBias: a row per model, shots and `rows`, a column per task.
+    """Return a table of accuracy and COBias: a row per model, shots and `rows`, a column per task.
 
-    `rows` gives the values of each column that rows differ by, in order, and how they are shown;
-    `theirs` is what stands below it of `paper_results`. Averages over tasks come first, or, with
-    `arrows`, changes from uncorrected stand beside the figures.
+    `rows` gives the ordered values and the formatter of each column that distinguishes rows,
+    `theirs` the rows of `paper_results` to show below. Averages over tasks come first or, with
+    `arrows`, changes from uncorrected are shown beside the figures.
     """
     import pandas as pd
 
     by = ["model", "shots", *rows]
     of_row = list(dict.fromkeys([*by, "method", "terms"]))
-    tidy = _estimates_of(cells, [*of_row, "task"]).assign(whole=True)
+    tidy = _compute_estimates(cells, [*of_row, "task"]).assign(whole=True)
     tasks = sorted(tidy["task"].unique(), key=paper.task_rank)
-    means = [] if arrows else _averages_of(tidy, of_row)
+    means = [] if arrows else _compute_averages(tidy, of_row)
     tidy = pd.concat([tidy, *means], ignore_index=True)
     order = {
         "model": list(tidy["model"].unique()),
@@ -242,18 +222,18 @@ def _task_table(
     figures = paper.paper_results().head(0) if theirs is None else theirs
     tidy = tidy.join(paper.paper_beside(figures, keys, ["shots", "method", "terms"]))
     seen = Counter(map(paper.task_title, order["task"]))
-    shown = {measure: _shown(tidy, measure) for measure in MEASURES}
+    shown = {measure: _get_estimates(tidy, measure) for measure in MEASURES}
     long: list[pd.DataFrame] = []
     for measure, own in shown.items():
         ours = [each.marked() for each in own]
         published = list(map(percent, tidy[f"paper_{measure}"], tidy[f"paper_{measure}_sd"]))
         if arrows:
-            ours = list(map(_arrow, ours, tidy[f"{measure}_change"]))
-            published = list(map(_arrow, published, tidy[f"paper_{measure}_change"]))
+            ours = list(map(_add_arrow, ours, tidy[f"{measure}_change"]))
+            published = list(map(_add_arrow, published, tidy[f"paper_{measure}_change"]))
         tidy[f"{measure}_difference"] = tidy[f"{measure}_mean"] - tidy[f"paper_{measure}"]
         long.append(
             tidy[[*by, "as_paper"]].assign(
-                column=[f"{_HEADS[measure]} {_column_title(t, seen)}" for t in tidy["task"]],
+                column=[f"{_HEADS[measure]} {_name_column(t, seen)}" for t in tidy["task"]],
                 measured=ours,
                 paper=published,
                 difference=list(map(points, tidy[f"{measure}_difference"])),
@@ -262,9 +242,9 @@ def _task_table(
     numbers = [*by, "task", "seeds", *frames.MEASURE_COLUMNS]
     if tidy["paper_accuracy"].notna().any():
         numbers += [f"paper_{m}" for m in MEASURES] + [f"{m}_difference" for m in MEASURES]
-    return _pivot(
+    return _build_pivot(
         pd.concat(long),
-        {key: rows[key][1] if key in rows else text_of for key in by},
+        {key: rows[key][1] if key in rows else frames.text_of for key in by},
         marked=by[-1],
         name=name,
         title=title,
@@ -274,7 +254,7 @@ def _task_table(
     )
 
 
-def _pivot(
+def _build_pivot(
     long: pd.DataFrame,
     titles: Mapping[str, Callable[[Any], str]],
     *,
@@ -286,22 +266,22 @@ def _pivot(
     about: str,
     sections: int = 0,
 ) -> ResultTable:
-    """Lay out what was measured, below it the paper's figures, and the difference.
+    """Return a table of measured figures, each followed by the published one and the difference.
 
-    `long` has a row per row and column of the table: the keys of `titles`, which give their text,
-    ``column``, a text of each kind, and ``as_paper``, whether our figure was chosen as the
-    paper's. The key `marked` says what is not ours. Columns stand as they first come, those of
-    `words` to the left; empty ones are left out.
+    `long` has a row per entry of the table: the keys of `titles`, which maps them to formatters,
+    ``column``, a text of each kind, and ``as_paper``, whether our scheme was chosen as in the
+    paper. Published rows are marked in the column `marked`. Columns are in order of first
+    appearance, those of `words` aligned to the left; empty ones are left out.
     """
     import pandas as pd
 
     lines: list[dict[Any, str]] = []
     kinds: list[RowKind] = []
-    for key, group in groups_of(long, list(titles)):
+    for key, group in frames.groups_of(long, list(titles)):
         head = {name: title_of(key[name]) for name, title_of in titles.items()}
         dagger = "" if group["as_paper"].all() else "†"
         names = {"measured": head[marked], "paper": f"{head[marked]}, paper{dagger}"}
-        for kind in KINDS if (group["paper"] != "").any() else KINDS[:1]:
+        for kind in formats.KINDS if (group["paper"] != "").any() else formats.KINDS[:1]:
             figures = dict(zip(group["column"], group[kind], strict=True))
             lines.append({**head, marked: names.get(kind, kind), **figures})
             kinds.append(kind)
@@ -320,71 +300,71 @@ def _pivot(
     )
 
 
-def _arrow(text: str, change: float) -> str:
-    """Add a change from uncorrected as the paper prints it: ``81.5 ↑12.9``."""
-    if not text or is_missing(change):
+def _add_arrow(text: str, change: float) -> str:
+    """Append the change from uncorrected as in the paper: ``81.5 ↑12.9``."""
+    if not text or frames.is_missing(change):
         return text
     return f"{text} {'↑' if change >= 0 else '↓'}{100 * abs(change):.1f}"
 
 
-def _averages_of(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
-    """Return the averages that say more than a single task does, of the rows that have them."""
+def _compute_averages(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFrame]:
+    """Return the averages over at least two tasks, for the rows that have all of these tasks."""
     averages = []
     tasks = list(tidy["task"].unique())
     for name, published in paper.AVERAGES.items():
         own = [t for t in tasks if name == "average_all" or paper.paper_task(t) in published]
         if len(own) < 2:
             continue
-        means, groups = grouped(tidy[tidy["task"].isin(own)], by)
+        means, groups = frames.grouped(tidy[tidy["task"].isin(own)], by)
         means["seeds"] = groups["seeds"].min()
         means["as_paper"] = groups["as_paper"].all()
         means = means.join(groups[[f"{measure}_mean" for measure in MEASURES]].mean())
-        # An average over other tasks than in the row above it would mislead, and one over some
-        # of the paper's tasks is not the one that the paper prints.
-        whole = sorted(published) == sorted(filter(None, map(paper.paper_task, own)))
+        # Averages over different tasks are not comparable: rows that lack a task have none, and
+        # the published average is shown only if the tasks are the same.
+        whole = sorted(published) == sorted(str(paper.paper_task(task)) for task in own)
         averages.append(means[groups.size() == len(own)].assign(task=name, whole=whole))
     return averages
 
 
 def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
-    """Return how many classes DCS gives weights and how many memberships (paper, scheme table).
+    """Return the numbers of weights and memberships in schemes of DCS (paper, scheme table).
 
     Parameters
     ----------
     records : iterable of CellRecord
-        Cells; those of other methods are left out, and those of ablations.
+        Cells; those of other methods and of ablations are left out.
 
     Returns
     -------
     ResultTable
         A row per model, task and shots: classes with a weight, with a membership and unchanged,
-        averaged over seeds; ratio of memberships to weights; memberships in each seed's run; and
-        the weakest class of each seed before and after correction, marked with M where a
-        membership corrects it.
+        averaged over seeds; ratio of memberships to weights; memberships by seed; and the
+        weakest class of each seed before and after correction, marked with M if a membership
+        corrects it.
     """
     import pandas as pd
 
-    tidy = _schemes_of(frames.main_finished(records, method="dcs"))
+    tidy = _summarize_schemes(frames.main_finished(records, method="dcs"))
     theirs = paper.paper_schemes()
     long: list[tuple[Any, ...]] = []
-    for where, group in groups_of(tidy, _PROMPT):
+    for where, group in frames.groups_of(tidy, _PROMPT):
         published = theirs[
             (theirs["model"] == paper.paper_model(where["model"]))
             & (theirs["task"] == paper.paper_task(where["task"]))
             & (theirs["shots"] == str(where["shots"]))
         ]
-        ours, known = _counts_of(group), _counts_of(published)
-        gaps = {name: difference(ours[name] - known[name]) for name in _CORRECTIONS}
-        gaps["ratio"] = difference(ours["ratio"] - known["ratio"], digits=2)
-        texts, printed = _scheme_texts(group, ours), _scheme_texts(published, known)
+        ours, known = _count_corrections(group), _count_corrections(published)
+        gaps = {name: formats.difference(ours[name] - known[name]) for name in _CORRECTIONS}
+        gaps["ratio"] = formats.difference(ours["ratio"] - known["ratio"], digits=2)
+        texts, printed = _format_schemes(group, ours), _format_schemes(published, known)
         about = (*where.values(), group["as_paper"].all())
         long += [
             (*about, name, text, printed.get(name, ""), gaps.get(name, ""))
             for name, text in texts.items()
         ]
-    return _pivot(
-        pd.DataFrame(long, columns=[*_PROMPT, "as_paper", "column", *KINDS]),
-        {key: _TITLES.get(key, text_of) for key in _PROMPT},
+    return _build_pivot(
+        pd.DataFrame(long, columns=[*_PROMPT, "as_paper", "column", *formats.KINDS]),
+        {key: _TITLES.get(key, frames.text_of) for key in _PROMPT},
         marked="task",
         words=("memberships by seed", _WEAKEST),
         name="schemes",
@@ -394,15 +374,15 @@ def scheme_summary(records: Iterable[CellRecord]) -> ResultTable:
     )
 
 
-def _counts_of(schemes: pd.DataFrame) -> dict[str, float]:
+def _count_corrections(schemes: pd.DataFrame) -> dict[str, float]:
     """Return the mean numbers of classes with each correction, and their ratio."""
     means = schemes.reindex(columns=[*_CORRECTIONS]).astype(float).mean()
     ratio = means["memberships"] / means["weights"] if means["weights"] else math.nan
     return {"classes": means.sum(), **means, "ratio": ratio}
 
 
-def _scheme_texts(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[str, str]:
-    """Return what the columns say of the schemes of all seeds of a prompt."""
+def _format_schemes(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[str, str]:
+    """Return the text of each column for the schemes of all seeds of a prompt."""
     if schemes.empty:
         return {}
     means = {name: counts[name] for name in _CORRECTIONS}
@@ -413,15 +393,15 @@ def _scheme_texts(schemes: pd.DataFrame, counts: Mapping[str, float]) -> dict[st
     ]
     return {
         "classes": f"{counts['classes']:.0f}",
-        **{name: "" if is_missing(mean) else f"{mean:.1f}" for name, mean in means.items()},
-        "ratio": "-" if is_missing(counts["ratio"]) else f"{counts['ratio']:.2f}",
+        **{name: "" if frames.is_missing(mean) else f"{mean:.1f}" for name, mean in means.items()},
+        "ratio": "-" if frames.is_missing(counts["ratio"]) else f"{counts['ratio']:.2f}",
         "memberships by seed": "/".join(map(str, schemes["memberships"])),
         _WEAKEST: "; ".join(weakest),
     }
 
 
-def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
-    """Return a row per cell: its kinds of corrections, and what becomes of its weakest class."""
+def _summarize_schemes(cells: Sequence[CellRecord]) -> pd.DataFrame:
+    """Return a row per cell: the counts of its corrections, and its weakest class."""
     corrections = frames.corrections_frame(cells)
     same = frames.changes_nothing(corrections)
     corrections["kind"] = corrections["kind"].mask(same, "unchanged")
@@ -432,14 +412,14 @@ def _schemes_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
     weakest = classes.loc[classes.groupby("key")["before"].idxmin()]
     weakest = weakest.merge(corrections[["key", "class", "kind"]], on=["key", "class"], how="left")
     weakest = weakest.rename(columns={"class": "weakest_class", "kind": "weakest_kind"})
-    about = cells_frame(cells)[["key", *_PROMPT, "seed", "as_paper"]]
+    about = frames.cells_frame(cells)[["key", *_PROMPT, "seed", "as_paper"]]
     figures = ["weakest_class", "weakest_kind", "before", "after"]
     tidy = about.merge(kinds, on="key").merge(weakest[["key", *figures]], on="key", how="left")
     return tidy.drop(columns="key")
 
 
 def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return the class accuracies of every seed (paper, DDI table), one table per task.
+    """Return the class accuracies of each seed (paper, DDI table), one table per task.
 
     Parameters
     ----------
@@ -457,16 +437,23 @@ def class_accuracies_by_seed(records: Iterable[CellRecord]) -> list[ResultTable]
         if cell.class_accuracies:
             classes = map(str, cell.class_accuracies["class"])
             by_task.setdefault((cell.who["task"], *classes), []).append(cell)
-    return [_class_table(task, cells) for (task, *_), cells in by_task.items()]
+    made = []
+    stems: Counter[str] = Counter()
+    for (task, *_), cells in by_task.items():
+        stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in f"class_accuracies_{task}")
+        stems[stem] += 1
+        name = stem if stems[stem] == 1 else f"{stem}_{stems[stem]}"
+        made.append(_build_class_table(task, cells, name))
+    return made
 
 
-def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
+def _build_class_table(task: Any, cells: Sequence[CellRecord], name: str) -> ResultTable:
     import pandas as pd
 
     by = ["model", "shots", "method", "seed"]
-    totals = estimates(cells_frame(cells), by)
+    totals = frames.estimates(frames.cells_frame(cells), by)
     totals.loc[totals["method"] == "icl", [f"{m}_change" for m in MEASURES]] = math.nan
-    shown = {measure: _shown(totals, measure) for measure in MEASURES}
+    shown = {measure: _get_estimates(totals, measure) for measure in MEASURES}
     columns = {_HEADS[m]: [each.marked() for each in own] for m, own in shown.items()}
     columns |= {f"Δ {_HEADS[m]}": list(map(points, totals[f"{m}_change"])) for m in MEASURES}
     about = totals[[*by, "as_paper"]]
@@ -483,7 +470,7 @@ def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
     )
     tidy["paper_accuracy"] = published["paper_accuracy"].astype(float) / 100
     after = [Estimate.of_class(row) for row in tidy.to_dict("records")]
-    # A class may be called like another column.
+    # A class may have the name of another column.
     taken = {*by, *columns}
     long.append(
         tidy[[*by, "as_paper"]].assign(
@@ -496,12 +483,11 @@ def _class_table(task: Any, cells: Sequence[CellRecord]) -> ResultTable:
     tidy = tidy.rename(columns={"after": "accuracy", "after_low": "low", "after_high": "high"})
     numbers = ["model", "task", *by[1:], "class", "accuracy", "low", "high"]
     numbers += ["paper_accuracy"] if tidy["paper_accuracy"].notna().any() else []
-    stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in str(task))
-    return _pivot(
+    return _build_pivot(
         pd.concat(long),
-        {key: _TITLES.get(key, text_of) for key in by},
+        {key: _TITLES.get(key, frames.text_of) for key in by},
         marked="method",
-        name=f"class_accuracies_{stem}",
+        name=name,
         title=f"Class accuracies of {paper.task_title(task)} by seed, % of test rows",
         frame=tidy[numbers],
         sections=2,
@@ -519,31 +505,31 @@ def timing_table(records: Iterable[CellRecord]) -> ResultTable:
     """
     import pandas as pd
 
-    frame = cells_frame(records).rename(
+    frame = frames.cells_frame(records).rename(
         columns={"opt/evaluations": "moves", "opt/seconds": "seconds"}
     )
     frame = frame[frame["tuning_seconds"].notna() & frame["search_space"].notna()]
-    tidy, groups = grouped(frame, _GROUP)
+    tidy, groups = frames.grouped(frame, _GROUP)
     tidy["seeds"] = groups.size()
     tidy = tidy.join(groups[["classes", "rows"]].first().astype({"classes": int, "rows": "Int64"}))
     tidy = tidy.join(groups[["search_space", "moves", "temperatures", *_TIMES]].mean())
     tidy = tidy.join(groups[[*_TIMES]].std().add_suffix("_std"))
     rows = tidy.to_dict("records")
     ours = {
-        "model": tidy["model"].map(text_of),
+        "model": tidy["model"].map(frames.text_of),
         "task": tidy["task"].map(paper.task_title),
-        "shots": tidy["shots"].map(text_of),
+        "shots": tidy["shots"].map(frames.text_of),
         "method": [frames.name_of(row, "method", "setting") for row in rows],
-        **{head: [_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
+        **{head: [_format_count(row[name]) for row in rows] for name, head in _COUNTS.items()},
         **{
-            head: [_seconds(row[name], row[f"{name}_std"]) for row in rows]
+            head: [_format_seconds(row[name], row[f"{name}_std"]) for row in rows]
             for name, head in _TIMES.items()
         },
     }
     published = paper.paper_frame("paper_annealing_time")
     theirs = [
         {
-            "model": text_of(model),
+            "model": frames.text_of(model),
             "task": "all seven",
             "method": "DCS, paper",
             "search space N·D": f"{own['corrections']}·N",
@@ -578,20 +564,20 @@ TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = 
     "labels": label_tables,
     "findings": finding_tables,
 }
-"""The tables of the paper by short name, in its order."""
+"""The tables by short name, those of the paper first."""
 
 
 def all_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
-    """Return every table of the paper that a sweep has cells for, in the paper's order."""
+    """Return all nonempty tables of a sweep, in the order of `TABLES`."""
     cells = list(records)
     return [table for make in TABLES.values() for table in make(cells) if table.rows]
 
 
 def table_files(records: Iterable[CellRecord], board: pd.DataFrame) -> dict[str, str]:
-    """Return the tables that the run of a sweep shows, its `leaderboard` too, by artifact path."""
+    """Return the files of the tables of a sweep and of its `leaderboard` by artifact path."""
     cells = list(records)
     files = {
-        schema.LEADERBOARD_FILE: to_mlflow_json(board),
+        schema.LEADERBOARD_FILE: formats.to_mlflow_json(board),
         schema.LEADERBOARD_TEXT: leaderboard_markdown(board),
     }
     for table in all_tables(cells):
@@ -608,22 +594,23 @@ def compare_records(
     Returns
     -------
     dict of str to list of tuple of str
-        Names and the values of both, by title: settings that differ, results, class accuracies,
-        schemes in words; without the parts that have nothing to show.
+        Names and values of both cells by section title: settings that differ, results, class
+        accuracies and descriptions of the schemes; empty sections are left out.
     """
     compared = {}
-    for (title, ours), theirs in zip(_told(first).items(), _told(second).values(), strict=True):
-        names = dict.fromkeys([*ours, *theirs])
-        compared[title] = [(name, ours.get(name, ""), theirs.get(name, "")) for name in names]
-    compared[_DIFFERENT] = [row for row in compared[_DIFFERENT] if row[1] != row[2]]
+    theirs = _describe_cell(second)
+    for title, ours in _describe_cell(first).items():
+        names = dict.fromkeys([*ours, *theirs[title]])
+        compared[title] = [(n, ours.get(n, ""), theirs[title].get(n, "")) for n in names]
+    compared[_DIFFERENCES] = [row for row in compared[_DIFFERENCES] if row[1] != row[2]]
     return {title: rows for title, rows in compared.items() if rows}
 
 
-_DIFFERENT: Final = "Settings that differ"
+_DIFFERENCES: Final = "Settings that differ"
 
 
-def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
-    """Return what there is to compare of a cell, by title and name."""
+def _describe_cell(cell: CellRecord) -> dict[str, Mapping[str, str]]:
+    """Return the values of a cell to compare, by section title and name."""
     flat = schema.flatten({**cell.identity, **cell.params})
     texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in flat.items()}
     own = cell.metrics
@@ -638,10 +625,9 @@ def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
         effects = [correction.effect for correction in scheme.corrections]
         words |= dict(zip(scheme.classes, effects, strict=True))
     return {
-        # Digests are told apart by how they begin.
-        _DIFFERENT: {
-            name: text[:12] if name.endswith("digest") else schema.shorten(text, 40)
-            for name, text in texts.items()
+        # The first characters identify a digest.
+        _DIFFERENCES: {
+            name: text[:12] if name.endswith("digest") else text for name, text in texts.items()
         },
         "Results, %": {
             name: percent(
@@ -660,26 +646,26 @@ def _told(cell: CellRecord) -> dict[str, Mapping[str, str]]:
     }
 
 
-def _estimates_of(records: Iterable[CellRecord], by: Sequence[str]) -> pd.DataFrame:
-    frame = cells_frame(records)
-    return estimates(frame[frame["test/accuracy"].notna()], by)
+def _compute_estimates(records: Iterable[CellRecord], by: Sequence[str]) -> pd.DataFrame:
+    frame = frames.cells_frame(records)
+    return frames.estimates(frame[frame["test/accuracy"].notna()], by)
 
 
-def _shown(frame: pd.DataFrame, measure: str) -> list[Estimate]:
+def _get_estimates(frame: pd.DataFrame, measure: str) -> list[Estimate]:
     return [Estimate.of(row, measure) for row in frame.to_dict("records")]
 
 
-def _column_title(task: Any, seen: Mapping[str, int]) -> str:
+def _name_column(task: Any, seen: Mapping[str, int]) -> str:
     if task in paper.AVERAGES:
         return str(task).removeprefix("average_")
     return paper.task_title(task) if seen[paper.task_title(task)] == 1 else str(task)
 
 
-def _count(value: float) -> str:
-    return "" if is_missing(value) else f"{value:,.0f}"
+def _format_count(value: float) -> str:
+    return "" if frames.is_missing(value) else f"{value:,.0f}"
 
 
-def _seconds(mean: float, deviation: float) -> str:
-    if is_missing(mean):
+def _format_seconds(mean: float, deviation: float) -> str:
+    if frames.is_missing(mean):
         return ""
-    return f"{mean:.2f}" if is_missing(deviation) else f"{mean:.2f} ± {deviation:.2f}"
+    return f"{mean:.2f}" if frames.is_missing(deviation) else f"{mean:.2f} ± {deviation:.2f}"

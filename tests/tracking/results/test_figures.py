@@ -44,6 +44,8 @@ def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> 
     assert [text.split(" ")[0] for text in titles] == ["trec", "agnews"]
     assert all("5-shot" in text for text in titles), "not the largest number of shots"
     assert "accuracy 60 → 80" in titles[0]
+    (title,) = _titles(figures.class_accuracy_figure(paper_cells(tasks=("topics, coarse",))))
+    assert title.startswith("topics, coarse (")
     (axes,) = figures.class_accuracy_figure([make_cell(0)]).axes
     assert _said(axes.get_yticklabels()) == ["Sports"]
 

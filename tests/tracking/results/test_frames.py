@@ -48,6 +48,9 @@ def test_a_row_per_cell_class_correction_and_trial() -> None:
     assert list(classes["class"]) == ["Sports", "World"] * 2
     assert classes["change"].iloc[0] == pytest.approx(-0.1)
     assert math.isnan(classes["before"].iloc[1]) and math.isnan(classes["change"].iloc[1])
+    families = {"memberships": 38, "weights": 60, "none": None}
+    for family, size in families.items():
+        assert frames.search_space(make_cell(params={"corrections": family})) == size
     corrections = frames.corrections_frame(records)
     assert list(corrections["kind"]) == ["weight", "membership"] * 2
     assert (corrections["value"].iloc[0], corrections["b"].iloc[1]) == (0.8, 0.25)
@@ -98,6 +101,9 @@ def test_two_cells_side_by_side() -> None:
     shares = [("Sports", "80.0", "75.0"), ("World", "50.0", "")]
     assert parts["Class accuracies, % of test rows"] == shares
     assert "Settings that differ" not in tables.compare_records(first, first)
+    paths = [f"{'folder/' * 9}{name}.yaml" for name in "ab"]
+    long = [replace(first, identity=first.identity | {"task": path}) for path in paths]
+    assert tables.compare_records(*long)["Settings that differ"] == [("task", *paths)]
     both, mean = ("base", "chat"), mean_combination(2, 2)
     joint = [replace(SCHEME, inputs=both, combination=mean), replace(SCHEME, inputs=both[:1])]
     (row, *_) = tables.compare_records(*(make_cell(scheme=s.to_dict()) for s in joint))["Schemes"]

@@ -79,7 +79,7 @@ def test_a_table_that_lacks_the_usual_value_is_not_lost() -> None:
     [
         ("weight_scale", (60, None, 10), None, [10, 60, None], ["10", "60", "tuned"]),
         ("memberships", (5, 2), 5, [2, 5], ["2", "5"]),
-        ("optimization_size", (100, "full"), None, [100, None], ["100", "all"]),
+        ("optimization_size", (100, None), None, [100, None], ["100", "all"]),
         ("prefer", ("knee", "balance"), "balance", ["balance", "knee"], ["balance", "knee"]),
         (
             "objective",

@@ -40,6 +40,8 @@ def test_leaderboard_has_mean_and_deviation_over_seeds() -> None:
     assert frame["cobias_std"].tolist() == pytest.approx(spreads, nan_ok=True)
     metrics = tables.leaderboard_metrics(frame)
     assert metrics["accuracy/a/DCS"] == pytest.approx(0.75) and len(metrics) == 2 * len(frame)
+    unknown = paper_cells(tasks=("a",), shots=(None, 1))
+    assert len(tables.leaderboard_metrics(tables.leaderboard(unknown))) == 2 * 4
     text = tables.leaderboard_markdown(frame)
     assert "75.0 ± 7.1" in text and _aligned(text)
     empty = tables.leaderboard([failed_cell(1)])
@@ -66,6 +68,9 @@ def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
     assert theirs["Acc all"] == theirs["Acc general"] == "", "of fewer tasks than the paper's"
     assert theirs["Acc biomedical"] == "58.1"
     assert less["Acc all"] == ""
+    more = tables.main_results(paper_cells() + paper_cells(tasks=("a",)))
+    paper = _line(more, method="DCS, paper")
+    assert (paper["Acc all"], paper["Acc general"]) == ("", "77.8"), "of more tasks"
 
 
 def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
@@ -161,6 +166,16 @@ def test_class_accuracies_by_seed_with_the_published_ones() -> None:
     assert table.rows[2][7:] == ("", "+15.6", "+30.1", "+31.4", "+2.1")
 
 
+def test_tables_of_tasks_that_are_called_alike_are_files_of_their_own() -> None:
+    cells = [
+        make_cell(i, identity=make_cell().identity | {"task": t}) for i, t in enumerate("//_")
+    ]
+    others = {**cells[1].class_accuracies, "class": ["Sports", "Other"]}
+    cells[1] = replace(cells[1], class_accuracies=others)
+    names = [table.name for table in tables.class_accuracies_by_seed(cells)]
+    assert names == ["class_accuracies__", "class_accuracies___2", "class_accuracies___3"]
+
+
 def test_time_is_that_of_the_search_itself_against_its_space() -> None:
     row, theirs = tables.timing_table(paper_cells(tasks=("trec",))).rows
     assert row[4:] == ("2", "10,000", "98", "1,000", "5", "0.25 ± 0.00", "0.90 ± 0.00")
@@ -209,10 +224,10 @@ def test_tables_without_cells_are_empty() -> None:
 
 
 def test_what_means_something_to_a_format_is_escaped() -> None:
-    who = {"model": "a_b&c%", "task": "x#y", "shots": "N", "method": "a|b"}
+    who = {"model": "a_b&c%", "task": "x#y<z>|", "shots": "N", "method": "a|b"}
     table = tables.main_results([make_cell(1, identity=who)])
     latex = table.to_latex()
-    assert r"a\_b\&c\%" in latex and r"x\#y" in latex
+    assert r"a\_b\&c\%" in latex and r"x\#y$<$z$>$$|$" in latex
     assert "a\\|b" in table.to_markdown()
 
 
