@@ -200,6 +200,8 @@ def hub_advice(error: BaseException) -> str:
             "there is no network, or HF_HUB_OFFLINE is set, and it has not been fetched before: "
             "run once where there is one"
         )
-    if any(sign in said for sign in ("gated", "401", "403")):
+    # The hub answers 401 for a missing repository, too, and its text then speaks of gated ones.
+    denied = "notfounderror" not in said and re.search(r"\b40[13]\b", said)
+    if denied or "gatedrepoerror" in said:
         return "accept its licence on its page of the hub and set HF_TOKEN"
     return "check the name, the revision after the @ and the network; a private one needs HF_TOKEN"
