@@ -101,8 +101,8 @@ def exact_search(
     n_solutions = n_functions**n_classes
     if n_solutions > MOST_SOLUTIONS:
         raise InvalidInputError(
-            f"{n_functions} corrections for {n_classes} classes make {n_solutions:.2g} solutions; "
-            f"exhaustive search stops at {MOST_SOLUTIONS:.0e}: use anneal instead"
+            f"{n_functions} corrections for {n_classes} classes make {n_functions}^{n_classes} "
+            f"solutions; exhaustive search stops at {MOST_SOLUTIONS:.0e}: use anneal instead"
         )
     table = problem.table
     room = make_room(table)

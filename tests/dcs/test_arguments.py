@@ -145,6 +145,7 @@ def test_it_is_named(call: Callable[..., object], name: str, value: Any) -> None
 
 
 def test_searches_refuse_what_would_take_for_ever() -> None:
+    refuses(InvalidInputError, exact_search, *coarse_problem(300, 250), names=["250 classes"])
     probs, labels = coarse_problem(30, 8)
     many = CorrectionSet.dcs(weight_scale=999)
     refuses(InvalidInputError, exact_search, probs, labels, names=["8 classes"])
