@@ -195,8 +195,9 @@ def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Ca
         When an argument is not allowed.
     """
     values = side_by_side(probs)
-    indices = checked_labels(labels, n_rows=len(values))
     n_tables, _, n_classes = np.shape(probs)
+    indices = checked_labels(labels, n_rows=len(values), n_classes=n_classes)
+    ridge = finite_number(ridge, "ridge", least=0.0)
     mean: Array = np.array(mean_combination(n_tables, n_classes).matrix)
     fitted = _fitted("balanced", values, indices, mean, ridge)
     offset = np.array(fitted.offset) + np.log(_smooth_shares(indices, n_classes))
