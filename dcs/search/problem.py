@@ -215,5 +215,5 @@ class SchemeEvaluator:
         return objective.value(self.confusion(indices))
 
     def scheme(self, indices: ArrayLike) -> CorrectionScheme:
-        """Return the scheme that the indices stand for."""
-        return self._problem.scheme(np.asarray(indices))
+        """Return the scheme that the indices stand for; raises as :meth:`confusion`."""
+        return self._problem.scheme(self._problem.checked(indices))

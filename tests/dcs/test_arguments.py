@@ -39,8 +39,7 @@ def _classify(**parameters: Any) -> DCSClassifier:
     return DCSClassifier(**{"beta": 0.3, "folds": 2, **parameters}).fit(_PROBS, _LABELS)
 
 
-def _confusion(indices: Any) -> object:
-    return SchemeEvaluator(**_ON_ROWS, corrections=CorrectionSet.furud()).confusion(indices)
+_EVALUATOR = SchemeEvaluator(**_ON_ROWS, corrections=CorrectionSet.furud())
 
 
 REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
@@ -72,7 +71,10 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
     ),
     (partial(lower_bound, **_ON_ROWS, steps=1), {"indices": [[0], [0, 99]]}),
     (partial(lower_bound, **_ON_ROWS, indices=[0, 0]), {"steps": [0]}),
-    (_confusion, {"indices": [[0], [0, 99], [-1, 0], [0.5, 0]]}),
+    *(
+        (call, {"indices": [[0], [0, 99], [-1, 0], [0.5, 0]]})
+        for call in (_EVALUATOR.confusion, _EVALUATOR.scheme)
+    ),
     (
         Objective,
         {
