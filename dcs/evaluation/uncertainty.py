@@ -172,13 +172,13 @@ def compare_predictions(
         When an argument is not allowed.
     """
     whole_number(resamples, "resamples", least=1)
+    for values in (before, after):
+        # Checks labels and predictions.
+        confusion_matrix(labels, values, n_classes)
     true = np.asarray(labels, dtype=np.int64)
     ok = [np.asarray(values) == true for values in (before, after)]
     # Parts without rows have no figures.
     part = np.unique(np.zeros_like(true) if parts is None else parts, return_inverse=True)[1]
-    for values in (before, after):
-        # Checks labels and predictions.
-        confusion_matrix(labels, values, n_classes)
     key = true + n_classes * (2 * ok[0].astype(np.int64) + ok[1].astype(np.int64) + 4 * part)
     counts = np.bincount(key, minlength=4 * n_classes * (int(part.max()) + 1))
     tables = counts.reshape(-1, 4, n_classes)
