@@ -283,7 +283,8 @@ class CorrectionSet:
         count = whole_number(count, "count", least=2)
         if not 0.0 < smallest < 1.0 <= largest <= LARGEST_WEIGHT:
             raise InvalidInputError(
-                f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest"
+                f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest "
+                f"<= {LARGEST_WEIGHT:.0f}"
             )
         step = (math.log(largest) - math.log(smallest)) / (count - 1)
         # A whole number of steps below 1, so that the weight 1 is exactly among them.
