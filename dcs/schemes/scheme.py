@@ -328,8 +328,8 @@ class CorrectionScheme:
         """
         if set(classes) != set(self.classes) or len(classes) != len(self.classes):
             raise SchemeError(
-                f"{source}: a scheme for the classes {', '.join(self.classes)}; the table has "
-                f"{', '.join(classes)}, use a scheme that was tuned on these classes"
+                f"{source}: a scheme for the classes {listing(self.classes)}; the table has "
+                f"{listing(classes)}, use a scheme that was tuned on these classes"
             )
         order = [self.classes.index(name) for name in classes]
         return replace(

@@ -93,6 +93,11 @@ def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
         assert CorrectionScheme(table.classes, weights, noted).share_fitted(table) == 0.0
 
 
+def test_names_of_classes_may_hold_anything() -> None:
+    scheme = CorrectionScheme(("a\nb", "$\\foo$"), (Weight(0.5), Weight(1.0)))
+    refuses(SchemeError, scheme.for_classes, ["c", "d"], names=["'c'"])
+
+
 def _good() -> dict[str, Any]:
     corrections = (Weight(0.5), DONT_CHANGE)
     return CorrectionScheme(("a", "b"), corrections, {"seed": 1}, _CALIBRATION).to_dict()
