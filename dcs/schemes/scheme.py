@@ -358,7 +358,7 @@ class CorrectionScheme:
         for name, correction, panel in zip(self.classes, self.corrections, panels, strict=False):
             panel.plot([0, 1], [0, 1], "--", color="#8a96a3", linewidth=0.9)
             panel.plot(given, correction(given), color="#b0204f", linewidth=2.2)
-            panel.set_title(name)
+            panel.set_title(name, parse_math=False)
         for unused in list(panels):
             unused.set_axis_off()
         figure.supxlabel("calibrated probability" if self.calibration else "probability")
