@@ -87,7 +87,10 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
     ),
     (partial(bootstrap_intervals, [[3, 1], [1, 3]]), {"resamples": [0]}),
     (partial(fit_calibration, _PROBS, _LABELS, kind="vector"), {"ridge": [-1.0]}),
-    (partial(fit_stack, [_PROBS], labels=_LABELS), {"ridge": [-1.0], "labels": [[-1] * 40, [9] * 40]}),
+    (
+        partial(fit_stack, [_PROBS], labels=_LABELS),
+        {"ridge": [-1.0], "labels": [[-1] * 40, [9] * 40]},
+    ),
     (
         Hyperparameters,
         {
