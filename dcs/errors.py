@@ -146,9 +146,8 @@ def unknown(what: str, value: object, allowed: Iterable[str], more: str = "") ->
     """Return the error for a value that is not allowed, which lists the allowed values."""
     names = tuple(allowed)
     known = ", ".join(names) or "none"
-    return ConfigError(
-        f"{what} {show(value)}{suggest(value, names)}: must be one of {known}{more}"
-    )
+    hint = suggest(value, names)
+    return ConfigError(f"{what} {show(value)}{hint}: must be one of {known}{more}")
 
 
 def check_choice(what: str, value: object, allowed: Collection[str]) -> None:

@@ -135,15 +135,13 @@ def cooled(
         curve = np.zeros((cooling.size, 3))
         chain = (stream, cooling, limits, schedule.count_worse, choice, found, curve)
         if schedule.moves == "metropolis":
-            z, n_evaluated, n_temperatures = metropolis_chain(table, room, state, *chain)
+            z, n_evaluated, steps = metropolis_chain(table, room, state, *chain)
         else:
-            z, n_evaluated, n_temperatures = heat_bath_chain(table, room, *chain)
+            z, n_evaluated, steps = heat_bath_chain(table, room, *chain)
         evaluations += n_evaluated
         trace.extend(
             TracePoint(float(t), float(current), min(best, float(low)), float(acceptance))
-            for t, (current, low, acceptance) in zip(
-                cooling[:n_temperatures], curve[:n_temperatures], strict=True
-            )
+            for t, (current, low, acceptance) in zip(cooling[:steps], curve[:steps], strict=True)
         )
         if schedule.descend:
             z, n_evaluated = descend(table, room, found)
