@@ -225,7 +225,7 @@ def contextual_calibration(content_free: ArrayLike) -> Calibration:
     -----
     Source: contextual calibration, Zhao et al. 2021, arXiv 2102.09690.
     """
-    values = checked_probabilities(np.atleast_2d(np.asarray(content_free, dtype=np.float64)))
+    values = checked_probabilities(np.atleast_2d(content_free))
     return from_offset("contextual", -_log_means(values))
 
 
@@ -244,13 +244,11 @@ def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
 def _smooth_shares(labels: NDArray[np.int64], n_classes: int) -> Array:
     """Return the share of each class in the labels, with one row added to each."""
     counts = np.bincount(labels, minlength=n_classes) + 1.0
-    shares: Array = counts / counts.sum()
-    return shares
+    return np.asarray(counts / counts.sum())
 
 
 def _log_means(probs: Array) -> Array:
-    means: Array = np.log(np.maximum(probs.mean(axis=0), DEFAULT_FLOOR))
-    return means
+    return np.asarray(np.log(np.maximum(probs.mean(axis=0), DEFAULT_FLOOR)))
 
 
 def fit_calibration(
@@ -325,8 +323,7 @@ def _fit(
 def _balance(labels: NDArray[np.int64]) -> Array:
     """Return row weights [M] with mean 1 that give all classes the same total weight."""
     counts = np.bincount(labels)
-    weights: Array = labels.size / (np.count_nonzero(counts) * counts[labels])
-    return weights
+    return np.asarray(labels.size / (np.count_nonzero(counts) * counts[labels]))
 
 
 #: With fewer labelled rows any fit is worse than batch calibration, however strongly shrunk: they

@@ -187,9 +187,8 @@ class CorrectionScheme:
             values = checked_probabilities(probs, n_classes=len(self.classes))
         if self.calibration is not None:
             values = self.calibration.apply(values)
-        corrected = np.empty_like(values)
-        for j, correction in enumerate(self.corrections):
-            corrected[:, j] = correction(values[:, j])
+        columns = zip(self.corrections, values.T, strict=True)
+        corrected = np.stack([correction(column) for correction, column in columns], axis=1)
         lost = corrected.max(axis=1) == 0.0
         corrected[lost] = values[lost]
         return corrected
@@ -208,8 +207,7 @@ class CorrectionScheme:
             Corrected probabilities, every row with sum 1.
         """
         corrected = self.correct(probs)
-        normalised: NDArray[np.float64] = corrected / corrected.sum(axis=1, keepdims=True)
-        return normalised
+        return np.asarray(corrected / corrected.sum(axis=1, keepdims=True))
 
     def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
         """Return the corrected predictions, shape [M]; ties go to the lowest class index.
@@ -224,8 +222,7 @@ class CorrectionScheme:
         array of int64, shape [M]
             Class indices.
         """
-        predictions: NDArray[np.int64] = np.argmax(self.correct(probs), axis=1).astype(np.int64)
-        return predictions
+        return np.asarray(np.argmax(self.correct(probs), axis=1), dtype=np.int64)
 
     @property
     def changes_nothing(self) -> bool:

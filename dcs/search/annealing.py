@@ -86,7 +86,7 @@ def anneal(
     """
     started = time.perf_counter()
     if not isinstance(schedule, Schedule):
-        raise InvalidInputError(f"schedule must be a Schedule, got {show(schedule)}")
+        raise InvalidInputError(f"schedule: not a Schedule, but {show(schedule)}")
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
 
     def result_so_far() -> AnnealingResult:

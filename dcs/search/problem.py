@@ -100,15 +100,11 @@ class Problem:
         """Validate the arguments common to all searches; warn about classes without rows."""
         values, indices, names = checked_rows(probs, labels, classes)
         if len(names) > MOST_CLASSES:
-            raise InvalidInputError(
-                f"probs has {len(names)} classes; must be at most {MOST_CLASSES}"
-            )
+            raise InvalidInputError(f"probs: at most {MOST_CLASSES} classes, got {len(names)}")
         if not isinstance(corrections, CorrectionSet):
-            raise InvalidInputError(
-                f"corrections must be a CorrectionSet, got {show(corrections)}"
-            )
+            raise InvalidInputError(f"corrections: not a CorrectionSet, but {show(corrections)}")
         if not isinstance(objective, Objective):
-            raise InvalidInputError(f"objective must be an Objective, got {show(objective)}")
+            raise InvalidInputError(f"objective: not an Objective, but {show(objective)}")
         warn_of_absent_classes(indices, names)
         return cls(values, indices, names, corrections, objective)
 

@@ -149,8 +149,7 @@ class Schedule:
         """
         span = math.log(self.final_temperature / self.initial_temperature)
         steps = math.floor(span / math.log(self.cooling_rate) + 1e-9) + 1
-        rates: NDArray[np.float64] = self.cooling_rate ** np.arange(steps, dtype=np.float64)
-        return self.initial_temperature * rates
+        return self.initial_temperature * self.cooling_rate ** np.arange(steps, dtype=np.float64)
 
     def limits(self, n_classes: int) -> NDArray[np.int64]:
         """Return the numbers of accepted and of generated moves that end a temperature.

@@ -156,8 +156,8 @@ def _entropies(class_rows: NDArray[np.float64]) -> NDArray[np.float64]:
     n_rows = class_rows.sum()
     others = n_rows - class_rows
     entropies = xlogy(n_rows, n_rows) - xlogy(class_rows, class_rows) - xlogy(others, others)
-    scaled: NDArray[np.float64] = entropies * np.count_nonzero(class_rows)
-    return np.where(scaled > 0.0, scaled, 1.0)
+    entropies *= np.count_nonzero(class_rows)
+    return np.where(entropies > 0.0, entropies, 1.0)
 
 
 def _factors(
