@@ -137,16 +137,16 @@ class Bench:
 def _judge_many(table, state, room, n):
     stream = np.array([3], np.uint64)
     for _ in range(n):
-        j = _search.below(stream, table.columns.shape[0])
-        k = _search.below(stream, table.functions.shape[0])
-        _moves.judge_move(table, state, room, j, k, np.inf)
+        j = _search.random_index(stream, table.columns.shape[0])
+        k = _search.random_index(stream, table.functions.shape[0])
+        _moves.eval_move(table, state, room, j, k, np.inf)
 
 
 @njit(nogil=True)
 def _pass_many(table, room, n):
     for i in range(n):
         j = i % table.columns.shape[0]
-        _candidates.judge_class(table, room, j, room.rival_value, room.rival_class)
+        _candidates.eval_class(table, room, j, room.rival_value, room.rival_class)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -155,7 +155,7 @@ def _stream(columns, b, c, d, n):
     total = 0
     stream = np.array([3], np.uint64)
     for i in range(n):
-        a = columns[_search.below(stream, columns.shape[0])]
+        a = columns[_search.random_index(stream, columns.shape[0])]
         hits = 0
         x = a[i]
         for m in range(a.size):

@@ -1,7 +1,6 @@
 """Debiasing at class and sample levels: fairer class accuracies from class probabilities.
 
-The names below are the public face; each is imported when first used, so that ``import dcs``
-costs nothing.
+The public names are imported on first use, so that ``import dcs`` stays fast.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from dcs.selection.methods import get_method as get_method
     from dcs.selection.settings import Hyperparameters as Hyperparameters
 
-_HOMES = {
+_EXPORTS = {
     "dcs.data.table": ("ProbabilityTable", "Provenance"),
     "dcs.errors": ("DCSError",),
     "dcs.evaluation.metrics": ("ClassificationMetrics", "Objective"),
@@ -48,18 +47,18 @@ _HOMES = {
     "dcs.selection.methods": ("get_method",),
     "dcs.selection.settings": ("Hyperparameters",),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dcs' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOME)
+    return sorted(_MODULES)

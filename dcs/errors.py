@@ -1,6 +1,6 @@
-"""User-correctable errors, and what their lines of text are made of, without secrets.
+"""User-correctable errors, and helpers that format their messages without secrets.
 
-Everything else is a bug and shows its traceback.
+Any other exception is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 
 class DCSError(Exception):
-    """Root of all expected failures.
+    """Base class of all expected failures.
 
-    Its text is one line: what is wrong (file, key or row, and the value), what is allowed, and
+    The message is one line: what is wrong (file, key or row, and the value), what is allowed, and
     what to do next. The command line prints it and exits with code 2.
     """
 
@@ -25,7 +25,7 @@ class InvalidInputError(DCSError, ValueError):
 
 
 class TableError(InvalidInputError):
-    """A probability table or an array of one is malformed; names file, row, class and value."""
+    """A probability table or its array is malformed; names the file, row, class and value."""
 
 
 class ConfigError(InvalidInputError):
@@ -45,71 +45,68 @@ class TrackingError(DCSError):
 
 
 class MissingDependencyError(DCSError, ImportError):
-    """An optional dependency is needed for what was asked."""
+    """The requested feature needs an optional dependency that is not installed."""
 
 
-_HIDDEN = "***"
-_LONGEST = 300
+_REDACTED = "***"
+_MAX_LENGTH = 300
 
-#: What stands before a secret; the secret itself is outside of the group.
-_SECRETS = (
-    # scheme://user:password@host; a password may hold slashes, but a port and a path are none.
+#: Patterns of secrets: the group captures the prefix, which is preserved.
+_SECRET_PATTERNS = (
+    # scheme://user:password@host; a password may contain slashes, but is not a port and a path.
     r"(?i)(\b[a-z][a-z0-9+.-]*://[^/?#\s:@'\"]*:(?!\d{1,5}[/?#]))[^?#\s'\"]+(?=@)",
-    # https://TOKEN@host, and of a database, where names of people are shorter.
+    # https://TOKEN@host; for databases only if long, because user names are shorter.
     r"(?i)(https?://|[a-z][a-z0-9+.-]*://(?=[^/?#\s:@]{20}))[^/?#\s:@'\"]+(?=@)",
     r"(?i)(\b(?:password|passwd|pwd|passfile|sslpassword|token|access_token|api_key|apikey|"
     r"secret|sig|signature|aws_secret_access_key)=)[^&\s'\",;)]+",
     r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}",
     r"(\b(?:sk-|ghp_|xox[bp]-|AKIA))[A-Za-z0-9_-]{16,}",
-    # Not Llama-2-7b-hf__task.
+    # Must not match Llama-2-7b-hf__task.
     r"(\bhf_)[A-Za-z0-9]{16,}",
 )
-_WEB_ADDRESS = r"(?i)https?://[^\s'\"]+"
-#: Part of its path, query or fragment that may be a token: long, with digits, and no hash.
-_RANDOM_WORD = (
+_URL = r"(?i)https?://[^\s'\"]+"
+#: Part of a URL's path, query or fragment that may be a token: long, with digits, not a hash.
+_URL_TOKEN = (
     r"(?i)([/?#=&]|%[0-9a-f]{2})(?![0-9a-f-]+(?![\w.~+-]))(?=(?:[a-z_.~+-]*\d){4})[\w.~+-]{20,}"
 )
 _SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
-_SHORTEST_SECRET = 8
+_MIN_SECRET_LENGTH = 8
 
 
 def redact(text: str, *, environment: bool = True) -> str:
-    """Return `text` with what looks like a password, token or key replaced by ``***``.
+    """Return `text` with everything that looks like a password, token or key replaced by ``***``.
 
-    A net below the code that does not print secrets in the first place: errors of drivers and
-    servers repeat the addresses and headers they were given.
+    A safety net: errors of drivers and servers repeat the URLs and headers they were given.
 
     Parameters
     ----------
     text : str
-        Any text.
+        Text that may contain secrets.
     environment : bool
-        Also replace the values of environment variables that are named as secrets.
+        Whether to also replace the values of environment variables whose names suggest secrets.
     """
     for name, value in os.environ.items() if environment else ():
-        # Short values would hide words of ordinary text.
-        if len(value) >= _SHORTEST_SECRET and _SECRET_VARIABLE.search(name):
-            text = text.replace(value, _HIDDEN)
-    for pattern in _SECRETS:
-        text = re.sub(pattern, rf"\1{_HIDDEN}", text)
-    return re.sub(
-        _WEB_ADDRESS, lambda found: re.sub(_RANDOM_WORD, rf"\1{_HIDDEN}", found[0]), text
-    )
+        # Replacing short values would hide ordinary words.
+        if len(value) >= _MIN_SECRET_LENGTH and _SECRET_VARIABLE.search(name):
+            text = text.replace(value, _REDACTED)
+    for pattern in _SECRET_PATTERNS:
+        text = re.sub(pattern, rf"\1{_REDACTED}", text)
+    return re.sub(_URL, lambda url: re.sub(_URL_TOKEN, rf"\1{_REDACTED}", url[0]), text)
 
 
 def plain_address(address: str) -> str:
-    """Return the address of a server, without a slash at its end, fit to be written down.
+    """Return the base URL of a server without a trailing slash, safe to be recorded.
 
     Raises
     ------
     ConfigError
-        If it is no address of the web, or holds what could be a secret; which is not repeated.
+        If it is not an HTTP URL, or may contain a secret; the message then omits the value.
     """
-    allowed = "allowed are http:// and https:// addresses without user, query and fragment"
+    allowed = "must be an http:// or https:// URL without user, query and fragment"
     if any(mark in address for mark in "@?#") or redact(address) != address:
         raise ConfigError(
-            f"base_url: its value may hold a key and is not shown here; {allowed}; the key goes "
-            "into the environment variable that key_variable names"
+            f"base_url: the value may contain a key and is not shown; {allowed}; set the key in "
+            "the environment variable named by key_variable"
         )
     if not re.match(r"https?://[^/\s]+", address):
         raise ConfigError(f"base_url {show(address)}: {allowed}")
@@ -117,89 +114,93 @@ def plain_address(address: str) -> str:
 
 
 def show(value: Any, limit: int = 80) -> str:
-    """Quote a value for a one-line message: escaped, and cut when long."""
+    """Format a value for a one-line message: escaped, and truncated if longer than `limit`."""
     if getattr(value, "shape", None) == ():
-        value = value.item()  # NumPy's own text names the type, too.
+        value = value.item()  # The repr of a NumPy scalar includes its type.
     try:
         text = escaped(repr(value))
     except (RecursionError, ValueError):
-        # Too deep, or an integer of thousands of digits.
+        # Nested too deeply, or an integer of thousands of digits.
         text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def listing(names: Sequence[str], limit: int = 8) -> str:
-    """Quote some names for a message."""
+    """Format at most `limit` names for a message, with the number of the others."""
     quoted = ", ".join(show(name, 30) for name in names[:limit]) or "none"
     return f"{quoted} and {len(names) - limit} more" if len(names) > limit else quoted
 
 
 def escaped(text: object) -> str:
-    """Escape what would break a message into several lines or hide part of it."""
+    """Escape characters that would break a message into several lines or hide part of it."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
 def suggest(name: object, allowed: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the allowed name nearest to `name`, or nothing."""
+    """Return `` (did you mean 'x'?)`` for the allowed name closest to `name`, or an empty text."""
     nearest = difflib.get_close_matches(str(name), list(allowed), n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
 def unknown(what: str, value: object, allowed: Iterable[str], more: str = "") -> ConfigError:
-    """Return the error that a value is not among those allowed, which lists them."""
+    """Return the error for a value that is not allowed, which lists the allowed values."""
     names = tuple(allowed)
-    listed = ", ".join(names) or "none"
-    return ConfigError(f"{what} {show(value)}{suggest(value, names)}: allowed are {listed}{more}")
+    known = ", ".join(names) or "none"
+    hint = suggest(value, names)
+    return ConfigError(f"{what} {show(value)}{hint}: must be one of {known}{more}")
 
 
 def check_choice(what: str, value: object, allowed: Collection[str]) -> None:
-    """Raise :func:`unknown` unless a value is among those allowed."""
+    """Raise the error of :func:`unknown` unless a value is allowed."""
     if value not in allowed:
         raise unknown(what, value, allowed)
 
 
 def reason(error: BaseException) -> str:
-    """Say in one short line why the system or a library refused."""
+    """Return the reason given by the operating system or a library, in one short line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return escaped(_lines(error)[0])[:160]
+    return escaped(_non_empty_lines(error)[0])[:160]
 
 
 def one_line(error: BaseException) -> str:
-    """Return all that an error says, without secrets, on one line that is cut when long."""
+    """Return the whole message of an error on one line, without secrets and truncated."""
     text = redact(" ".join(str(error).split())) or type(error).__name__
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
 def named(error: BaseException) -> str:
-    """Return the class of an error that is not ours, and what it says on one line."""
+    """Return the class of a third-party error and its message on one line."""
     kind = type(error).__name__
     return f"{kind}: {one_line(error)}" if str(error).strip() else kind
 
 
-def last_line(said: BaseException | str) -> str:
-    """Return the last line that says something; for an error without words, its class."""
-    return _lines(said)[-1]
+def last_line(text: BaseException | str) -> str:
+    """Return the last non-empty line; for an error without a message, the name of its class."""
+    return _non_empty_lines(text)[-1]
 
 
-def _lines(said: BaseException | str) -> list[str]:
-    """Return the lines that say something, at least one."""
-    silent = type(said).__name__ if isinstance(said, BaseException) else ""
-    return [line.strip()[:_LONGEST] for line in str(said).splitlines() if line.strip()] or [silent]
+def _non_empty_lines(text: BaseException | str) -> list[str]:
+    """Return the non-empty lines; for an error without a message, the name of its class."""
+    fallback = type(text).__name__ if isinstance(text, BaseException) else ""
+    lines = [line.strip()[:_MAX_LENGTH] for line in str(text).splitlines() if line.strip()]
+    return lines or [fallback]
 
 
 def hub_advice(error: BaseException) -> str:
-    """Return what to do about a model or dataset that cannot be had from the hub."""
-    said = ""
+    """Return advice for a model or dataset that cannot be downloaded from the hub."""
+    text = ""
     cause: BaseException | None = error
     while cause is not None:
-        said += f"{type(cause).__name__} {cause} ".lower()
+        text += f"{type(cause).__name__} {cause} ".lower()
         cause = cause.__cause__ or cause.__context__
-    if "offline" in said:
+    if "offline" in text:
         return (
-            "there is no network, or HF_HUB_OFFLINE is set, and it has not been fetched before: "
-            "run once where there is one"
+            "there is no network, or HF_HUB_OFFLINE is set, and it was not downloaded before: run "
+            "once with network access"
         )
-    if any(sign in said for sign in ("gated", "401", "403")):
-        return "accept its licence on its page of the hub and set HF_TOKEN"
+    # The hub also answers 401 if a repository does not exist, and then mentions gated ones.
+    denied = "notfounderror" not in text and re.search(r"\b40[13]\b", text)
+    if denied or "gatedrepoerror" in text:
+        return "accept its licence on its hub page and set HF_TOKEN"
     return "check the name, the revision after the @ and the network; a private one needs HF_TOKEN"

@@ -1,4 +1,4 @@
-"""Files: written all or nothing, read as bounded JSON and YAML, checked by pydantic models."""
+"""Atomic writes, size-limited JSON and YAML readers, and validation by pydantic models."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dcs.errors import DCSError, escaped, one_line, reason, show, suggest
 
-#: Largest file of settings: a mistaken path is said at once instead of parsed for minutes.
+#: Size limit of configuration files: a mistaken path fails at once, not after minutes of parsing.
 YAML_BYTES: Final = 2**20
 
-#: Largest file of JSON: a scheme of 1,000 classes with a whole calibration matrix takes 25 MB.
+#: Size limit of JSON files: a scheme of 1,000 classes with a full calibration matrix takes 25 MB.
 JSON_BYTES: Final = 2**28
 
-#: Deeper nesting is no configuration, and overflows the stack of the compiled YAML parser.
-_YAML_DEPTH: Final = 100
+#: Nesting limit: deeper documents overflow the stack of the compiled YAML parser.
+_MAX_YAML_DEPTH: Final = 100
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary sibling of `path` to write to; it becomes `path` on success.
+    """Yield a temporary sibling of `path` to write to, which replaces `path` on success.
 
     The data is flushed to disk before the rename, so that after a crash `path` holds either the
-    old content or the whole new one.
+    old content or all of the new.
 
     Parameters
     ----------
     path : path-like
-        The file to be made or replaced. Missing parent folders are made.
+        File to create or replace. Missing parent folders are created.
 
     Yields
     ------
@@ -50,38 +50,38 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     OSError
-        The system refuses, or `path` is a device, a pipe or a socket.
+        If the file cannot be written, or `path` is a device, a pipe or a socket.
     """
     target = Path(path)
     if target.exists() and not (target.is_file() or target.is_dir()):
-        # Root could replace /dev/null for everybody.
+        # Root could replace /dev/null for all users.
         raise OSError(f"{target}: not a regular file; give the path of a file")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The name of the file is not repeated whole: with an addition it may be too long.
+    # The name is truncated, since the additions could exceed the maximum length of a name.
     temporary = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex}.part")
     try:
         temporary.touch(exist_ok=False)
         yield temporary
-        _flush(temporary)
+        _fsync(temporary)
         temporary.replace(target)
-        with suppress(OSError):  # Some network file systems cannot flush a folder.
-            _flush(target.parent)
+        with suppress(OSError):  # Some network file systems cannot flush folders.
+            _fsync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write `data` to `path`, all or nothing."""
+    """Write `data` to `path` atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` as UTF-8, all or nothing."""
+    """Write `text` to `path` as UTF-8, atomically."""
     atomic_write_bytes(path, text.encode("utf-8"))
 
 
-def _flush(path: Path) -> None:
+def _fsync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -100,7 +100,7 @@ def content_key(content: Mapping[str, Any]) -> str:
     Returns
     -------
     str
-        The same on every machine.
+        The hash, identical on every machine.
     """
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
@@ -112,8 +112,8 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
     Raises
     ------
     DCSError
-        The class given; if the file is missing, a folder, or a device or pipe, which could be
-        read for ever.
+        The given class, if the file does not exist or is not a regular file: reading a device or
+        a pipe might never end.
     """
     target = Path(path)
     try:
@@ -139,7 +139,8 @@ def read_text(
     Raises
     ------
     DCSError
-        The class given; if it is not such a file. Where it is not UTF-8, with the advice given.
+        The given class, if the file cannot be read, is too large, or is not UTF-8; `advice` ends
+        the message in the last case.
     """
     target = existing_file(path, error=error)
     name = escaped(target)
@@ -159,31 +160,31 @@ def read_json(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:
 
 
 def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = True) -> Any:
-    """Return what JSON text stands for.
+    """Parse JSON text.
 
     Parameters
     ----------
     text : str
-        The text.
+        JSON text.
     source : str
-        What messages call it.
+        Name of the text in error messages.
     error : type
-        The class to raise.
+        Class of the error to raise.
     finite : bool
-        Refuse NaN and infinities; other programs write them into fields that may not matter.
+        Whether to refuse NaN and infinities, which other programs may write in unused fields.
 
     Raises
     ------
     DCSError
-        The class given, if it is not JSON.
+        The given class, if the text is not valid JSON.
     """
     try:
-        return json.loads(text, parse_constant=_refused if finite else None)
+        return json.loads(text, parse_constant=_refuse_constant if finite else None)
     except (ValueError, RecursionError) as problem:
-        raise error(f"{source}: not JSON ({reason(problem)})") from None
+        raise error(f"{source}: not valid JSON ({reason(problem)})") from None
 
 
-def _refused(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -194,28 +195,28 @@ def read_yaml(path: str | os.PathLike[str], *, error: type[DCSError]) -> Any:
 
 
 def parse_yaml(text: str, *, source: str, error: type[DCSError]) -> Any:
-    """Return the plain values that YAML text stands for; a key given twice is refused.
+    """Parse YAML text to plain values; duplicate keys are refused.
 
     Raises
     ------
     DCSError
-        The class given; names `source` and, where known, the line.
+        The given class; names `source` and, if known, the line.
     """
     try:
         steps = (
             isinstance(e, yaml.CollectionStartEvent) - isinstance(e, yaml.CollectionEndEvent)
             for e in yaml.parse(text, Loader=yaml.CSafeLoader)
         )
-        if any(depth > _YAML_DEPTH for depth in itertools.accumulate(steps)):
-            raise yaml.YAMLError(f"nested deeper than {_YAML_DEPTH}; is it the right file?")
-        return yaml.load(text, Loader=_UniqueKeys)
+        if any(depth > _MAX_YAML_DEPTH for depth in itertools.accumulate(steps)):
+            raise yaml.YAMLError(f"nested deeper than {_MAX_YAML_DEPTH}; is it the right file?")
+        return yaml.load(text, Loader=_UniqueKeyLoader)
     except (yaml.YAMLError, ValueError) as problem:
-        # ValueError: a value that does not fit its type, such as the date 2026-13-41.
+        # ValueError: an invalid value of a type, such as the date 2026-13-41.
         raise error(f"{source}: not valid YAML: {escaped(one_line(problem))}") from None
 
 
-class _UniqueKeys(yaml.CSafeLoader):
-    """Refuses repeated keys, of which all but the last would silently be ignored."""
+class _UniqueKeyLoader(yaml.CSafeLoader):
+    """YAML loader that refuses duplicate keys, of which PyYAML silently uses the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         seen = set()
@@ -223,7 +224,7 @@ class _UniqueKeys(yaml.CSafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(
-                        problem=f"key {show(key.value)} is given twice",
+                        problem=f"duplicate key {show(key.value)}",
                         problem_mark=key.start_mark,
                     )
                 seen.add(key.value)
@@ -231,40 +232,40 @@ class _UniqueKeys(yaml.CSafeLoader):
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors: a misspelt key that is ignored costs a night on a cluster."""
+    """Base model without unknown keys: ignoring a misspelt key wastes a night on a cluster."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _only_known_keys(cls, values: Any) -> Any:
+    def _refuse_unknown_keys(cls, values: Any) -> Any:
         for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
                 raise ValueError(
                     f"unknown key {show(key)}{suggest(key, cls.model_fields)}; "
-                    f"allowed here: {', '.join(sorted(cls.model_fields))}"
+                    f"must be one of {', '.join(sorted(cls.model_fields))}"
                 )
         return values
 
 
 def validated(model: type[_Model], values: Any, *, source: str, error: type[DCSError]) -> _Model:
-    """Return a model made of plain values.
+    """Validate plain values.
 
     Parameters
     ----------
     model : type of BaseModel
-        What the values are checked against.
+        Model to validate the values against.
     values : mapping
         Values by key.
     source : str
-        Where they come from: a file, or ``command line``.
+        Origin of the values in error messages: a file, or ``command line``.
     error : type
-        The class to raise.
+        Class of the error to raise.
 
     Raises
     ------
     DCSError
-        The class given, if a key or value is not allowed; names the source and the first such key.
+        The given class, if a key or value is invalid; names the source and the first such key.
     """
     try:
         return model.model_validate(values)
@@ -273,7 +274,7 @@ def validated(model: type[_Model], values: Any, *, source: str, error: type[DCSE
 
 
 def as_value_error(function: Callable[[Any], Any], value: Any) -> Any:
-    """Call a function of ours so that pydantic names the place of what it refuses."""
+    """Call `function`, raising its DCSError as a ValueError, to which pydantic adds the key."""
     try:
         return function(value)
     except DCSError as error:
@@ -281,12 +282,12 @@ def as_value_error(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Say on one line which key does not fit, what is allowed and what is there."""
-    faults = error.errors(include_url=False)
-    first = faults[0]
-    place = ".".join(map(str, first["loc"]))
-    said = escaped(first["msg"].removeprefix("Value error, "))
+    """Return one line that names the first invalid key, what is allowed, and the value."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    key = ".".join(map(str, first["loc"]))
+    message = escaped(first["msg"].removeprefix("Value error, "))
     if first["type"] not in ("value_error", "missing"):
-        said += f", got {show(first['input'])}"
-    others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return f"{f'key {place!r}: ' if place else ''}{said}{others}"
+        message += f", got {show(first['input'])}"
+    others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{f'key {key!r}: ' if key else ''}{message}{others}"

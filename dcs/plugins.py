@@ -1,9 +1,9 @@
-"""What other packages add under a name: importers, engines and methods.
+"""Plug-ins of other packages: importers, engines and methods.
 
-A package names what it brings as an entry point of one of `GROUPS`; docs/extending.md has a worked
-example of each. Entry points and not a call of ours, because Ray's workers and the command line
-have to find the same names without importing anything first. What is built in cannot be replaced:
-a package that brings something of the same name is refused wherever that name is used.
+A package declares its plug-ins as entry points of one of `GROUPS`; docs/extending.md has an
+example of each. There is no registration function, because Ray workers and the command line must
+find the same names without importing the package first. Built-ins cannot be replaced: a name that
+is defined more than once is an error wherever it is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dcs.errors import ConfigError, named, unknown
 
 Group: TypeAlias = Literal["dcs.importers", "dcs.engines", "dcs.methods"]
 
-#: What an entry point of each group is called, and has to be.
+#: What an entry point of each group is called in messages, and the type it must have.
 GROUPS: Final[dict[Group, tuple[str, str]]] = {
     "dcs.importers": ("format", "a dcs.data.importers.Importer"),
     "dcs.engines": ("engine", "a class that fulfils dcs.scoring.Scorer"),
@@ -29,24 +29,24 @@ _T = TypeVar("_T")
 
 
 def plugin_names(group: Group) -> tuple[str, ...]:
-    """Return the names that installed packages add to a group.
+    """Return the names of the plug-ins in a group.
 
     Parameters
     ----------
     group : {"dcs.importers", "dcs.engines", "dcs.methods"}
-        What they are.
+        Group of entry points.
 
     Returns
     -------
     tuple of str
-        Sorted; nothing is imported.
+        Sorted names; no plug-in is imported.
     """
-    return tuple(sorted({point.name for point in _points(group, tuple(sys.path))}))
+    return tuple(sorted({point.name for point in _entry_points(group, tuple(sys.path))}))
 
 
 @lru_cache
-def _points(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points that are installed on `path`: finding them takes a while."""
+def _entry_points(group: Group, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points installed on `path`; cached, since scanning packages is slow."""
     return tuple(entry_points(group=group))
 
 
@@ -58,32 +58,32 @@ def find_named(
     *,
     lacks: Callable[[_T], str],
 ) -> _T:
-    """Return what is built in under a name, or import what an installed package adds under it.
+    """Return the built-in of a given name, or import the plug-in of that name.
 
     Parameters
     ----------
     group : {"dcs.importers", "dcs.engines", "dcs.methods"}
-        What it is.
+        Group of entry points.
     name : str
-        Its name.
+        Name of the built-in or plug-in.
     own : mapping of str to object
-        What is built in.
+        Built-ins by name.
     kind : type
-        What an addition must be an instance of.
+        Type that a plug-in must be an instance of.
     lacks : callable
-        Says what an addition has not got and needs; an empty text if there is nothing.
+        Return the missing members of a plug-in, an empty text if there are none.
 
     Raises
     ------
     ConfigError
-        If nothing has that name, more than one has it, or the addition cannot be imported, is
-        something else, lacks something, or calls itself by another name.
+        If the name does not exist or is not unique, or the plug-in cannot be imported, is of
+        another type, lacks members, or has another name than its entry point.
     """
-    points = [point for point in _points(group, tuple(sys.path)) if point.name == name]
-    owners = [*(["dcs itself"] if name in own else []), *sorted(map(_origin, points))]
+    points = [point for point in _entry_points(group, tuple(sys.path)) if point.name == name]
+    owners = [*(["dcs itself"] if name in own else []), *sorted(map(_describe_origin, points))]
     if len(owners) > 1:
         raise ConfigError(
-            f"{name!r} of {group} is in {' and '.join(owners)}; rename an entry point, or "
+            f"{name!r} of {group} is defined by {' and '.join(owners)}; rename an entry point or "
             "uninstall a package"
         )
     if name in own:
@@ -96,7 +96,7 @@ def find_named(
         found = point.load()
         missing = lacks(found) if isinstance(found, kind) else ""
     except Exception as error:
-        # Somebody else's code, which may fail in any way.
+        # Third-party code may raise anything.
         raise ConfigError(
             f"{where} cannot be imported ({named(error)}); repair or uninstall that package"
         ) from error
@@ -105,11 +105,11 @@ def find_named(
     elif missing:
         fault = f"lacks {missing}"
     elif (called := getattr(found, "name", name)) != name:
-        fault = f"calls itself {called!r}, and not as its entry point"
+        fault = f"is named {called!r}, unlike its entry point"
     else:
         return found
-    raise ConfigError(f"{where}: {point.value} {fault}; entry points of {group} are {needed}")
+    raise ConfigError(f"{where}: {point.value} {fault}; {group} entry points must be {needed}")
 
 
-def _origin(point: EntryPoint) -> str:
+def _describe_origin(point: EntryPoint) -> str:
     return point.value if point.dist is None else f"package {point.dist.name!r}"

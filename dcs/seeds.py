@@ -1,4 +1,4 @@
-"""One root seed, many independent streams: demonstrations, split, annealing, sampler."""
+"""Independent random streams derived from one root seed: demonstrations, split, annealing, ..."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def derive_seed(root: int, *names: str | int) -> int:
     Parameters
     ----------
     root : int
-        The seed a person chose; any non-negative integer.
+        User-specified seed, any non-negative integer.
     *names : str or int
-        What the stream is for, e.g. ``"anneal", 3``. Order matters.
+        Name of the stream, e.g. ``"anneal", 3``. Order matters.
 
     Returns
     -------
     int
-        A seed in ``0 .. 2**63 - 1``, the same on every platform.
+        Seed in ``0 .. 2**63 - 1``, identical on every platform.
 
     Raises
     ------
     InvalidInputError
-        The root seed is no whole number, or negative.
+        If the root seed is not an integer, or negative.
     """
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or root < 0:
-        raise InvalidInputError(f"seed {root}: a whole number, 0 or more, is needed")
+        raise InvalidInputError(f"seed {root}: must be an integer, 0 or more")
     # Hashing keeps ("a", "bc") and ("ab", "c") apart, and 1 apart from "1".
     digest = hashlib.sha256(repr(names).encode("utf-8")).digest()
     words = np.frombuffer(digest[:16], dtype="<u4").tolist()

@@ -1,1 +1,1 @@
-"""What predictions are worth: metrics, the objective Z, intervals and paired tests."""
+"""Evaluation of predictions: metrics, the objective Z, intervals, paired tests and drift."""

@@ -1,7 +1,7 @@
-"""Whether rows are still like those that a scheme was fitted on, by two-sample tests.
+"""Detection of drift between new rows and those used to fit a scheme, by two-sample tests.
 
-A scheme is chosen for the class shares and probabilities of its rows. It keeps a small summary of
-them, against which any later rows can be tested, without the rows themselves.
+A scheme is chosen for the class shares and probabilities of its rows. It stores a small summary of
+them, against which new rows can be tested without access to the original rows.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from dcs.errors import SchemeError
 from dcs.io import validated
 
 LEVEL: Final = 0.01
-"""How often rows that are alike are said to have drifted, over all tests together."""
+"""Significance level over all tests: the false positive rate for rows without drift."""
 
 LEAST: Final = 0.02
-"""Share of the rows that must have moved: with very many rows any difference is no chance."""
+"""Minimum distance of drift: with very many rows any difference is significant."""
 
 _BINS: Final = 10
 
 
 class Summary(BaseModel):
-    """What is kept of the rows of a table.
+    """Summary statistics of the rows of a table.
 
     Attributes
     ----------
     labels, predictions : list of int
-        Rows by class; of the labels those that are known.
+        Number of rows per class; unlabelled rows are ignored in `labels`.
     edges, confidence : list
-        Deciles of the largest probability of a row, and the rows between them.
+        Deciles of the largest probability of a row, and the number of rows per bin.
     means, deviations : list of float
-        Of the probability of each class.
+        Mean and standard deviation of the probability of each class.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -52,17 +52,16 @@ class Summary(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One comparison of rows with those that a scheme was fitted on.
+    """One comparison of new rows with those used to fit a scheme.
 
     Attributes
     ----------
     subject : str
-        What is compared.
+        Name of the compared quantity.
     distance : float
-        Share of the rows that would have to change for both to be alike (total variation), or
-        the difference of means.
+        Total variation distance of the shares, or absolute difference of the means.
     p : float
-        Two-sided, times the number of comparisons that it was the smallest among (Holm).
+        Two-sided p-value, adjusted for the number of comparisons by Holm's method.
     before, now : tuple of float
         Shares of classes or of bins, or the two means.
     """
@@ -75,24 +74,24 @@ class Drift:
 
     @property
     def drifted(self) -> bool:
-        """Whether this is more than chance, and more than a trifle."""
+        """Whether the difference is significant and not negligible."""
         return self.p < LEVEL and self.distance >= LEAST
 
 
 def summarized(table: ProbabilityTable, *, edges: NDArray[np.float64] | None = None) -> Summary:
-    """Return what is kept of the rows of a table.
+    """Return the summary of the rows of a table.
 
     Parameters
     ----------
     table : ProbabilityTable
-        The rows, labelled or not.
+        Rows, labelled or not.
     edges : array of float, optional
-        Where the bins of the confidence end, by default at the deciles.
+        Edges of the bins of the confidence, by default its deciles.
     """
-    n_classes, surest = table.n_classes, table.probs.max(axis=1)
+    n_classes, confidence = table.n_classes, table.probs.max(axis=1)
     if edges is None:
-        edges = np.unique(np.quantile(surest, np.arange(1, _BINS) / _BINS))
-    bins = np.searchsorted(edges, surest, side="right")
+        edges = np.unique(np.quantile(confidence, np.arange(1, _BINS) / _BINS))
+    bins = np.searchsorted(edges, confidence, side="right")
     return Summary(
         labels=np.bincount(table.labels[table.labelled], minlength=n_classes).tolist(),
         predictions=np.bincount(table.probs.argmax(axis=1), minlength=n_classes).tolist(),
@@ -104,42 +103,40 @@ def summarized(table: ProbabilityTable, *, edges: NDArray[np.float64] | None = N
 
 
 def compare_rows(reference: Mapping[str, Any], table: ProbabilityTable) -> list[Drift]:
-    """Compare rows with the summary of those that a scheme was fitted on.
+    """Compare rows with the summary of those used to fit a scheme.
 
     Parameters
     ----------
     reference : mapping
         The values of a :class:`Summary`.
     table : ProbabilityTable
-        The rows, with the classes in the same order; where they have labels these are compared
-        too.
+        New rows, with the classes in the same order. Labels are compared if available.
 
     Returns
     -------
     list of Drift
-        Labels, predictions, confidence, and the mean probability of every class. Counts are
-        compared by a chi-squared test, means by Welch's t-test; the p-values are adjusted by
-        Holm's method, so that rows that are alike are flagged with probability `LEVEL` at most.
+        Labels, predictions, confidence, and the mean probability of each class. Counts are
+        compared by a chi-squared test, means by Student's t-test. The p-values are adjusted by
+        Holm's method, so that rows without drift are flagged with probability at most `LEVEL`;
+        for a few rows the tests are approximate.
 
     Raises
     ------
     SchemeError
-        The summary is none, or of another number of classes.
+        If the summary is invalid, or has another number of classes.
     """
     then = validated(Summary, dict(reference), source="reference", error=SchemeError)
     if len(then.means) != table.n_classes:
-        raise SchemeError(
-            f"reference: of {len(then.means)} classes; the table has {table.n_classes}"
-        )
+        raise SchemeError(f"reference: expected {table.n_classes} classes, got {len(then.means)}")
     now = summarized(table, edges=np.array(then.edges))
-    found = [*_counted(then, now), *_means(then, now, table.classes)]
+    found = [*_compare_counts(then, now), *_compare_means(then, now, table.classes)]
     ps = np.array([each.p for each in found])
     order = np.argsort(ps, kind="stable")
     ps[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(ps.size, 0, -1) * ps[order]))
     return [replace(each, p=p) for each, p in zip(found, ps.tolist(), strict=True)]
 
 
-def _counted(then: Summary, now: Summary) -> Iterator[Drift]:
+def _compare_counts(then: Summary, now: Summary) -> Iterator[Drift]:
     from scipy.stats import chi2_contingency
 
     for subject, name in (
@@ -157,13 +154,14 @@ def _counted(then: Summary, now: Summary) -> Iterator[Drift]:
         yield Drift(subject, distance, p, *map(tuple, shares.tolist()))
 
 
-def _means(then: Summary, now: Summary, classes: tuple[str, ...]) -> Iterator[Drift]:
+def _compare_means(then: Summary, now: Summary, classes: tuple[str, ...]) -> Iterator[Drift]:
     from scipy.stats import ttest_ind_from_stats
 
     before, after = ((s.means, s.deviations, sum(s.predictions)) for s in (then, now))
     with np.errstate(invalid="ignore", divide="ignore"):
-        ps = ttest_ind_from_stats(*before, *after, equal_var=False).pvalue.tolist()
+        # Equal variances hold without drift; a few rows cannot estimate their own variance.
+        ps = ttest_ind_from_stats(*before, *after).pvalue.tolist()
     for name, mean, other, p in zip(classes, then.means, now.means, ps, strict=True):
-        # Without any spread there is nothing to test.
+        # p is NaN if neither sample varies.
         p = float(mean == other) if np.isnan(p) else p
         yield Drift(f"mean probability of {name}", abs(mean - other), p, (mean,), (other,))

@@ -1,4 +1,4 @@
-"""Accuracy, class accuracies, COBias, macro-F1 and the objective Z, from one confusion matrix."""
+"""Accuracy, class accuracies, COBias, macro-F1 and the objective Z from a confusion matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dcs.data.checks import Named, checked_labels, finite_number
 from dcs.errors import InvalidInputError, check_choice
 
 FIGURES: Final = ("accuracy", "cobias", "balanced_accuracy", "macro_f1", "weakest_class")
-"""Names of the figures that say in one number what predictions are worth."""
+"""Names of the scalar metrics."""
 
 PmiTerm = Literal["published", "normalised"]
 
@@ -21,7 +21,7 @@ PmiTerm = Literal["published", "normalised"]
 def confusion_matrix(
     labels: ArrayLike, predictions: ArrayLike, n_classes: int
 ) -> NDArray[np.int64]:
-    """Count how often each true class received each prediction.
+    """Count the rows of each true class by predicted class.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def confusion_matrix(
     Raises
     ------
     InvalidInputError
-        When there are no rows, the lengths differ, or an index is out of range.
+        If there are no rows, the lengths differ, or an index is out of range.
     """
     true = checked_labels(labels, n_classes=n_classes)
     names = Named("predictions")
@@ -48,16 +48,16 @@ def confusion_matrix(
 
 
 def rates(right: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the share of rows that are right, NaN where there are none."""
+    """Return the fraction of correct rows, NaN if there are no rows."""
     values = np.full(rows.shape, np.nan)
     np.divide(right, rows, out=values, where=rows > 0)
     return values
 
 
 def mean_distance(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean absolute difference over all pairs of the last axis, NaN left out.
+    """Return the mean absolute difference over all pairs of the last axis, ignoring NaN.
 
-    The sum over pairs is taken over sorted values, so the cost is O(N log N), not O(N^2).
+    The sum over pairs is computed from sorted values in O(N log N) instead of O(N^2).
     """
     # NaN sorts last.
     ordered = np.sort(values, axis=-1)
@@ -66,29 +66,29 @@ def mean_distance(values: NDArray[np.float64]) -> NDArray[np.float64]:
     factors = np.where(ranks < known, 2.0 * ranks - (known - 1), 0.0)
     pairs = np.maximum(known * (known - 1) / 2, 1.0)[..., 0]
     distances = (factors * np.nan_to_num(ordered)).sum(axis=-1) / pairs
-    # Equal values can leave a rounding residue of either sign; a mean distance has none.
+    # Rounding errors of equal values may be negative.
     return np.asarray(np.maximum(distances, 0.0), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassificationMetrics:
-    """What a set of predictions is worth.
+    """Metrics of a set of predictions.
 
     Attributes
     ----------
     accuracy : float
-        Share of correct rows, 0..1.
+        Fraction of correct rows, 0..1.
     cobias : float
         Mean absolute accuracy difference over all pairs of classes, 0..1. Classes without rows
         are left out; with fewer than two classes present it is 0. Source: Z_COBias in the appendix
         on the objective function.
     macro_f1 : float
-        Mean F1 score of the classes that have rows or are predicted, 0 where precision and recall
-        are 0, as scikit-learn has it; 0..1.
+        Mean F1 score of the classes that have rows or are predicted, 0..1. As in scikit-learn,
+        F1 is 0 if precision and recall are 0.
     class_accuracies : tuple of float
-        One accuracy per class; NaN for a class with no rows.
+        One accuracy per class; NaN for classes without rows.
     n_rows : int
-        Number of rows judged.
+        Number of rows.
     """
 
     accuracy: float
@@ -104,12 +104,12 @@ class ClassificationMetrics:
 
     @property
     def weakest_class(self) -> float:
-        """The lowest accuracy of a class that has rows, 0..1."""
+        """Lowest accuracy of the classes that have rows, 0..1."""
         return float(np.nanmin(self.class_accuracies))
 
     @classmethod
     def from_confusion(cls, confusion: NDArray[Any]) -> ClassificationMetrics:
-        """Read every metric from one confusion matrix.
+        """Compute all metrics from a confusion matrix.
 
         Parameters
         ----------
@@ -124,9 +124,9 @@ class ClassificationMetrics:
         Raises
         ------
         InvalidInputError
-            When the confusion matrix is not square or counts no rows.
+            If the confusion matrix is not square or has no rows.
         """
-        counts = _square(confusion)
+        counts = _check_confusion(confusion)
         right, rows = counts.diagonal(), counts.sum(axis=1)
         shares = rates(right, rows)
         scores = rates(2 * right, counts.sum(axis=0) + rows)
@@ -142,7 +142,7 @@ class ClassificationMetrics:
     def from_predictions(
         cls, labels: ArrayLike, predictions: ArrayLike, n_classes: int
     ) -> ClassificationMetrics:
-        """Judge `predictions` against `labels`, both class indices of shape [M].
+        """Compute all metrics of `predictions` given the true `labels`.
 
         Parameters
         ----------
@@ -159,23 +159,23 @@ class ClassificationMetrics:
         return cls.from_confusion(confusion_matrix(labels, predictions, n_classes))
 
 
-def _square(confusion: NDArray[Any]) -> NDArray[np.int64]:
+def _check_confusion(confusion: NDArray[Any]) -> NDArray[np.int64]:
     counts = np.asarray(confusion)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or counts.shape[0] == 0:
         raise InvalidInputError(
-            f"confusion has shape {counts.shape}; a square matrix of counts is needed"
+            f"confusion has shape {counts.shape}; expected a square matrix of counts"
         )
     if counts.sum() <= 0:
-        raise InvalidInputError("confusion counts no rows; at least one row is needed")
+        raise InvalidInputError("confusion has no rows; at least one is required")
     return counts.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a search minimises (section "Mathematical Model" and the appendix on the objective).
+    """Objective Z of a search (section "Mathematical Model" and the appendix on the objective).
 
-    Z is normalised: it uses the error *rate*, so its size and the temperatures of a search do not
-    depend on the number of rows M. The published code minimises ``M * Z``.
+    Z is normalised: it uses the error *rate*, so that its scale and the temperatures of a search
+    do not depend on the number of rows M. The published code minimises ``M * Z``.
 
     With a pseudo-count k, M rows, N classes, and for class j with n_j labels, q_j predictions and
     d_j correct predictions, ::
@@ -183,18 +183,18 @@ class Objective:
         PMI_j = log[ (d_j + k) / (M + k N^2)
                      / ( (q_j + k) / (M + k N) * (n_j + k) / (M + k N) ) ]
 
-    that is, k rows are added to every cell of the joint table and to every cell of the marginals.
-    The term is minus the sum of PMI_j, which has no bound: it grows with N, and how much a class
-    counts depends on k.
+    that is, k rows are added to every cell of the joint table and of the marginals. The term is
+    minus the sum of PMI_j, which is unbounded: it grows with N, and the weight of a class depends
+    on k.
 
-    The normalised term is bounded and needs no pseudo-count. It takes the mutual information I_j
-    (Cover & Thomas 2006, section 2.3) of "the label is j" and "the prediction is j", as a share
-    of the entropy H_j of the former (Theil's uncertainty coefficient), and is minus ::
+    The normalised term is bounded and needs no pseudo-count. It uses the mutual information I_j
+    (Cover & Thomas 2006, section 2.3) of "the label is j" and "the prediction is j" divided by
+    the entropy H_j of the former (Theil's uncertainty coefficient), and is minus ::
 
         mean over j of sign(d_j M - n_j q_j) I_j / H_j
 
-    of which every summand lies in -1..1: 1 where class j is predicted perfectly, 0 where its
-    predictions, or their absence, tell nothing of the label, below 0 where they mislead.
+    where each summand is in -1..1: 1 if class j is predicted perfectly, 0 if its predictions are
+    independent of the label or absent, negative if they are misleading.
 
     Classes without rows are left out of COBias and PMI.
 
@@ -205,14 +205,14 @@ class Objective:
     error_weight : float
         Weight of the error rate, 0 or more.
     pseudo_count : float
-        k above, greater than 0: without it a class that is never predicted gives log 0.
+        k above, greater than 0; with k = 0 a class that is never predicted would give log 0.
     pmi : {"published", "normalised"}
-        Which of the two terms above has the weight tau.
+        Which of the two terms above to use.
 
     Raises
     ------
     InvalidInputError
-        When a value is not a finite number in its range.
+        If a value is not finite or out of range.
     """
 
     beta: float = 1.0
@@ -239,23 +239,23 @@ class Objective:
         Returns
         -------
         float
-            The weighted sum.
+            Weighted sum of the terms.
 
         Raises
         ------
         InvalidInputError
-            When the matrix is not square or counts no rows.
+            If the matrix is not square or has no rows.
         """
-        # Not by ClassificationMetrics, whose other figures would take as long again.
-        counts = _square(confusion).astype(np.float64)
+        # ClassificationMetrics would double the time by computing other metrics.
+        counts = _check_confusion(confusion).astype(np.float64)
         right, rows = counts.diagonal(), counts.sum(axis=1)
         error = 1.0 - float(right.sum() / rows.sum())
         bias = float(mean_distance(rates(right, rows)))
-        pmi = self._negative_pmi(counts) if self.pmi == "published" else -_shared(counts)
+        pmi = self._negative_pmi(counts) if self.pmi == "published" else -_explained(counts)
         return self.error_weight * error + self.beta * bias + self.tau * pmi
 
     def _negative_pmi(self, counts: NDArray[np.float64]) -> float:
-        """Return minus the sum of PMI_j over classes: lower is better, like the other terms."""
+        """Return minus the sum of PMI_j: lower is better, like the other terms."""
         k = self.pseudo_count
         n_rows, n_classes = counts.sum(), counts.shape[0]
         labelled = counts.sum(axis=1)
@@ -266,16 +266,16 @@ class Objective:
         return -float(np.log(joint / (predicted * true))[present].sum())
 
 
-def _shared(counts: NDArray[np.float64]) -> float:
+def _explained(counts: NDArray[np.float64]) -> float:
     """Return the mean share of the entropy of "the label is j" that predictions explain."""
     n_rows, hits, labelled = counts.sum(), counts.diagonal(), counts.sum(axis=1)
     predicted = counts.sum(axis=0)
     cells = (hits, predicted - hits, labelled - hits, n_rows - predicted - labelled + hits)
-    known = sum(xlogy(cell, cell) for cell in cells) + xlogy(n_rows, n_rows)
-    apart = sum(xlogy(n, n) + xlogy(n_rows - n, n_rows - n) for n in (labelled, predicted))
+    joint = sum(xlogy(cell, cell) for cell in cells) + xlogy(n_rows, n_rows)
+    marginal = sum(xlogy(n, n) + xlogy(n_rows - n, n_rows - n) for n in (labelled, predicted))
     entropy = xlogy(n_rows, n_rows) - xlogy(labelled, labelled)
     entropy -= xlogy(n_rows - labelled, n_rows - labelled)
     sign = np.sign(hits * n_rows - labelled * predicted)
-    # With a single class there is nothing to explain.
-    shares = sign * (known - apart) / np.where(entropy > 0.0, entropy, 1.0)
+    # With a single class the entropy is 0.
+    shares = sign * (joint - marginal) / np.where(entropy > 0.0, entropy, 1.0)
     return float(shares[labelled > 0].mean())

@@ -1,1 +1,1 @@
-"""Correction functions, calibrations, and the schemes made of them."""
+"""Correction functions, calibrations and correction schemes."""

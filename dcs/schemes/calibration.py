@@ -1,13 +1,13 @@
-"""Calibrations: maps of class probabilities that are linear in their logarithms.
+"""Calibrations: transformations of class probabilities that are linear in their logarithms.
 
-Every calibration here has one form, ::
+All calibrations have the form ::
 
     calibrated = softmax(matrix @ log(max(probabilities, floor)) + offset)
 
-Batch and contextual calibration and class-prior reweighting choose the offset, temperature and
-vector scaling the diagonal, logistic regression the whole matrix. A correction scheme may hold one
-and apply its corrections on top. Of K tables of the same rows the logarithms stand side by side,
-and a wider matrix makes one table of them.
+Batch and contextual calibration and class-prior reweighting set the offset, temperature and vector
+scaling the diagonal, logistic regression the full matrix. A correction scheme may apply one before
+its corrections. For K tables of the same rows the logarithms are concatenated by columns, and a
+wider matrix combines them into one table.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from dcs.errors import InvalidInputError, check_choice, listing
 
 Array: TypeAlias = NDArray[np.float64]
 
-#: What `fit_calibration` can fit.
+#: Kinds of calibrations for `fit_calibration`.
 CalibrationKind: TypeAlias = Literal[
     "none", "batch", "prior", "temperature", "vector", "logistic", "balanced", "shrunk"
 ]
 
-#: Probabilities below this count as this: an exact zero has no logarithm.
+#: Smaller probabilities are replaced by this value, because zero has no finite logarithm.
 DEFAULT_FLOOR: Final = 1e-4
 
-#: No fit comes near it, and sums of products with logarithms stay finite.
-_LARGEST: Final = 1e9
+#: Limit of coefficients: above all fitted values, and sums of products with logarithms are finite.
+_MAX_COEFFICIENT: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A map of class probabilities that is linear in their logarithms.
+    """Transformation of class probabilities that is linear in their logarithms.
 
     Parameters
     ----------
     name : str
-        How it came about, e.g. ``"vector"``.
+        Name of the method, e.g. ``"vector"``.
     matrix : tuple of tuple of float
-        N x N, or N x (K * N) where K tables of the same rows are combined, side by side; row j
-        gives the calibrated logit of class j.
+        N x N, or N x (K * N) to combine K tables of the same rows; row j gives the calibrated
+        logit of class j.
     offset : tuple of float
-        N numbers added to the logits.
+        N offsets of the logits.
     floor : float, optional
-        Smaller probabilities count as this one, ``0 < floor <= 0.01``.
+        Smaller probabilities are replaced by this value, ``0 < floor <= 0.01``.
 
     Raises
     ------
     InvalidInputError
-        When a size does not match or a value is not a finite number in its range.
+        If shapes do not match, or a value is not finite or out of range.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Calibration:
         subject = f"calibration {self.name!r}"
         floor = finite_number(self.floor, f"{subject}: floor", positive=True)
         if floor > 0.01:
-            raise InvalidInputError(f"{subject}: floor {floor} must be at most 0.01")
+            raise InvalidInputError(f"{subject}: floor must be at most 0.01, got {floor}")
         try:
             matrix, offset = np.array(self.matrix, np.float64), np.array(self.offset, np.float64)
         except (TypeError, ValueError) as error:
@@ -83,11 +83,11 @@ class Calibration:
         if not square or matrix.shape[1] % offset.size or not matrix.size:
             raise InvalidInputError(
                 f"{subject}: matrix has shape {matrix.shape} and offset {offset.shape}; "
-                "[N, N] (or [N, K * N] for K tables) and [N] are needed"
+                "expected [N, N] (or [N, K * N] for K tables) and [N]"
             )
-        if not (np.abs(np.append(matrix, offset)) <= _LARGEST).all():
+        if not (np.abs(np.append(matrix, offset)) <= _MAX_COEFFICIENT).all():
             raise InvalidInputError(
-                f"{subject}: matrix and offset need finite numbers, at most {_LARGEST:.0e}"
+                f"{subject}: matrix and offset must be finite and at most {_MAX_COEFFICIENT:.0e}"
             )
         object.__setattr__(self, "matrix", tuple(map(tuple, matrix.tolist())))
         object.__setattr__(self, "offset", tuple(offset.tolist()))
@@ -104,17 +104,17 @@ class Calibration:
         return len(self.matrix[0]) // len(self.offset)
 
     def apply(self, probs: ArrayLike) -> Array:
-        """Return calibrated probabilities, shape [M, N], every row with sum 1.
+        """Return calibrated probabilities, shape [M, N]; every row sums to 1.
 
         Parameters
         ----------
         probs : array of float, shape [M, N]
-            Class probabilities; of K tables, K such arrays of the same rows.
+            Class probabilities; for K tables, K such arrays of the same rows.
 
         Raises
         ------
         InvalidInputError
-            When a value is not a probability or the number of classes or tables differs.
+            If a value is not a probability, or the number of classes or tables differs.
         """
         if self.n_tables == 1:
             values = checked_probabilities(probs, n_classes=self.n_classes)
@@ -124,12 +124,12 @@ class Calibration:
         return softmax(_product(logs, np.array(self.matrix).T) + self.offset)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form a scheme file holds."""
+        """Return the representation in scheme files."""
         lists = {"matrix": [list(row) for row in self.matrix], "offset": list(self.offset)}
         return {"name": self.name, **lists, "floor": self.floor}
 
     def permuted(self, order: list[int]) -> Calibration:
-        """Return the calibration with class ``order[j]`` in place j."""
+        """Return the calibration with class ``order[j]`` at position j."""
         n = self.n_classes
         columns = [k * n + j for k in range(self.n_tables) for j in order]
         matrix = tuple(tuple(self.matrix[i][j] for j in columns) for i in order)
@@ -142,43 +142,44 @@ def from_offset(name: str, offset: Array) -> Calibration:
 
 
 def from_arrays(name: str, matrix: Array, offset: Array) -> Calibration:
-    """Return the calibration of a matrix [N, N] or [N, K * N] and an offset [N]."""
+    """Return the calibration with a matrix [N, N] or [N, K * N] and an offset [N]."""
     return Calibration(name, tuple(map(tuple, matrix.tolist())), tuple(offset.tolist()))
 
 
 def side_by_side(
     probs: ArrayLike, *, n_tables: int | None = None, n_classes: int | None = None
 ) -> Array:
-    """Return class probabilities of K tables of the same rows, K arrays [M, N], as [M, K * N].
+    """Concatenate the class probabilities of K tables of the same rows, [M, N], to [M, K * N].
 
     Raises
     ------
     InvalidInputError
-        When a value is not a probability, or rows, classes or the number of tables differ.
+        If a value is not a probability, or rows, classes or the number of tables differ.
     """
     given = list(probs)  # type: ignore[arg-type]
     shapes = list(dict.fromkeys(map(np.shape, given)))
     if len(shapes) != 1 or len(shapes[0]) != 2 or n_tables not in (None, len(given)):
         raise InvalidInputError(
-            f"probs: {len(given)} of shapes {listing([*map(str, shapes)])}; {n_tables or 'K'} "
-            "arrays [rows, classes], one for each table, all of the same rows, are needed"
+            f"probs: expected {n_tables or 'K'} arrays [rows, classes], one per table and all of "
+            f"the same rows, got {len(given)} of shapes {listing([*map(str, shapes)])}"
         )
     tables = [checked_probabilities(each, n_classes=n_classes) for each in given]
     return np.hstack(tables)
 
 
 def mean_combination(n_tables: int, n_classes: int) -> Calibration:
-    """Return the calibration that takes the mean of the log-probabilities of K tables."""
+    """Return the calibration that averages the log-probabilities of K tables."""
     matrix = np.tile(np.eye(n_classes) / n_tables, n_tables)
     return from_arrays("mean", matrix, np.zeros(n_classes))
 
 
 def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Calibration:
-    """Fit the linear stack that makes one table of K tables of the same rows.
+    """Fit a linear stack that combines K tables of the same rows into one.
 
-    By maximum likelihood with every class weighing alike, as ``"balanced"`` of
-    :func:`fit_calibration`, so that rare classes have a say in what each table counts; the shares
-    of the labels are then put back. The penalty draws towards the mean of the log-probabilities.
+    Maximum likelihood with equal weight of all classes, as ``"balanced"`` of
+    :func:`fit_calibration`, so that rare classes influence the weights of the tables; the class
+    shares of the labels are then restored. The penalty shrinks towards the mean of the
+    log-probabilities.
 
     Parameters
     ----------
@@ -192,19 +193,20 @@ def fit_stack(probs: ArrayLike, labels: ArrayLike, *, ridge: float = 20.0) -> Ca
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed.
+        If an argument is invalid.
     """
     values = side_by_side(probs)
-    indices = checked_labels(labels, n_rows=len(values))
     n_tables, _, n_classes = np.shape(probs)
+    indices = checked_labels(labels, n_rows=len(values), n_classes=n_classes)
+    ridge = finite_number(ridge, "ridge", least=0.0)
     mean: Array = np.array(mean_combination(n_tables, n_classes).matrix)
-    fitted = _fitted("balanced", values, indices, mean, ridge)
+    fitted = _fit("balanced", values, indices, mean, ridge)
     offset = np.array(fitted.offset) + np.log(_smooth_shares(indices, n_classes))
     return from_arrays("stack", np.array(fitted.matrix), offset.round(_DIGITS))
 
 
 def batch_calibration(probs: ArrayLike) -> Calibration:
-    """Divide by the mean probability of every class over the rows (needs no labels).
+    """Divide by the mean probability of each class over the rows; labels are not needed.
 
     Source: batch calibration, Zhou et al. 2024, arXiv 2309.17249.
     """
@@ -212,27 +214,27 @@ def batch_calibration(probs: ArrayLike) -> Calibration:
 
 
 def contextual_calibration(content_free: ArrayLike) -> Calibration:
-    """Divide by the probabilities that the model gives to content-free inputs.
+    """Divide by the probabilities that the model assigns to content-free inputs.
 
     Parameters
     ----------
     content_free : array of float, shape [N] or [K, N]
-        Class probabilities of one or several inputs such as ``"N/A"``; several are averaged.
+        Class probabilities of one or more inputs such as ``"N/A"``, which are averaged.
 
     Notes
     -----
     Source: contextual calibration, Zhao et al. 2021, arXiv 2102.09690.
     """
-    values = checked_probabilities(np.atleast_2d(np.asarray(content_free, dtype=np.float64)))
+    values = checked_probabilities(np.atleast_2d(content_free))
     return from_offset("contextual", -_log_means(values))
 
 
 def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
-    """Multiply by label frequency over mean probability, class by class.
+    """Multiply each class by its label frequency divided by its mean probability.
 
-    Moves the share of every class in the mean prediction to its share in the labels; one row is
-    added to every class, so that a class without rows keeps a weight. The mean prediction is that
-    of all rows, unlabelled ones (-1) too.
+    Adjusts the share of each class in the mean prediction to its share of the labels. One row is
+    added to each class, so that a class without rows has a positive weight. The mean prediction
+    includes unlabelled rows (-1).
     """
     values, indices, names = checked_rows(probs, labels, missing=True)
     shares = _smooth_shares(indices[indices >= 0], len(names))
@@ -240,15 +242,13 @@ def prior_reweighting(probs: ArrayLike, labels: ArrayLike) -> Calibration:
 
 
 def _smooth_shares(labels: NDArray[np.int64], n_classes: int) -> Array:
-    """Return the share of every class in the labels, with one row more of each."""
+    """Return the share of each class in the labels, with one row added to each."""
     counts = np.bincount(labels, minlength=n_classes) + 1.0
-    shares: Array = counts / counts.sum()
-    return shares
+    return np.asarray(counts / counts.sum())
 
 
 def _log_means(probs: Array) -> Array:
-    means: Array = np.log(np.maximum(probs.mean(axis=0), DEFAULT_FLOOR))
-    return means
+    return np.asarray(np.log(np.maximum(probs.mean(axis=0), DEFAULT_FLOOR)))
 
 
 def fit_calibration(
@@ -261,18 +261,19 @@ def fit_calibration(
     """Fit a calibration by maximum likelihood, with an L2 penalty towards the identity.
 
     Minimises ``-sum log q(label) + ridge / 2 * |matrix - I|^2 + ridge / 20 * |offset|^2``: with
-    few rows the probabilities stay nearly as they are, with many the ridge no longer counts.
+    few rows the probabilities hardly change, with many the penalty has no effect.
 
     Parameters
     ----------
     probs : array of float, shape [M, N]
         Class probabilities.
     labels : array of int, shape [M]
-        True class indices, -1 for unlabelled rows: mean probabilities are those of all rows.
+        True class indices, -1 for unlabelled rows; mean probabilities are those of all rows.
     kind : {"none", "batch", "prior", "temperature", "vector", "logistic", "balanced", "shrunk"}
-        Nothing, the mean probabilities, those moved to the shares of the labels, one scale, a
-        scale and an offset per class, the whole matrix with an offset, the same with every
-        class weighing alike, or that drawn towards ``"batch"``; see :func:`shrunk_calibration`.
+        No calibration, division by the mean probabilities, adjustment to the shares of the
+        labels, a single scale, a scale and an offset per class, the full matrix and an offset,
+        the same with equal weight of all classes, or the latter shrunk towards ``"batch"``; see
+        :func:`shrunk_calibration`.
     ridge : float, optional
         Strength of the penalty, 0 or more; not used by ``"batch"``, ``"prior"``,
         ``"temperature"`` and ``"shrunk"``.
@@ -285,68 +286,66 @@ def fit_calibration(
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed.
+        If an argument is invalid.
     """
     values, indices, names = checked_rows(probs, labels, missing=True)
     ridge = finite_number(ridge, "ridge", least=0.0)
     check_choice("calibration", kind, get_args(CalibrationKind))
     if kind == "none":
         return None
-    if kind in _OF_ALL_ROWS:
-        return _OF_ALL_ROWS[kind](values, indices)
+    if kind in _USING_ALL_ROWS:
+        return _USING_ALL_ROWS[kind](values, indices)
     labelled = indices >= 0
     if not labelled.any():
-        raise InvalidInputError(f"no row has a label; calibration {kind!r} is fitted to labels")
-    return _fitted(kind, values[labelled], indices[labelled], np.eye(len(names)), ridge)
+        raise InvalidInputError(f"no row has a label; calibration {kind!r} requires labels")
+    return _fit(kind, values[labelled], indices[labelled], np.eye(len(names)), ridge)
 
 
-def _fitted(
+def _fit(
     kind: CalibrationKind,
     values: Array,
     labels: NDArray[np.int64],
     start: Array,
     ridge: float,
 ) -> Calibration:
-    """Fit a calibration of probabilities [M, K * N] that departs from the matrix `start`."""
+    """Fit a calibration of probabilities [M, K * N], starting from the matrix `start`."""
     logs = np.log(np.maximum(values, DEFAULT_FLOOR))
-    row_weights = _balanced(labels) if kind == "balanced" else np.ones(labels.size)
-    form = _form(kind, logs, row_weights, ridge)
-    departure = _most_likely(logs, _product(logs, start.T), labels, row_weights, form)
+    row_weights = _balance(labels) if kind == "balanced" else np.ones(labels.size)
+    space = _space(kind, logs, row_weights, ridge)
+    departure = _minimise_loss(logs, _product(logs, start.T), labels, row_weights, space)
     if kind == "temperature":
-        # The loss is convex in this one number: the nearest allowed is the best allowed.
-        departure = np.maximum(departure, (_LEAST_SCALE - 1.0) * np.eye(*departure.shape))
+        # The loss is convex in this scalar: the nearest allowed value is the best.
+        departure = np.maximum(departure, (_MIN_SCALE - 1.0) * np.eye(*departure.shape))
     matrix = start + departure[:-1].T
     return from_arrays(kind, matrix.round(_DIGITS), departure[-1].round(_DIGITS))
 
 
-def _balanced(labels: NDArray[np.int64]) -> Array:
-    """Return weights of rows, [M] with mean 1, by which all classes count alike."""
+def _balance(labels: NDArray[np.int64]) -> Array:
+    """Return row weights [M] with mean 1 that give all classes the same total weight."""
     counts = np.bincount(labels)
-    weights: Array = labels.size / (np.count_nonzero(counts) * counts[labels])
-    return weights
+    return np.asarray(labels.size / (np.count_nonzero(counts) * counts[labels]))
 
 
-#: With fewer labelled rows what is fitted to them is worse than batch calibration, however little
-#: it departs from it: they only tell whether that is better than no correction.
+#: With fewer labelled rows any fit is worse than batch calibration, however strongly shrunk: they
+#: only serve to decide between batch calibration and no correction.
 FEWEST_FITTED: Final = 20
 
-#: Labelled rows that batch calibration stands for, against the offset and against the matrix;
-#: and what is divided by the number of labelled rows where that is more.
+#: Strength of the prior of batch calibration in labelled rows, for the offset and for the matrix;
+#: and the value that is divided by the number of labelled rows to give the strength if larger.
 _OFFSET_ROWS: Final = 30.0
 _MATRIX_ROWS: Final = 200.0
 _FEW_ROWS: Final = 4500.0
-#: Classes that these are the rows of; with more there are more rows.
+#: Number of classes for which these strengths hold; with more classes they increase.
 _PRIOR_CLASSES: Final = 4
 
 
 def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
-    """Depart from batch calibration as far as labels are worth more than their noise.
+    """Fit balanced logistic regression shrunk towards batch calibration.
 
-    Balanced logistic regression on the labelled rows whose penalty is the mean square, over all
-    rows, of the change of the batch-calibrated logits. So labels count against a fixed number of
-    rows of prior evidence, whatever the scale of the probabilities: with fewer than 20 labels the
-    calibration is batch calibration, with 30 it hardly differs, with thousands it is the
-    regression.
+    The penalty is the mean square, over all rows, of the change of the batch-calibrated logits.
+    Labels are thus weighed against a fixed number of rows of prior evidence, independent of the
+    scale of the probabilities: with fewer than 20 labels the result is batch calibration, with 30
+    it hardly differs, with thousands it is the regression.
 
     Parameters
     ----------
@@ -358,112 +357,113 @@ def shrunk_calibration(probs: ArrayLike, labels: ArrayLike) -> Calibration:
     Notes
     -----
     With L labelled rows of up to four classes the prior is worth ``max(30, 4500 / L)`` rows
-    against a change of the offset and ``max(200, 4500 / L)`` against one of the matrix; with more
-    classes it is worth as many rows of each class. That few labels count less than in proportion
-    is because COBias grows with the error of an offset itself, not with its square.
+    for changes of the offset and ``max(200, 4500 / L)`` for changes of the matrix; with more
+    classes it is worth the same number of rows per class. Few labels count less than
+    proportionally, because COBias grows with the error of an offset, not with its square.
     """
     values, indices, names = checked_rows(probs, labels, missing=True)
     batch, n, labelled = batch_calibration(values), len(names), indices >= 0
     n_labelled = int(labelled.sum())
     if n_labelled < FEWEST_FITTED:
         return batch
-    # Of logits only the differences count: each row's have mean 0.
+    # Only differences of logits matter: they are centred in each row.
     centre = np.eye(n) - 1.0 / n
     start = np.vstack([centre, _product(np.array([batch.offset]), centre)])
     logs = np.log(np.maximum(values, DEFAULT_FLOOR))
     logits = _product(np.column_stack([logs, np.ones(indices.size)]), start)
-    # Coordinates with mean 0 and variance 1 over all rows: there the penalty is a plain ridge.
+    # Coordinates with mean 0 and variance 1 over all rows, in which the penalty is a plain ridge.
     means = logits.mean(axis=0)
     moments = _moments(logits - means, logits - means) / indices.size
     turn = np.eye(n + 1)
-    turn[:n, :n] = np.linalg.inv(np.linalg.cholesky(moments + _LEAST_VARIANCE * np.eye(n))).T
+    turn[:n, :n] = np.linalg.inv(np.linalg.cholesky(moments + _ADDED_VARIANCE * np.eye(n))).T
     turn[n, :n] = -_product(means[None], turn[:n, :n])
     per_class = max(1.0, n / _PRIOR_CLASSES)
     few = _FEW_ROWS * per_class**2 / n_labelled
     offset_rows, matrix_rows = (max(m * per_class, few) for m in (_OFFSET_ROWS, _MATRIX_ROWS))
-    form = _Form(np.diag(np.append(np.full(n, matrix_rows), offset_rows)), turn)
+    space = _Space(np.diag(np.append(np.full(n, matrix_rows), offset_rows)), turn)
     known, start_logits = indices[labelled], logits[labelled]
-    departure = _most_likely(start_logits, start_logits, known, _balanced(known), form)
+    departure = _minimise_loss(start_logits, start_logits, known, _balance(known), space)
     fitted = _product(start, np.eye(n) + departure[:-1])
     fitted[-1] += departure[-1]
     return from_arrays("shrunk", fitted[:-1].T.round(_DIGITS), fitted[-1].round(_DIGITS))
 
 
-#: What unlabelled rows take part in.
-_OF_ALL_ROWS: Final[dict[str, Callable[[Array, NDArray[np.int64]], Calibration]]] = {
+#: Calibrations that also use unlabelled rows.
+_USING_ALL_ROWS: Final[dict[str, Callable[[Array, NDArray[np.int64]], Calibration]]] = {
     "batch": lambda probs, labels: batch_calibration(probs),
     "prior": prior_reweighting,
     "shrunk": shrunk_calibration,
 }
 
-#: The optimiser's BLAS adds in an order that depends on the processor: it decides digits far
-#: behind these, and must not decide predictions.
+#: Decimals of coefficients: the optimiser's BLAS adds in an order that depends on the processor,
+#: which changes much later digits and must not change predictions.
 _DIGITS: Final = 6
 
-#: Of log-probabilities, by a temperature: none, or less, would change predictions.
-_LEAST_SCALE: Final = 1e-3
+#: Minimum scale of a temperature: zero or a negative scale would change predictions.
+_MIN_SCALE: Final = 1e-3
 
-#: Where no entry of the gradient of the mean loss is larger, the optimum is reached.
+#: Convergence threshold of the largest entry of the gradient of the mean loss.
 _TOLERANCE: Final = 1e-6
 
-#: Of the largest curvature: what a direction without any, as of a constant column, is given.
-_LEAST_CURVATURE: Final = 1e-9
+#: Minimum curvature relative to the largest, for directions without any, e.g. constant columns.
+_MIN_CURVATURE: Final = 1e-9
 
-#: What the variance of every direction is added, some of which have none.
-_LEAST_VARIANCE: Final = 1e-6
+#: Added to the variance in every direction, because it may be zero.
+_ADDED_VARIANCE: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """How a calibration may depart from where it starts.
+class _Space:
+    """Coordinates and penalty of the departure of a calibration from its start.
 
-    A departure is an array [P + 1, N], P of K * N: what is added to the transposed matrix, then
+    A departure is an array [P + 1, N] with P = K * N: the change of the transposed matrix, then
     the offset.
     """
 
-    #: The penalty of a departure in the coordinates, half of its square, [P + 1, P + 1].
+    #: Matrix of the quadratic penalty in the coordinates, [P + 1, P + 1].
     penalty: Array
-    #: Coordinates of the rows of a departure, [P + 1, P + 1].
+    #: Map from coordinates to the rows of a departure, [P + 1, P + 1].
     turn: Array
-    #: The nearest departure that is allowed.
+    #: Projection to the nearest allowed departure.
     project: Callable[[Array], Array] = lambda departure: departure
 
 
-def _form(kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float) -> _Form:
+def _space(kind: CalibrationKind, logs: Array, row_weights: Array, ridge: float) -> _Space:
     n_rows, n = logs.shape
-    # The ridge of an offset is a tenth.
+    # The ridge of the offset is a tenth.
     ridges = np.append(np.full(n, ridge), ridge / 10)
     scales = np.eye(n + 1, n)
     if kind == "temperature":
         zero = np.zeros((n + 1, n + 1))
-        return _Form(zero, np.eye(n + 1), lambda departure: np.trace(departure[:n]) / n * scales)
+        return _Space(zero, np.eye(n + 1), lambda departure: np.trace(departure[:n]) / n * scales)
     if kind == "vector":
         scales[n] = 1.0
-        return _Form(np.diag(ridges), np.eye(n + 1), lambda departure: departure * scales)
-    # Coordinates in which the loss is curved about alike in all directions. The log-probabilities
-    # of a sure model are large and go together: as they are, hundreds of steps would not find the
-    # optimum. The curvature is at most half the second moments of the features, plus the ridge
-    # (Böhning, 1992); of its Cholesky factor L, the columns of L^-T are the coordinates.
+        return _Space(np.diag(ridges), np.eye(n + 1), lambda departure: departure * scales)
+    # Use coordinates in which the curvature of the loss is similar in all directions. The
+    # log-probabilities of a confident model are large and correlated: otherwise hundreds of steps
+    # would not reach the optimum. The curvature is at most half the second moments of the features
+    # plus the ridge (Böhning, 1992); with its Cholesky factor L, the coordinates are the columns
+    # of L^-T.
     features = np.column_stack([logs, np.ones(n_rows)])
     curvature = _moments(features, features * row_weights[:, None]) / 2 + np.diag(ridges)
-    curvature += _LEAST_CURVATURE * curvature.max() * np.eye(n + 1)
+    curvature += _MIN_CURVATURE * curvature.max() * np.eye(n + 1)
     turn = np.linalg.inv(np.linalg.cholesky(curvature)).T * math.sqrt(n_rows)
-    return _Form(_product(turn.T, ridges[:, None] * turn), turn)
+    return _Space(_product(turn.T, ridges[:, None] * turn), turn)
 
 
-def _most_likely(
-    logs: Array, start: Array, labels: NDArray[np.int64], row_weights: Array, form: _Form
+def _minimise_loss(
+    logs: Array, start: Array, labels: NDArray[np.int64], row_weights: Array, space: _Space
 ) -> Array:
     """Return the departure that minimises ``-sum w log q(label)`` plus half the ridge."""
-    # Loaded here: most of what is done with calibrations is to apply them.
+    # Imported here, because calibrations are mostly applied, not fitted.
     from scipy.optimize import minimize
 
-    n_rows, shape = labels.size, (len(form.turn), start.shape[1])
+    n_rows, shape = labels.size, (len(space.turn), start.shape[1])
     rows = np.arange(n_rows)
-    design = _product(np.column_stack([logs, np.ones(n_rows)]), form.turn)
+    design = _product(np.column_stack([logs, np.ones(n_rows)]), space.turn)
 
     def loss(x: Array) -> tuple[float, Array]:
-        departure = form.project(x.reshape(shape))
+        departure = space.project(x.reshape(shape))
         logits = start + _product(design, departure)
         logits -= logits.max(axis=1, keepdims=True)
         residual = np.exp(logits)
@@ -472,22 +472,22 @@ def _most_likely(
         residual /= total[:, None]
         residual[rows, labels] -= 1.0
         residual *= row_weights[:, None]
-        pull = _product(form.penalty, departure)
+        pull = _product(space.penalty, departure)
         value += 0.5 * float((departure * pull).sum())
-        slope = form.project(_moments(design, residual) + pull)
+        slope = space.project(_moments(design, residual) + pull)
         return value / n_rows, slope.ravel() / n_rows
 
     options = {"gtol": _TOLERANCE, "ftol": 0.0, "maxiter": 1000}
     zero = np.zeros(math.prod(shape))
     found = minimize(loss, zero, jac=True, method="L-BFGS-B", options=options)
-    return _product(form.turn, form.project(found.x.reshape(shape)))
+    return _product(space.turn, space.project(found.x.reshape(shape)))
 
 
 def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ``a @ b`` of [M, K] and [K, N].
 
     BLAS adds in an order that depends on the processor, its threads and the number of rows, so
-    that a row by itself could get other values than among many. Here it is always the same.
+    that results of a row could depend on the other rows. Here the order is always the same.
     """
     total = np.zeros((a.shape[0], b.shape[1]))
     for column, row in zip(a.T, b, strict=True):

@@ -1,4 +1,4 @@
-"""The ordered set of correction functions that a search chooses from."""
+"""Correction functions, and the ordered sets that a search chooses from."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import finite_number, whole_number
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, show
 
-#: A narrower side has a slope that overflows, or that turns rounding errors into values.
-_NARROWEST: Final = 1e-6
+#: Minimum width of a side: steeper slopes overflow or amplify rounding errors.
+_MIN_WIDTH: Final = 1e-6
 
-#: The largest factor that a weight may be.
+#: Maximum value of a weight.
 LARGEST_WEIGHT: Final = 1e6
 
 
-class _Function:
-    """What all corrections are: the lower of two lines, cut off at 0."""
+class _CorrectionFunction:
+    """Base class of corrections: the minimum of two lines, clipped at 0."""
 
     __slots__ = ()
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
-        """The four numbers ``(left, rise, right, fall)`` of the common formula."""
+        """The coefficients ``(left, rise, right, fall)`` of the common formula."""
         raise NotImplementedError
 
     def __call__(self, p: ArrayLike) -> NDArray[np.float64]:
@@ -39,22 +39,22 @@ class _Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership(_Function):
-    """A triangular membership function, a correction per sample (equation 2 of the paper).
+class Membership(_CorrectionFunction):
+    """Triangular membership function, a correction per sample (equation 2 of the paper).
 
     Parameters
     ----------
     a, b, c : float
-        Left foot, peak and right foot, ``0 <= a <= b <= c <= 1``. A vertical side is allowed at
-        the ends of the unit interval only: ``a = b`` at 0, ``b = c`` at 1.
+        Left foot, peak and right foot, ``0 <= a <= b <= c <= 1``. A vertical side is only allowed
+        at the ends of the unit interval: ``a = b`` at 0, ``b = c`` at 1.
 
     Raises
     ------
     InvalidInputError
-        When the three numbers do not describe such a triangle.
+        If the three numbers do not describe such a triangle.
     """
 
-    #: The word for this sort of correction in a scheme.
+    #: Kind of the correction in scheme files.
     kind: ClassVar = "membership"
     a: float
     b: float
@@ -65,16 +65,16 @@ class Membership(_Function):
         for name, value in zip("abc", (a, b, c), strict=True):
             object.__setattr__(self, name, value)
         ordered = 0.0 <= a <= b <= c <= 1.0 and a < c
-        steep = 0.0 < b - a < _NARROWEST or 0.0 < c - b < _NARROWEST
+        steep = 0.0 < b - a < _MIN_WIDTH or 0.0 < c - b < _MIN_WIDTH
         if not ordered or steep or (a == b and a != 0.0) or (b == c and c != 1.0):
             raise InvalidInputError(
-                f"membership a={a}, b={b}, c={c}: needs 0 <= a <= b <= c <= 1 with a < c, "
-                f"a = b only at 0, b = c only at 1, and sides at least {_NARROWEST:g} wide"
+                f"membership a={a}, b={b}, c={c}: expected 0 <= a <= b <= c <= 1 with a < c, "
+                f"a = b only at 0, b = c only at 1, and sides at least {_MIN_WIDTH:g} wide"
             )
 
     @property
     def name(self) -> str:
-        """Return a short name that people can read."""
+        """Return a short human-readable name."""
         if self == DONT_CHANGE:
             return "Don't Change"
         if (self.a, self.b, self.c) == (0.0, 0.0, 1.0):
@@ -87,7 +87,7 @@ class Membership(_Function):
 
     @property
     def effect(self) -> str:
-        """What it does to the probabilities of its class, in words."""
+        """Return a description of the effect on the probabilities of the class."""
         a, b, c = self.a, self.b, self.c
         if self == DONT_CHANGE:
             return "probabilities stay as they are (Don't Change)"
@@ -100,13 +100,13 @@ class Membership(_Function):
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
-        """The four numbers ``(left, rise, right, fall)`` of the common formula."""
+        """The coefficients ``(left, rise, right, fall)`` of the common formula."""
         left, rise = (-math.inf, 1.0) if self.a == self.b else (self.a, 1.0 / (self.b - self.a))
         right, fall = (math.inf, 1.0) if self.b == self.c else (self.c, 1.0 / (self.c - self.b))
         return (left, rise, right, fall)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form a scheme file holds.
+        """Return the representation in scheme files.
 
         Returns
         -------
@@ -117,22 +117,22 @@ class Membership(_Function):
 
 
 @dataclass(frozen=True, slots=True)
-class Weight(_Function):
-    """A weight coefficient, a correction per class (equation 3 of the paper).
+class Weight(_CorrectionFunction):
+    """Weight coefficient, a correction per class (equation 3 of the paper).
 
     Parameters
     ----------
     value : float
-        What every probability of the class is multiplied by, ``0 < value <= 1000000``. The paper
-        uses values up to 1; only a larger one can lift a class above a membership function.
+        Factor of all probabilities of the class, ``0 < value <= 1000000``. The paper uses values
+        up to 1; only a larger one can raise a class above a membership function.
 
     Raises
     ------
     InvalidInputError
-        When the value is not in that range.
+        If the value is out of range.
     """
 
-    #: The word for this sort of correction in a scheme.
+    #: Kind of the correction in scheme files.
     kind: ClassVar = "weight"
     value: float
 
@@ -140,27 +140,27 @@ class Weight(_Function):
         value = finite_number(self.value, "weight value", positive=True)
         object.__setattr__(self, "value", value)
         if value > LARGEST_WEIGHT:
-            raise InvalidInputError(f"weight value {value}: at most {LARGEST_WEIGHT:.0f} works")
+            raise InvalidInputError(f"weight value {value}: must be at most {LARGEST_WEIGHT:.0f}")
 
     @property
     def name(self) -> str:
-        """Return a short name that people can read."""
+        """Return a short human-readable name."""
         return f"Weight {self.value:.4g}"
 
     @property
     def effect(self) -> str:
-        """What it does to the probabilities of its class, in words."""
+        """Return a description of the effect on the probabilities of the class."""
         if self.value == 1.0:
             return "probabilities stay as they are (weight 1)"
         return f"every probability is multiplied by {self.value:.4g}"
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
-        """The four numbers ``(left, rise, right, fall)`` of the common formula."""
+        """The coefficients ``(left, rise, right, fall)`` of the common formula."""
         return (0.0, self.value, math.inf, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form a scheme file holds.
+        """Return the representation in scheme files.
 
         Returns
         -------
@@ -172,30 +172,30 @@ class Weight(_Function):
 
 Correction: TypeAlias = Membership | Weight
 
-#: The membership that leaves every probability as it is.
+#: Membership function that leaves probabilities unchanged.
 DONT_CHANGE: Final = Membership(0.0, 1.0, 1.0)
 
 
 _SLOPES: Final = (2, 4, 8)
 
-#: How many membership functions there are: D_F in the paper.
+#: Number of published membership functions: D_F in the paper.
 MEMBERSHIP_COUNT: Final = sum(slope + 1 for slope in _SLOPES) + 2
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectionSet:
-    """The ordered set of corrections that a search chooses from (Psi in the paper).
+    """Ordered set of corrections that a search chooses from (Psi in the paper).
 
     Parameters
     ----------
     corrections : tuple of Membership or Weight
-        At least two different ones, among them one that changes nothing: the membership
+        At least two different corrections, including one that changes nothing: the membership
         ``(0, 1, 1)`` or the weight 1.
 
     Raises
     ------
     InvalidInputError
-        When a correction occurs twice, fewer than two are given, or none changes nothing.
+        If a correction is repeated, there are fewer than two, or none of them changes nothing.
     """
 
     corrections: tuple[Correction, ...]
@@ -205,18 +205,18 @@ class CorrectionSet:
         for k, correction in enumerate(self.corrections):
             if not isinstance(correction, Membership | Weight):
                 raise InvalidInputError(
-                    f"corrections[{k}] is {correction!r}; a Membership or a Weight is needed"
+                    f"corrections[{k}] must be a Membership or a Weight, got {show(correction)}"
                 )
         if len(set(self.corrections)) != len(self.corrections):
             twice = next(c for c in self.corrections if self.corrections.count(c) > 1)
-            raise InvalidInputError(f"corrections holds {twice.name} twice; each may occur once")
+            raise InvalidInputError(f"corrections contain {twice.name} twice; remove one")
         if len(self.corrections) < 2:
             raise InvalidInputError(
-                f"corrections holds {len(self.corrections)} function; a search needs at least two"
+                f"corrections contain {len(self.corrections)} function; at least two are required"
             )
         if DONT_CHANGE not in self.corrections and Weight(1.0) not in self.corrections:
             raise InvalidInputError(
-                "corrections holds no function that changes nothing, where a search starts; "
+                "corrections contain no function that changes nothing, from which searches start; "
                 "add Membership(0, 1, 1) or Weight(1.0)"
             )
 
@@ -261,32 +261,32 @@ class CorrectionSet:
     def logarithmic(
         cls, *, count: int, smallest: float, largest: float = 1.0, memberships: bool = False
     ) -> CorrectionSet:
-        """Return weights in equal steps of their logarithm, always with the weight 1.
+        """Return logarithmically spaced weights that include the weight 1.
 
-        Equal steps of the weight itself are coarse where it is small: from 1/30 to 2/30 it
-        doubles.
+        Linear spacing is coarse for small weights: from 1/30 to 2/30 the weight doubles.
 
         Parameters
         ----------
         count : int
             Number of weights, 2 or more.
         smallest, largest : float
-            The ends, ``0 < smallest < 1 <= largest``.
+            Approximate limits, ``0 < smallest < 1 <= largest``.
         memberships : bool, optional
             Whether the 19 membership functions come first.
 
         Raises
         ------
         InvalidInputError
-            When an argument is not allowed.
+            If an argument is invalid.
         """
         count = whole_number(count, "count", least=2)
         if not 0.0 < smallest < 1.0 <= largest <= LARGEST_WEIGHT:
             raise InvalidInputError(
-                f"weights from {smallest} to {largest}: needs 0 < smallest < 1 <= largest"
+                f"weights from {smallest} to {largest}: expected 0 < smallest < 1 <= largest "
+                f"<= {LARGEST_WEIGHT:.0f}"
             )
         step = (math.log(largest) - math.log(smallest)) / (count - 1)
-        # A whole number of steps below 1, so that the weight 1 is exactly among them.
+        # An integer number of steps below 1, so that the weight 1 is included exactly.
         below = max(1, min(count - 1, round(-math.log(smallest) / step)))
         weights = tuple(Weight(math.exp((i - below) * step)) for i in range(count))
         return cls((_memberships() if memberships else ()) + weights)
@@ -294,16 +294,16 @@ class CorrectionSet:
     def limited(self, memberships: int | None) -> CorrectionSet:
         """Return the set with fewer of the membership functions of :meth:`furud`.
 
-        They come from coarse to fine, so that a smaller choice is always part of a larger one:
-        Don't Change, its mirror, then the three of slope 2, the five of slope 4 and the nine of
-        slope 8. With 2, 5, 10 and 19 of them every slope is there as a whole. All else stays in
-        its place.
+        They are ordered from coarse to fine, so that a smaller set is always contained in a larger
+        one: Don't Change, its mirror, then the three of slope 2, the five of slope 4 and the nine
+        of slope 8. With 2, 5, 10 and 19 of them all slopes are complete. The other corrections
+        and the order of the set do not change.
 
         Parameters
         ----------
         memberships : int or None
-            How many are kept, 0 to 19; None keeps all. Without Don't Change a set starts from the
-            weight 1.
+            Number of membership functions, 0 to 19; None for all. Without Don't Change, searches
+            start from the weight 1.
 
         Returns
         -------
@@ -313,7 +313,7 @@ class CorrectionSet:
         Raises
         ------
         InvalidInputError
-            When the number is not allowed, or leaves fewer than two corrections.
+            If the number is invalid, or leaves fewer than two corrections.
         """
         if memberships is None:
             return self
@@ -334,13 +334,13 @@ class CorrectionSet:
 
     @property
     def identity(self) -> int:
-        """The index of the correction that changes nothing: where every search starts."""
+        """The index of the correction that changes nothing, from which searches start."""
         unchanged = DONT_CHANGE if DONT_CHANGE in self.corrections else Weight(1.0)
         return self.corrections.index(unchanged)
 
     @property
     def coefficients(self) -> NDArray[np.float64]:
-        """The four numbers of every correction, float64 [D, 4], as the kernels take them."""
+        """The four coefficients of every correction, float64 [D, 4]."""
         return np.array([c.coefficients for c in self.corrections], dtype=np.float64)
 
 

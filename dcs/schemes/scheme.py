@@ -1,4 +1,4 @@
-"""A correction scheme: one correction function per class, ready to be applied."""
+"""Correction schemes: one correction function per class, applied to new probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from dcs.data.checks import checked_classes, checked_probabilities
-from dcs.errors import InvalidInputError, SchemeError, escaped, listing
+from dcs.errors import InvalidInputError, SchemeError, escaped, listing, show
 from dcs.evaluation.metrics import confusion_matrix
 from dcs.io import atomic_write_text, parse_json, read_json, validated
 from dcs.schemes.calibration import Calibration
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from dcs.data.table import ProbabilityTable
 
-#: Shares of the predictions below which a class is said to have as many as before.
-_SHOWN: Final = 0.0005
+#: Smaller changes of the share of predictions are reported as no change.
+_MIN_CHANGE: Final = 0.0005
 
 
-class _Values(BaseModel):
-    """Part of a scheme file: nothing but what is named here, and of that type."""
+class _FilePart(BaseModel):
+    """Part of a scheme file, without unknown keys or type conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Weight(_Values):
+class _Weight(_FilePart):
     name: str = Field(alias="class")
     kind: Literal["weight"]
     value: float
@@ -44,7 +44,7 @@ class _Weight(_Values):
         return Weight(self.value)
 
 
-class _Membership(_Values):
+class _Membership(_FilePart):
     name: str = Field(alias="class")
     kind: Literal["membership"]
     a: float
@@ -56,18 +56,18 @@ class _Membership(_Values):
         return Membership(self.a, self.b, self.c)
 
 
-class _Calibration(_Values):
+class _Calibration(_FilePart):
     name: str
     matrix: list[list[float]]
     offset: list[float]
     floor: float
 
 
-class _File(_Values):
+class _File(_FilePart):
     """A scheme file.
 
     Version 2 added the calibration and weights above 1, version 3 the combination of several
-    tables and the names of the tables.
+    tables and their names.
     """
 
     format: Literal["dcs-scheme"]
@@ -90,18 +90,18 @@ class CorrectionScheme:
     corrections : tuple of Membership or Weight
         The correction of each class, in the order of `classes`.
     provenance : mapping, optional
-        Where the scheme comes from: any values that JSON can hold.
+        Origin of the scheme, as values that JSON can represent.
     calibration : Calibration, optional
-        What is done to the probabilities before they are corrected; None for nothing.
+        Calibration applied before the corrections, by default none.
     combination : Calibration, optional
-        What makes one table of K tables of the same rows, before all else; None for one table.
+        Combination of K tables of the same rows, applied first; None for a single table.
     inputs : tuple of str, optional
-        K different names of those tables, in the order in which they are given.
+        K different names of these tables, in order.
 
     Raises
     ------
     SchemeError
-        When names, corrections, calibration, combination and inputs do not match.
+        If names, corrections, calibration, combination and inputs do not match.
     """
 
     classes: tuple[str, ...]
@@ -124,15 +124,15 @@ class CorrectionScheme:
         object.__setattr__(self, "corrections", tuple(self.corrections))
         object.__setattr__(self, "provenance", dict(self.provenance))
         if len(names) < 2:
-            raise SchemeError(f"a scheme needs at least two classes; {len(names)} given")
+            raise SchemeError(f"a scheme requires at least two classes, got {len(names)}")
         if len(self.corrections) != len(names):
             raise SchemeError(
-                f"{len(self.corrections)} corrections for {len(names)} classes; one each is needed"
+                f"{len(self.corrections)} corrections for {len(names)} classes; give one per class"
             )
         for name, correction in zip(names, self.corrections, strict=True):
             if not isinstance(correction, Membership | Weight):
                 raise SchemeError(
-                    f"class {name!r} has {correction!r}; a Membership or a Weight is needed"
+                    f"class {name!r} must have a Membership or a Weight, got {show(correction)}"
                 )
         for part in (self.calibration, self.combination):
             if part is not None and part.n_classes != len(names):
@@ -141,18 +141,18 @@ class CorrectionScheme:
                     f"the scheme has {len(names)}"
                 )
         if self.calibration is not None and self.calibration.n_tables > 1:
-            raise SchemeError("the calibration is of several tables; one is left to calibrate")
+            raise SchemeError("the calibration is for several tables; it must be for one")
 
     @classmethod
     def identity(cls, classes: Sequence[str], **parts: Any) -> CorrectionScheme:
-        """Return the scheme that corrects nothing.
+        """Return the scheme that changes nothing, except by the given parts.
 
         Parameters
         ----------
         classes : sequence of str
             N different class names.
         **parts
-            Provenance, calibration, combination and inputs, as of the class.
+            Provenance, calibration, combination and inputs, as in the class.
 
         Returns
         -------
@@ -174,12 +174,12 @@ class CorrectionScheme:
         -------
         array of float64, shape [M, N]
             Corrected values, not normalised. A row that corrects to all zeros keeps its
-            probabilities as they are before the corrections.
+            probabilities from before the corrections.
 
         Raises
         ------
         InvalidInputError
-            When a value is not a probability or the number of classes or tables differs.
+            If a value is not a probability, or the number of classes or tables differs.
         """
         if self.combination is not None:
             values = self.combination.apply(probs)
@@ -187,29 +187,27 @@ class CorrectionScheme:
             values = checked_probabilities(probs, n_classes=len(self.classes))
         if self.calibration is not None:
             values = self.calibration.apply(values)
-        corrected = np.empty_like(values)
-        for j, correction in enumerate(self.corrections):
-            corrected[:, j] = correction(values[:, j])
+        columns = zip(self.corrections, values.T, strict=True)
+        corrected = np.stack([correction(column) for correction, column in columns], axis=1)
         lost = corrected.max(axis=1) == 0.0
         corrected[lost] = values[lost]
         return corrected
 
     def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
-        """Correct class probabilities and normalise every row to 1, shape [M, N].
+        """Correct class probabilities and normalise every row to sum to 1.
 
         Parameters
         ----------
         probs : array of float, shape [M, N]
-            Class probabilities, as of :meth:`correct`.
+            Class probabilities, as in :meth:`correct`.
 
         Returns
         -------
         array of float64, shape [M, N]
-            As of :meth:`correct`, every row with sum 1.
+            Corrected probabilities, every row with sum 1.
         """
         corrected = self.correct(probs)
-        normalised: NDArray[np.float64] = corrected / corrected.sum(axis=1, keepdims=True)
-        return normalised
+        return np.asarray(corrected / corrected.sum(axis=1, keepdims=True))
 
     def predict(self, probs: ArrayLike) -> NDArray[np.int64]:
         """Return the corrected predictions, shape [M]; ties go to the lowest class index.
@@ -217,54 +215,53 @@ class CorrectionScheme:
         Parameters
         ----------
         probs : array of float, shape [M, N]
-            Class probabilities, as of :meth:`correct`.
+            Class probabilities, as in :meth:`correct`.
 
         Returns
         -------
         array of int64, shape [M]
             Class indices.
         """
-        predictions: NDArray[np.int64] = np.argmax(self.correct(probs), axis=1).astype(np.int64)
-        return predictions
+        return np.asarray(np.argmax(self.correct(probs), axis=1), dtype=np.int64)
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every prediction stays what it is, whatever the probabilities."""
-        return self._is_even and self.calibration is None and self.combination is None
+        """Whether the scheme leaves all predictions unchanged, for any probabilities."""
+        return self._is_uniform and self.calibration is None and self.combination is None
 
     @property
-    def _is_even(self) -> bool:
-        """Whether the corrections are alike for all classes, so that no class is preferred."""
+    def _is_uniform(self) -> bool:
+        """Whether the corrections are identical for all classes and preserve their order."""
         first, *others = dict.fromkeys(self.corrections)
         return not others and (first == DONT_CHANGE or isinstance(first, Weight))
 
     def explain(self, probs: ArrayLike | None = None) -> list[str]:
-        """Return one plain sentence per class, after those on combination and calibration, if any.
+        """Return one sentence per class, preceded by those on combination and calibration, if any.
 
         Parameters
         ----------
         probs : array of float, shape [M, N], optional
-            Class probabilities as of :meth:`correct`, for which the sentences say how many
-            predictions each class gains or loses, in percent of the rows.
+            Class probabilities, as in :meth:`correct`. If given, the sentences report the
+            predictions that each class gains or loses, in percent of the rows.
 
         Returns
         -------
         list of str
-            The sentences; a single one if nothing changes.
+            Sentences; a single one if the scheme changes nothing.
 
         Raises
         ------
         InvalidInputError
-            When a value is not a probability or the number of classes differs.
+            If a value is not a probability, or the number of classes differs.
         """
         if self.changes_nothing:
             return ["Nothing is changed: every class keeps its probabilities."]
-        ends = [""] * len(self.classes) if probs is None else self._moves(probs)
+        ends = [""] * len(self.classes) if probs is None else self._describe_changes(probs)
         sentences = [
             f"{name}: {correction.effect}{end}."
             for name, correction, end in zip(self.classes, self.corrections, ends, strict=True)
         ]
-        if self._is_even and (probs is None or self.calibration is None):
+        if self._is_uniform and (probs is None or self.calibration is None):
             sentences = ["No class is corrected besides."]
         if self.calibration is not None:
             sentences.insert(0, f"First, {self.calibration.name} calibration of all classes.")
@@ -273,19 +270,19 @@ class CorrectionScheme:
             sentences.insert(0, f"Before all, the {tables} becomes one table.")
         return sentences
 
-    def _moves(self, probs: ArrayLike) -> list[str]:
-        """Say of every class what predictions it gains or loses, and the class behind most."""
+    def _describe_changes(self, probs: ArrayLike) -> list[str]:
+        """Describe the predictions each class gains or loses, and the class most involved."""
         unchanged = self.identity(self.classes, combination=self.combination, inputs=self.inputs)
         before = unchanged.predict(probs)
         moved = confusion_matrix(before, self.predict(probs), len(self.classes))
-        # What two classes exchange with each other is no gain of either.
+        # Predictions exchanged between two classes are a gain of neither.
         net = (moved - moved.T) / before.size
         ends = []
         for gains in net.T:
             total = gains.sum()
             other = int(np.argmax(gains * np.sign(total)))
             verb, word = ("gains", "from") if total > 0 else ("loses", "to")
-            if abs(total) < _SHOWN:
+            if abs(total) < _MIN_CHANGE:
                 ends.append("; as many predictions as before")
                 continue
             mostly = "" if abs(gains[other]) > 0.95 * np.abs(gains).sum() else "mostly "
@@ -294,10 +291,10 @@ class CorrectionScheme:
         return ends
 
     def share_fitted(self, table: ProbabilityTable) -> float:
-        """Return about which share of the rows that the scheme was fitted on are in a table.
+        """Return the approximate share of the rows used to fit the scheme that are in a table.
 
-        Figures of such rows flatter the scheme. The provenance holds hashes of some of the rows,
-        see :attr:`ProbabilityTable.sample`; 0 where it has none.
+        Metrics on such rows are optimistic. The provenance contains hashes of a sample of the
+        rows, see :attr:`ProbabilityTable.sample`; without these the share is 0.
         """
         noted = self.provenance.get("fitted_on")
         sample = noted.get("sample") if isinstance(noted, Mapping) else None
@@ -307,29 +304,29 @@ class CorrectionScheme:
         return sum(str(each) in there for each in sample) / len(sample)
 
     def for_classes(self, classes: Sequence[str], *, source: str = "scheme") -> CorrectionScheme:
-        """Return the scheme with its classes in the order of a table's columns.
+        """Return the scheme with its classes in the given order.
 
         Parameters
         ----------
         classes : sequence of str
             The same names, in any order.
         source : str, optional
-            What error messages call the scheme: usually the file's path.
+            Name of the scheme in error messages, e.g. the path of its file.
 
         Returns
         -------
         CorrectionScheme
-            The same corrections in another order.
+            Scheme with the same corrections in the new order.
 
         Raises
         ------
         SchemeError
-            When the names differ.
+            If the names differ.
         """
         if set(classes) != set(self.classes) or len(classes) != len(self.classes):
             raise SchemeError(
-                f"{source}: a scheme for the classes {', '.join(self.classes)}; the table has "
-                f"{', '.join(classes)}, use a scheme that was tuned on these classes"
+                f"{source}: the scheme is for the classes {listing(self.classes)}, the table has "
+                f"{listing(classes)}; use a scheme tuned on these classes"
             )
         order = [self.classes.index(name) for name in classes]
         return replace(
@@ -341,14 +338,14 @@ class CorrectionScheme:
         )
 
     def plot(self) -> Figure:
-        """Draw the correction of each class: what becomes of a probability from 0 to 1.
+        """Plot the correction of each class for probabilities from 0 to 1.
 
         Returns
         -------
         matplotlib.figure.Figure
-            A panel per class; the dashed line would leave probabilities as they are.
+            One panel per class; the dashed line is the identity.
         """
-        from matplotlib.figure import Figure  # which takes a while to import
+        from matplotlib.figure import Figure  # Slow to import.
 
         columns = min(5, len(self.classes))
         rows = math.ceil(len(self.classes) / columns)
@@ -358,7 +355,7 @@ class CorrectionScheme:
         for name, correction, panel in zip(self.classes, self.corrections, panels, strict=False):
             panel.plot([0, 1], [0, 1], "--", color="#8a96a3", linewidth=0.9)
             panel.plot(given, correction(given), color="#b0204f", linewidth=2.2)
-            panel.set_title(name)
+            panel.set_title(name, parse_math=False)
         for unused in list(panels):
             unused.set_axis_off()
         figure.supxlabel("calibrated probability" if self.calibration else "probability")
@@ -366,12 +363,12 @@ class CorrectionScheme:
         return figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what :meth:`to_json` writes, as plain values.
+        """Return the scheme as plain values, as written by :meth:`to_json`.
 
         Returns
         -------
         dict
-            Format, version, corrections and provenance, in the oldest version that can hold them.
+            Plain values, in the oldest version of the format that can represent the scheme.
         """
         above = any(isinstance(c, Weight) and c.value > 1.0 for c in self.corrections)
         data: dict[str, Any] = {"format": "dcs-scheme", "version": 2 if above else 1}
@@ -395,15 +392,15 @@ class CorrectionScheme:
         Returns
         -------
         str
-            What :meth:`from_json` reads.
+            JSON text for :meth:`from_json`.
 
         Raises
         ------
         SchemeError
-            When the provenance holds something that JSON cannot.
+            If the provenance contains values that JSON cannot represent.
         """
         try:
-            # In one order of keys, wherever the provenance was read.
+            # Sorted keys: the text does not depend on how the provenance was made.
             origin = json.loads(json.dumps(self.to_dict()["provenance"], sort_keys=True))
             data = self.to_dict() | {"provenance": origin}
             return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -417,27 +414,27 @@ class CorrectionScheme:
         Parameters
         ----------
         text : str
-            What `to_json` writes.
+            JSON text from :meth:`to_json`.
         source : str, optional
-            What error messages call the text: usually the file's path.
+            Name of the text in error messages, e.g. the path of its file.
 
         Raises
         ------
         SchemeError
-            When the text is not a scheme this version can read; names `source` and the key.
+            If the text is not a scheme this version can read; names `source` and the key.
         """
         return cls.from_dict(parse_json(text, source=source, error=SchemeError), source=source)
 
     @classmethod
     def from_dict(cls, data: Any, *, source: str = "scheme") -> CorrectionScheme:
-        """Read a scheme from what :meth:`to_dict` gives.
+        """Create a scheme from the plain values of :meth:`to_dict`.
 
         Parameters
         ----------
         data : dict
-            The plain values.
+            Plain values.
         source : str, optional
-            What error messages call them.
+            Name of the values in error messages.
 
         Returns
         -------
@@ -447,7 +444,7 @@ class CorrectionScheme:
         Raises
         ------
         SchemeError
-            When they are not those of a scheme; names `source` and the key.
+            If the values are not those of a scheme; names `source` and the key.
         """
         file = validated(_File, data, source=source, error=SchemeError)
         try:
@@ -463,23 +460,23 @@ class CorrectionScheme:
             raise SchemeError(f"{source}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the scheme to a JSON file, all or nothing.
+        """Write the scheme to a JSON file atomically.
 
         Parameters
         ----------
         path : path-like
-            The file to write.
+            File to write.
         """
         atomic_write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CorrectionScheme:
-        """Read the scheme in a JSON file.
+        """Read a scheme from a JSON file.
 
         Parameters
         ----------
         path : path-like
-            The file to read.
+            File to read.
 
         Returns
         -------
@@ -489,6 +486,6 @@ class CorrectionScheme:
         Raises
         ------
         SchemeError
-            When the file is missing or is not a scheme.
+            If the file does not exist or is not a scheme.
         """
         return cls.from_dict(read_json(path, error=SchemeError), source=escaped(path))

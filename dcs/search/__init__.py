@@ -1,1 +1,1 @@
-"""Searching correction schemes: simulated annealing and exhaustive search."""
+"""Search for correction schemes: simulated annealing, exhaustive search and lower bounds."""

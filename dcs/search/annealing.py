@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import whole_number
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, show
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.search.kernels.chains import (
@@ -32,7 +32,7 @@ from dcs.search.problem import (
 )
 from dcs.search.schedule import Schedule, Start
 
-#: The schedule of `anneal`.
+#: Default schedule of `anneal`.
 DEFAULT_SCHEDULE: Final = Schedule()
 
 
@@ -47,7 +47,7 @@ def anneal(
     classes: Sequence[str] | None = None,
     stop: Callable[[AnnealingResult], bool] | None = None,
 ) -> AnnealingResult:
-    """Search the correction scheme that minimises Z.
+    """Search for the correction scheme that minimises Z.
 
     Parameters
     ----------
@@ -56,40 +56,40 @@ def anneal(
     labels : array of int, shape [M]
         True class indices, ``0 .. N - 1``.
     corrections : CorrectionSet, optional
-        What to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
+        Corrections to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
     objective : Objective, optional
-        What to minimise, by default ``Objective(beta=1.0, tau=0.2)``.
+        Objective to minimise, by default ``Objective(beta=1.0, tau=0.2)``.
     schedule : Schedule, optional
-        How to cool, by default ``Schedule()``.
+        Annealing schedule, by default ``Schedule()``.
     seed : int, optional
-        Seed of all random choices, 0 or more. The same arguments give the same result, whatever
-        the machine's load or number of processors.
+        Seed of the random number generator, 0 or more. The same arguments give the same result,
+        regardless of the load or the number of processors.
     classes : sequence of str, optional
         Class names for the scheme, by default ``"class_0", "class_1", ...``.
     stop : callable, optional
-        Called after every cooling with the best that was found so far; true ends the search.
+        Called after every cooling with the best result so far; returning True ends the search.
 
     Returns
     -------
     AnnealingResult
-        Best scheme, its Z, and how the search went.
+        Best scheme, its Z, and the trace of the search.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed; the message names argument, row, class and value.
+        If an argument is invalid; the message names the argument, row, class and value.
 
     Warns
     -----
     UserWarning
-        When a class has no rows: it is left out of COBias and PMI.
+        If a class has no rows: it is left out of COBias and PMI.
     """
     started = time.perf_counter()
     if not isinstance(schedule, Schedule):
-        raise InvalidInputError(f"schedule is {schedule!r}; a Schedule is needed")
+        raise InvalidInputError(f"schedule: not a Schedule, but {show(schedule)}")
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
 
-    def so_far() -> AnnealingResult:
+    def result_so_far() -> AnnealingResult:
         return problem.result(
             choice,
             evaluations=evaluations,
@@ -98,18 +98,18 @@ def anneal(
         )
 
     for choice, best, evaluations, trace in cooled(problem, schedule, seed=seed):  # noqa: B007
-        if stop is not None and stop(so_far()):
+        if stop is not None and stop(result_so_far()):
             break
-    return so_far()
+    return result_so_far()
 
 
 def cooled(
     problem: Problem, schedule: Schedule, *, seed: int, start: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[NDArray[np.int64], float, int, list[TracePoint]]]:
-    """Anneal, and yield after every cooling the best choice, its Z, how many were judged, a trace.
+    """Yield the best choice, its Z, the number of evaluations and the trace after every cooling.
 
-    With `start`, the solution of a problem much like this one, there is one cooling from it, a
-    reheating.
+    With `start`, the solution of a similar problem, there is a single cooling, a reheating from
+    this solution.
     """
     table = problem.table
     room, state = make_room(table), make_state(table)
@@ -117,7 +117,7 @@ def cooled(
     streams = seeds.generate_state(schedule.restarts, np.uint64).astype(np.uint64)
     temperatures = schedule.temperatures()
     limits = schedule.limits(problem.n_classes)
-    choice = _unchanged(schedule.start, problem) if start is None else start.copy()
+    choice = _identity_choice(schedule.start, problem) if start is None else start.copy()
     best_choice, found = choice.copy(), choice.copy()
     best = np.inf
     evaluations = 0
@@ -135,25 +135,25 @@ def cooled(
         curve = np.zeros((cooling.size, 3))
         chain = (stream, cooling, limits, schedule.count_worse, choice, found, curve)
         if schedule.moves == "metropolis":
-            z, judged, points = metropolis_chain(table, room, state, *chain)
+            z, n_evaluated, steps = metropolis_chain(table, room, state, *chain)
         else:
-            z, judged, points = heat_bath_chain(table, room, *chain)
-        evaluations += judged
+            z, n_evaluated, steps = heat_bath_chain(table, room, *chain)
+        evaluations += n_evaluated
         trace.extend(
             TracePoint(float(t), float(current), min(best, float(low)), float(acceptance))
-            for t, (current, low, acceptance) in zip(cooling[:points], curve[:points], strict=True)
+            for t, (current, low, acceptance) in zip(cooling[:steps], curve[:steps], strict=True)
         )
         if schedule.descend:
-            z, judged = descend(table, room, found)
-            evaluations += judged
+            z, n_evaluated = descend(table, room, found)
+            evaluations += n_evaluated
         if z < best - TOLERANCE:
             best = z
             best_choice[:] = found
         yield best_choice.copy(), best, evaluations, trace
 
 
-def _unchanged(start: Start, problem: Problem) -> NDArray[np.int64]:
-    """Return a choice that changes nothing, with weights if asked for and possible."""
+def _identity_choice(start: Start, problem: Problem) -> NDArray[np.int64]:
+    """Return the choice that changes nothing, with weights if requested and possible."""
     corrections = problem.corrections
     one = Weight(1.0)
     weighted = start == "weight-one" and one in corrections.corrections

@@ -1,18 +1,18 @@
-"""The optimum: proven by exhaustive search where there are few classes, else bounded from below.
+"""Exact optimum by exhaustive search for few classes, and lower bounds of Z for any number.
 
-The lower bound of Z over all schemes takes three relaxations, none of which can exceed Z, and
-which turn the search into one over pairs of classes:
+The lower bound of Z over all schemes uses three relaxations. None of them can exceed Z, and
+together they reduce the search to one over pairs of classes:
 
-- COBias is a maximum of linear functions of the class accuracies, one for each way to weigh the
-  pairs; any of them bounds it from below, and a line the PMI term. What is left is the number of
-  rows lost of each class, at a cost for each class.
-- A row is lost to the rival that takes it. Its cost is divided among its rivals, and each part
-  is due when *that* rival takes it: no row costs more than it did, and each part depends on the
-  corrections of two classes alone.
-- The least sum over pairs is bounded by its dual (max-sum diffusion: Werner 2007, "A linear
-  programming approach to max-sum problem").
+- COBias is a maximum of linear functions of the class accuracies, one for each weighting of the
+  pairs of classes. Any of them bounds COBias from below, as a line bounds the PMI term. The
+  remaining variable is the number of misclassified rows of each class, with a cost per class.
+- A misclassified row is lost to the rival class that takes it. Its cost is divided among its
+  rivals, and each share is charged if *that* rival takes the row: no row costs more than before,
+  and each share depends on the corrections of only two classes.
+- The minimum of the sum over pairs is bounded by its dual (max-sum diffusion: Werner 2007, "A
+  linear programming approach to max-sum problem").
 
-How pairs are weighed and rows divided is improved by subgradient steps.
+Subgradient steps improve the weights of the pairs and the shares of the rivals.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from dcs.search.kernels.chains import exhaust
 from dcs.search.kernels.table import Table, compiled, corrected, make_room
 from dcs.search.problem import DEFAULT_CORRECTIONS, DEFAULT_OBJECTIVE, AnnealingResult, Problem
 
-#: More solutions than this would take the better part of an hour at 10,000 rows.
+#: Maximum number of solutions: more would take most of an hour for 10,000 rows.
 MOST_SOLUTIONS: Final = 1_000_000_000
 
-#: Numbers of lost rows that are held at a time, one for each pair of corrections of two classes.
-_MOST_PAIRS: Final = 50_000_000
-#: How far one step goes: weights of pairs of classes lie in -1..1, those of rivals are multiplied.
+#: Maximum size of the array of lost rows, one entry for each pair of corrections of two classes.
+_MAX_PAIRS: Final = 50_000_000
+#: Step sizes: weights of class pairs lie in -1..1; those of rivals are multiplied by exp(step).
 _PAIR_STEP: Final = 0.2
 _RIVAL_STEP: Final = 1.0
-#: Steps shrink with the square root of their number, beginning after so many.
-_PATIENCE: Final = 5
+#: Number of steps after which the step size shrinks with the square root of the step number.
+_CONSTANT_STEPS: Final = 5
 _SWEEPS: Final = 8
-#: A smaller share of a row is not counted: what is left out makes a lower bound no less true.
-_LEAST: Final = 1e-3
-#: How much more a rival that takes the row now is blamed at first.
-_BLAME: Final = 2.0
+#: Smaller shares of a row are ignored, which can only decrease the bound, so that it stays valid.
+_MIN_SHARE: Final = 1e-3
+#: Initial step towards the rivals that take the row under the given scheme.
+_INITIAL_STEP: Final = 2.0
 
 
 def exact_search(
@@ -59,10 +59,10 @@ def exact_search(
     classes: Sequence[str] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> AnnealingResult:
-    """Judge every scheme and return the best: the proven optimum.
+    """Evaluate all schemes and return the best, which is the global optimum.
 
-    The D^N solutions are judged D at a time; with 49 corrections that is practical up to four
-    classes.
+    The D^N solutions are evaluated D at a time; with 49 corrections this is practical for up to
+    four classes.
 
     Parameters
     ----------
@@ -71,29 +71,29 @@ def exact_search(
     labels : array of int, shape [M]
         True class indices, ``0 .. N - 1``.
     corrections : CorrectionSet, optional
-        What to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
+        Corrections to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
     objective : Objective, optional
-        What to minimise, by default ``Objective(beta=1.0, tau=0.2)``.
+        Objective to minimise, by default ``Objective(beta=1.0, tau=0.2)``.
     classes : sequence of str, optional
         Class names for the scheme, by default ``"class_0", "class_1", ...``.
     progress : callable, optional
-        Called with the share of the work done so far, 0..1, now and then.
+        Called repeatedly with the fraction of the work completed, 0..1.
 
     Returns
     -------
     AnnealingResult
-        As from `anneal`, with an empty trace. Of several optima the first in the order of the
-        indices is returned.
+        As returned by `anneal`, with an empty trace. If there are several optima, the first in the
+        lexicographic order of the indices is returned.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed, or when there are more than `MOST_SOLUTIONS` solutions.
+        If an argument is invalid, or there are more than `MOST_SOLUTIONS` solutions.
 
     Warns
     -----
     UserWarning
-        When a class has no rows: it is left out of COBias and PMI.
+        If a class has no rows: it is left out of COBias and PMI.
     """
     started = time.perf_counter()
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
@@ -101,8 +101,8 @@ def exact_search(
     n_solutions = n_functions**n_classes
     if n_solutions > MOST_SOLUTIONS:
         raise InvalidInputError(
-            f"{n_functions} corrections for {n_classes} classes make {n_solutions:.2g} solutions; "
-            f"exhaustive search stops at {MOST_SOLUTIONS:.0e}: use anneal instead"
+            f"{n_functions} corrections for {n_classes} classes make {n_functions}^{n_classes} "
+            f"solutions; exhaustive search allows {MOST_SOLUTIONS:.0e}: use anneal instead"
         )
     table = problem.table
     room = make_room(table)
@@ -119,18 +119,18 @@ def exact_search(
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """What no scheme can be better than.
+    """Lower bound of Z over all schemes.
 
     Attributes
     ----------
     z : float
-        Z of the scheme that was given.
+        Z of the given scheme.
     bound : float
         No scheme has a lower Z.
     gap : float
-        How far the scheme may at most be above the optimum: ``z - bound``.
+        Maximum distance of the scheme from the optimum: ``z - bound``.
     steps : int
-        Subgradient steps made.
+        Number of subgradient steps performed.
     seconds : float
         Wall-clock time.
     """
@@ -152,7 +152,7 @@ def lower_bound(
     classes: Sequence[str] | None = None,
     steps: int = 100,
 ) -> LowerBound:
-    """Bound Z from below over all schemes, and with it the gap of a scheme to the optimum.
+    """Return a lower bound of Z over all schemes, and the gap of a scheme to it.
 
     Parameters
     ----------
@@ -161,85 +161,85 @@ def lower_bound(
     labels : array of int, shape [M]
         True class indices, ``0 .. N - 1``.
     indices : array of int, shape [N]
-        A good scheme, as ``AnnealingResult.indices``: the bound is made around it, and is true
-        whatever it is.
+        A good scheme, as in ``AnnealingResult.indices``. The bound starts from it, and is valid
+        for any scheme.
     corrections : CorrectionSet, optional
-        What to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
+        Corrections to choose from, by default ``CorrectionSet.dcs(weight_scale=30)``.
     objective : Objective, optional
-        What is minimised, by default ``Objective(beta=1.0, tau=0.2)``.
+        Objective to minimise, by default ``Objective(beta=1.0, tau=0.2)``.
     classes : sequence of str, optional
-        Class names, for messages.
+        Class names for messages.
     steps : int, optional
-        Subgradient steps. One takes time in proportion to M N D^2 and N^2 D^2.
+        Maximum number of subgradient steps; each takes time O(M N D^2 + N^2 D^2).
 
     Returns
     -------
     LowerBound
-        The best bound of all steps.
+        The largest bound of all steps.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed, or pairs of classes and corrections are too many.
+        If an argument is invalid, or there are too many pairs of classes and corrections.
 
     Warns
     -----
     UserWarning
-        When a class has no rows: it is left out of COBias and PMI.
+        If a class has no rows: it is left out of COBias and PMI.
     """
     started = time.perf_counter()
     whole_number(steps, "steps", least=1)
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
     n_classes, n_functions = problem.n_classes, len(corrections)
-    if (n_classes * n_functions) ** 2 > _MOST_PAIRS:
+    if (n_classes * n_functions) ** 2 > _MAX_PAIRS:
         raise InvalidInputError(
-            f"{n_classes} classes and {n_functions} corrections: a bound holds at most "
-            f"{_MOST_PAIRS} pairs, {int(_MOST_PAIRS**0.5)} classes times corrections"
+            f"{n_classes} classes and {n_functions} corrections: the number of classes times "
+            f"corrections must be at most {int(_MAX_PAIRS**0.5)} for a lower bound"
         )
-    choice = problem.checked(indices)
+    choice = problem.check_indices(indices)
     z = problem.z_of(problem.scheme(choice))
     table = problem.table
-    constant, costs = _linear(table, objective, z)
+    constant, costs = _linearise(table, objective, z)
     weights = np.ones((table.labels.size, n_classes))
     weights[np.arange(weights.shape[0]), problem.labels] = 0.0
-    share_by_rivals(table, choice, _BLAME, weights)
+    update_rival_weights(table, choice, _INITIAL_STEP, weights)
     pairs = _PairWeights(table, objective, costs)
     lost = np.zeros((n_classes, n_classes, n_functions, n_functions))
     best = -np.inf
-    made = 0
-    while made < steps and best < z - 1e-12:
+    n_steps = 0
+    while n_steps < steps and best < z - 1e-12:
         count_lost(table, weights, lost)
         due = pairs.costs()[:, None, None, None] * lost
         due += due.transpose(1, 0, 3, 2)
         dual = np.zeros((n_classes, n_classes, n_functions))
         best = max(best, constant + tighten(due, dual, _SWEEPS))
-        cheapest = _cheapest(due, dual)
-        shrink = 1.0 / np.sqrt(1.0 + made / _PATIENCE)
-        share_by_rivals(table, cheapest, _RIVAL_STEP * shrink, weights)
+        cheapest = _minimise_greedily(due, dual)
+        shrink = 1.0 / np.sqrt(1.0 + n_steps / _CONSTANT_STEPS)
+        update_rival_weights(table, cheapest, _RIVAL_STEP * shrink, weights)
         of_class, of_rival = np.indices((n_classes, n_classes))
         rows = lost[of_class, of_rival, cheapest[of_class], cheapest[of_rival]].sum(axis=1)
         pairs.step(rows, _PAIR_STEP * shrink)
-        made += 1
+        n_steps += 1
     best = min(best, z)
-    return LowerBound(z, best, z - best, made, time.perf_counter() - started)
+    return LowerBound(z, best, z - best, n_steps, time.perf_counter() - started)
 
 
-def _linear(table: Table, objective: Objective, z: float) -> tuple[float, NDArray[np.float64]]:
-    """Return a, c [N]: error and PMI are at least a + sum of c_j times the rows lost of j.
+def _linearise(table: Table, objective: Objective, z: float) -> tuple[float, NDArray[np.float64]]:
+    """Return a, c [N]: error and PMI are at least a plus the sum of c_j times the lost rows of j.
 
-    This holds for all schemes whose Z is at most `z`.
+    Valid for all schemes whose Z is at most `z`.
     """
     n_rows, k, tau = table.labels.size, objective.pseudo_count, objective.tau
     cost = objective.error_weight / n_rows
     if objective.pmi == "normalised":
         return -tau, np.full(table.class_rows.size, cost)  # Its mean over classes is at most 1.
-    # What PMI is if no row is lost of any class: a class is predicted as often as it is right.
+    # The PMI term if no row is lost: every class is predicted as often as it is correct.
     rows = table.class_rows[table.present]
     constant = float(table.factors[3]) - objective.error_weight
     if rows.size == table.class_rows.size:
-        # Otherwise rows may be lost to classes that PMI leaves out. The sum of log(q_j + k) is
-        # concave, so that lost rows raise it least where one class has them all, and the more of
-        # them there are the less each: no more than a scheme as good as `z` may lose.
+        # With absent classes, rows may be lost to classes that PMI leaves out. The sum of
+        # log(q_j + k) is concave: lost rows increase it least if one class takes them all, and
+        # less per row the more there are, which is at most what a scheme with this `z` may lose.
         most = float(n_rows)
         if objective.error_weight > 0.0:
             most = min(most, max(1.0, (z - constant) / cost))
@@ -248,7 +248,7 @@ def _linear(table: Table, objective: Objective, z: float) -> tuple[float, NDArra
 
 
 class _PairWeights:
-    """How much the difference of every two class accuracies counts, and which way: in -1..1."""
+    """Signed weights, in -1..1, of the accuracy differences of all pairs of classes."""
 
     def __init__(self, table: Table, objective: Objective, base: NDArray[np.float64]) -> None:
         self._base = base
@@ -260,18 +260,18 @@ class _PairWeights:
         self._weights = np.zeros(self._i.size)
 
     def costs(self) -> NDArray[np.float64]:
-        """Return the cost of a row lost, by class: none is negative."""
+        """Return the non-negative cost of a lost row for each class."""
         relief = np.zeros(self._base.size)
         np.add.at(relief, self._i, self._weights)
         np.add.at(relief, self._j, -self._weights)
         relief *= self._scale / self._rows
-        paid = relief > 0.0
-        share = min(1.0, float((self._base[paid] / relief[paid]).min(initial=1.0)))
+        relieved = relief > 0.0
+        share = min(1.0, float((self._base[relieved] / relief[relieved]).min(initial=1.0)))
         self._weights *= share
         return np.maximum(self._base - share * relief, 0.0)
 
     def step(self, lost: NDArray[np.float64], size: float) -> None:
-        """Weigh against the solution that has been found cheapest."""
+        """Take a subgradient step for the rows lost by the current minimiser."""
         rates = lost / self._rows
         slope = rates[self._j] - rates[self._i]
         steepest = np.abs(slope).max(initial=0.0)
@@ -279,8 +279,8 @@ class _PairWeights:
             self._weights = np.clip(self._weights + size / steepest * slope, -1.0, 1.0)
 
 
-def _cheapest(due: NDArray[np.float64], dual: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return a choice of low cost: what the dual favours, improved class by class."""
+def _minimise_greedily(due: NDArray[np.float64], dual: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return a choice of low cost: the minimiser of the dual, improved class by class."""
     choice: NDArray[np.int64] = dual.sum(axis=1).argmin(axis=1)
     others = np.arange(choice.size)
     for _ in range(3):
@@ -291,17 +291,17 @@ def _cheapest(due: NDArray[np.float64], dual: NDArray[np.float64]) -> NDArray[np
 
 
 @compiled
-def _wins(v: float, rival: float, j: int, other: int) -> bool:
-    """Whether the value `v` of class j takes a row from another class, as `predict` decides."""
+def _takes_row(v: float, rival: float, j: int, other: int) -> bool:
+    """Return whether the value `v` of class j takes a row from another class, as in `predict`."""
     return v > rival or (v == rival and v > 0.0 and j < other)
 
 
 @compiled
 def count_lost(table: Table, shares: NDArray[np.float64], lost: NDArray[np.float64]) -> None:
-    """Fill `lost` [N, N, D, D]: rows of class i lost to class j, by the corrections of both.
+    """Fill `lost` [N, N, D, D], the rows of class i lost to class j, by the corrections of both.
 
-    Row m counts `shares[m, j]` for rival j. Where its own class is corrected to 0 it is lost,
-    unless its uncorrected prediction is right.
+    Row m counts `shares[m, j]` for rival j. If its own class is corrected to 0, the row is lost
+    unless its uncorrected prediction is correct.
     """
     n_functions = table.functions.shape[0]
     lost[:] = 0.0
@@ -313,37 +313,37 @@ def count_lost(table: Table, shares: NDArray[np.float64], lost: NDArray[np.float
             own[k] = max(0.0, corrected(table.columns[i, m], left, rise, right, fall))
         for j in range(shares.shape[1]):
             share = shares[m, j]
-            if j == i or share < _LEAST:
+            if j == i or share < _MIN_SHARE:
                 continue
             for k in range(n_functions):
                 left, rise, right, fall = table.functions[k]
                 others[k] = max(0.0, corrected(table.columns[j, m], left, rise, right, fall))
             for a in range(n_functions):
                 line = lost[i, j, a]
-                gone = own[a] == 0.0 and table.fallback[m] != i
-                # The value that the rival must exceed: of equal ones the lower class has the row.
+                zeroed = own[a] == 0.0 and table.fallback[m] != i
+                # The value that the rival must exceed: ties go to the lower class.
                 least = np.nextafter(own[a], 0.0) if j < i and own[a] > 0.0 else own[a]
                 for b in range(n_functions):
-                    line[b] += share if gone or others[b] > least else 0.0
+                    line[b] += share if zeroed or others[b] > least else 0.0
 
 
 @compiled
-def share_by_rivals(
+def update_rival_weights(
     table: Table, choice: NDArray[np.int64], step: float, weights: NDArray[np.float64]
 ) -> None:
-    """Multiply the weights [M, N] of the rivals that take a row under a choice by exp(`step`)."""
+    """Multiply the weights [M, N] of rivals that take a row by exp(`step`) and normalise them."""
     n_classes, factor = choice.size, np.exp(step)
     for m in range(table.labels.size):
         i = int(table.labels[m])
         left, rise, right, fall = table.functions[choice[i]]
         own = max(0.0, corrected(table.columns[i, m], left, rise, right, fall))
-        gone = own == 0.0 and table.fallback[m] != i
+        zeroed = own == 0.0 and table.fallback[m] != i
         total = 0.0
         for j in range(n_classes):
             if j != i:
                 left, rise, right, fall = table.functions[choice[j]]
                 v = max(0.0, corrected(table.columns[j, m], left, rise, right, fall))
-                if gone or _wins(v, own, j, i):
+                if zeroed or _takes_row(v, own, j, i):
                     weights[m, j] *= factor
                 total += weights[m, j]
         for j in range(n_classes):
@@ -354,9 +354,9 @@ def share_by_rivals(
 def tighten(costs: NDArray[np.float64], dual: NDArray[np.float64], sweeps: int) -> float:
     """Return a lower bound, over choices, of the sum of `costs` [N, N, D, D] over pairs i > j.
 
-    `dual` [N, N, D] holds the part of the cost of a pair that is charged to one of its classes;
-    every sweep moves it so that no pair holds back what its classes could bear (max-sum
-    diffusion). Any `dual` makes a lower bound.
+    `dual` [N, N, D] holds the part of the cost of a pair that is charged to one of its classes.
+    Every sweep redistributes these costs between pairs and classes (max-sum diffusion). Any
+    `dual` gives a valid lower bound.
     """
     n_classes, n_functions = dual.shape[0], dual.shape[2]
     charged = np.zeros((n_classes, n_functions))

@@ -1,4 +1,4 @@
-"""What a search is given, checked, what it gives back, and how any of its solutions is judged."""
+"""Validated inputs and results of a search, and the evaluation of its solutions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes
-from dcs.errors import InvalidInputError
+from dcs.errors import InvalidInputError, show
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.kernels.candidates import count_confusion
 from dcs.search.kernels.table import MOST_CLASSES, Table, make_room, make_table
 
-#: What a search chooses from, and what it minimises, when not told otherwise.
+#: Default corrections and objective of all searches.
 DEFAULT_CORRECTIONS: Final = CorrectionSet.dcs()
 DEFAULT_OBJECTIVE: Final = Objective()
 
 
 @dataclass(frozen=True, slots=True)
 class TracePoint:
-    """What a search looked like when it left a temperature.
+    """State of a search at the end of a temperature.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class TracePoint:
     current, best : float
         Z of the current solution, and the best Z of the search so far.
     acceptance : float
-        Share of generated moves that were taken at this temperature.
+        Share of generated moves accepted at this temperature.
     """
 
     temperature: float
@@ -44,24 +44,24 @@ class TracePoint:
 
 @dataclass(frozen=True, slots=True)
 class AnnealingResult:
-    """What a search found.
+    """Result of a search.
 
     Attributes
     ----------
     z : float
-        ``objective.value`` of the confusion matrix that `scheme` has on the searched rows.
+        ``objective.value`` of the confusion matrix of `scheme` on the rows of the search.
     scheme : CorrectionScheme
         The best scheme.
     indices : tuple of int
-        The same as indices into the set of corrections, one per class.
+        The best scheme as indices into the set of corrections, one per class.
     initial_z : float
         Z of the uncorrected predictions.
     evaluations : int
-        Candidate solutions judged.
+        Number of candidate solutions evaluated.
     seconds : float
         Wall-clock time of the search.
     trace : tuple of TracePoint
-        One point per temperature, all coolings in order; empty for an exhaustive search.
+        One point per temperature, coolings in order; empty for an exhaustive search.
     """
 
     z: float
@@ -75,7 +75,7 @@ class AnnealingResult:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Checked arguments of a search, laid out for the kernels."""
+    """Validated arguments of a search and the arrays that the kernels read."""
 
     probs: NDArray[np.float64]
     labels: NDArray[np.int64]
@@ -97,14 +97,14 @@ class Problem:
         objective: Objective,
         classes: Sequence[str] | None,
     ) -> Problem:
-        """Check the arguments that all searches share; warn of classes without rows."""
+        """Validate the arguments common to all searches; warn about classes without rows."""
         values, indices, names = checked_rows(probs, labels, classes)
         if len(names) > MOST_CLASSES:
-            raise InvalidInputError(f"probs has {len(names)} classes; at most {MOST_CLASSES} work")
+            raise InvalidInputError(f"probs: at most {MOST_CLASSES} classes, got {len(names)}")
         if not isinstance(corrections, CorrectionSet):
-            raise InvalidInputError(f"corrections is {corrections!r}; a CorrectionSet is needed")
+            raise InvalidInputError(f"corrections: not a CorrectionSet, but {show(corrections)}")
         if not isinstance(objective, Objective):
-            raise InvalidInputError(f"objective is {objective!r}; an Objective is needed")
+            raise InvalidInputError(f"objective: not an Objective, but {show(objective)}")
         warn_of_absent_classes(indices, names)
         return cls(values, indices, names, corrections, objective)
 
@@ -113,23 +113,23 @@ class Problem:
         """The number of classes N."""
         return len(self.classes)
 
-    def checked(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return one correction index per class as an array."""
+    def check_indices(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Return the correction index of each class as an array, after validation."""
         choice, last = np.array(indices), len(self.corrections) - 1
-        whole = choice.shape == (self.n_classes,) and choice.dtype.kind in "iu"
-        if not whole or choice.min() < 0 or choice.max() > last:
+        valid = choice.shape == (self.n_classes,) and choice.dtype.kind in "iu"
+        if not valid or choice.min() < 0 or choice.max() > last:
             raise InvalidInputError(
-                f"indices {choice.tolist()}: {self.n_classes} whole numbers, one for each class, "
-                f"of 0..{last} are needed"
+                f"indices {show(choice.tolist())}: must be {self.n_classes} integers in "
+                f"0..{last}, one per class"
             )
         return choice.astype(np.int64)
 
     def scheme(self, choice: NDArray[np.int64]) -> CorrectionScheme:
-        """Return the scheme of one correction index per class."""
+        """Return the scheme of a choice, one correction index per class."""
         return CorrectionScheme(self.classes, tuple(self.corrections[int(k)] for k in choice))
 
     def z_of(self, scheme: CorrectionScheme) -> float:
-        """Return Z of a scheme, from its predictions and in NumPy."""
+        """Return Z of a scheme, computed from its predictions with NumPy."""
         predictions = scheme.predict(self.probs)
         return self.objective.value(confusion_matrix(self.labels, predictions, self.n_classes))
 
@@ -141,7 +141,7 @@ class Problem:
         seconds: float,
         trace: tuple[TracePoint, ...] = (),
     ) -> AnnealingResult:
-        """Return the result for the chosen corrections, with Z judged anew."""
+        """Return the result of a choice, with Z recomputed from its predictions."""
         scheme = self.scheme(choice)
         return AnnealingResult(
             z=self.z_of(scheme),
@@ -157,9 +157,8 @@ class Problem:
 class SchemeEvaluator:
     """Confusion matrices of many schemes on one table.
 
-    The table is checked and laid out once; every scheme then costs one compiled pass per class,
-    and its predictions are exactly those of `CorrectionScheme.predict`. One evaluator serves one
-    thread at a time.
+    The table is validated and prepared once; every scheme then takes one compiled pass per class.
+    The predictions are exactly those of `CorrectionScheme.predict`. Not thread-safe.
 
     Parameters
     ----------
@@ -168,19 +167,19 @@ class SchemeEvaluator:
     labels : array of int, shape [M]
         True class indices, ``0 .. N - 1``.
     corrections : CorrectionSet, optional
-        What the indices stand for, by default ``CorrectionSet.dcs(weight_scale=30)``.
+        Corrections that the indices refer to, by default ``CorrectionSet.dcs(weight_scale=30)``.
     classes : sequence of str, optional
         Class names, by default ``"class_0", "class_1", ...``.
 
     Raises
     ------
     InvalidInputError
-        When an argument is not allowed.
+        If an argument is invalid.
 
     Warns
     -----
     UserWarning
-        When a class has no rows: it is left out of COBias and PMI.
+        If a class has no rows: it is left out of COBias and PMI.
     """
 
     def __init__(
@@ -197,16 +196,16 @@ class SchemeEvaluator:
         self._room = make_room(self._problem.table)
 
     def confusion(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the confusion matrix [N, N] of one correction index per class.
+        """Return the confusion matrix [N, N] of a solution, one correction index per class.
 
         Raises
         ------
         InvalidInputError
-            When there are not N indices or one is out of range.
+            If there are not N indices, or one is out of range.
         """
         n_classes = self._problem.n_classes
         matrix = np.zeros((n_classes, n_classes), np.int64)
-        choice = self._problem.checked(indices)
+        choice = self._problem.check_indices(indices)
         count_confusion(self._problem.table, self._room, choice, matrix)
         return matrix
 
@@ -215,5 +214,5 @@ class SchemeEvaluator:
         return objective.value(self.confusion(indices))
 
     def scheme(self, indices: ArrayLike) -> CorrectionScheme:
-        """Return the scheme that the indices stand for."""
-        return self._problem.scheme(np.asarray(indices))
+        """Return the scheme of a solution; raises as :meth:`confusion`."""
+        return self._problem.scheme(self._problem.check_indices(indices))

@@ -1,4 +1,4 @@
-"""How a search cools: plain values, so that settings can be read without compiling a search."""
+"""Annealing schedules, separate from the kernels so that settings load without compiling them."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ Start = Literal["dont-change", "weight-one", "random"]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a search cools.
+    """Annealing schedule.
 
-    Temperatures are on the scale of the normalised objective Z, whatever the number of rows.
+    Temperatures are on the scale of the normalised objective Z, independent of the number of rows.
 
     Parameters
     ----------
     initial_temperature, final_temperature : float
-        Where cooling starts and where it ends, ``0 < final <= initial``.
+        First and last temperature of a cooling, ``0 < final <= initial``.
     cooling_rate : float
-        Factor from one temperature to the next, between 0 and 1, both excluded.
+        Factor from one temperature to the next, in the open interval (0, 1).
     lambda1 : float
-        A temperature ends when this many moves per class have been accepted, greater than 0.
+        Number of accepted moves per class that ends a temperature, greater than 0.
     lambda2 : float
-        A temperature ends when this many moves per class have been generated, greater than 0.
+        Number of generated moves per class that ends a temperature, greater than 0.
     per_class : bool
-        Whether lambda1 and lambda2 are multiples of the number of classes, as in the paper, or
-        numbers of moves.
+        Whether lambda1 and lambda2 are multiplied by the number of classes, as in the paper, or
+        are numbers of moves.
     count_worse : bool
-        Whether moves to a worse solution count as accepted where they are taken.
+        Whether accepted moves to a worse solution count towards lambda1.
     start : {"dont-change", "weight-one", "random"}
-        Where the first cooling starts: from unchanged probabilities, written as Don't Change or as
-        the weight 1 where the corrections have it, or from a random solution.
+        Start of the first cooling: unchanged probabilities, represented by Don't Change or, if the
+        corrections contain it, by the weight 1, or a random solution.
     restarts : int
-        The most coolings, 1 or more; the best solution of all is kept. All but the first start
-        from random solutions.
+        Maximum number of coolings, 1 or more, of which the best solution is returned. All but the
+        first start from random solutions.
     moves : {"heat-bath", "metropolis"}
-        How a solution is perturbed. ``"metropolis"`` is the paper's: one class takes another
-        correction at random, and the Metropolis criterion accepts it or not. ``"heat-bath"``
-        judges all corrections of one class and draws one from their Boltzmann distribution. It
-        counts as accepted when it changes Z, and cooling ends early where none does.
+        How a solution is perturbed. ``"metropolis"`` follows the paper: one class takes another
+        random correction, which the Metropolis criterion accepts or rejects. ``"heat-bath"``
+        evaluates all corrections of one class and draws one from their Boltzmann distribution. It
+        counts as accepted if Z changes, and cooling ends early if no move changes Z.
     descend : bool
-        Whether every cooling ends with a descent: class by class the best correction is taken
-        until none improves Z.
+        Whether every cooling ends with a coordinate descent, which takes the best correction of
+        each class in turn until none improves Z.
     reheat : bool
-        Whether every second cooling starts from the best solution so far, at the middle of the
-        temperatures, instead of from a random solution at the first.
+        Whether every second cooling starts from the best solution so far at the middle of the
+        temperatures, instead of from a random solution at the initial temperature.
     budget : int
-        No cooling starts once this many candidate solutions have been judged, 1 or more; the
-        first always runs. The default takes about 0.9 s for 10,000 rows.
+        Number of evaluated candidate solutions after which no further cooling starts, 1 or more.
+        The first cooling always runs. The default takes about 0.9 s for 10,000 rows.
 
     Raises
     ------
     InvalidInputError
-        When a value is not in its range.
+        If a value is out of range.
     """
 
     initial_temperature: float = 0.05
@@ -87,8 +87,8 @@ class Schedule:
                 object.__setattr__(self, field.name, finite_number(value, name, positive=True))
         if self.final_temperature > self.initial_temperature:
             raise InvalidInputError(
-                f"schedule final_temperature {self.final_temperature} is above "
-                f"initial_temperature {self.initial_temperature}; a search only cools"
+                f"schedule final_temperature {self.final_temperature}: must be at most "
+                f"initial_temperature {self.initial_temperature}"
             )
         if self.cooling_rate >= 1.0:
             raise InvalidInputError(f"schedule cooling_rate {self.cooling_rate}: must be below 1")
@@ -99,19 +99,19 @@ class Schedule:
     def published(cls, n_rows: int, accepted: int = 3, generated: int = 6) -> Schedule:
         """Return the schedule of the published code for `n_rows` rows.
 
-        The code minimises M * Z, from the temperature 200,000 down to 200 at the rate 0.95: these
-        are 135 temperatures of at most `generated` moves. A temperature also ends after
-        `accepted` moves, whatever the number of classes, of which only improving and equal ones
-        count. The start is the weight 1 for every class. The paper itself gives the initial
-        temperature and the rate, and starts from Don't Change.
+        The code minimises M * Z, from the temperature 200,000 down to 200 at the rate 0.95: 135
+        temperatures of at most `generated` moves. A temperature also ends after `accepted` moves,
+        independent of the number of classes, of which only improving and equal ones count. The
+        start is the weight 1 for every class. The paper itself gives the initial temperature and
+        the rate, and starts from Don't Change.
 
         Parameters
         ----------
         n_rows : int
             Number of optimization rows M, 1 or more.
         accepted, generated : int, optional
-            Moves that end a temperature, by default those the code is configured with; for large
-            runs its instructions suggest 150 and 300.
+            Numbers of moves that end a temperature, by default as configured in the code; its
+            instructions suggest 150 and 300 for large runs.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class Schedule:
         Raises
         ------
         InvalidInputError
-            When there are no rows.
+            If there are no rows.
         """
         whole_number(n_rows, "n_rows", least=1)
         return cls(
@@ -140,20 +140,19 @@ class Schedule:
         )
 
     def temperatures(self) -> NDArray[np.float64]:
-        """Return the temperatures of one cooling, falling from initial to final.
+        """Return the temperatures of one cooling, decreasing from initial to final.
 
         Returns
         -------
         array of float64
-            On the scale of Z.
+            Temperatures on the scale of Z.
         """
         span = math.log(self.final_temperature / self.initial_temperature)
         steps = math.floor(span / math.log(self.cooling_rate) + 1e-9) + 1
-        rates: NDArray[np.float64] = self.cooling_rate ** np.arange(steps, dtype=np.float64)
-        return self.initial_temperature * rates
+        return self.initial_temperature * self.cooling_rate ** np.arange(steps, dtype=np.float64)
 
     def limits(self, n_classes: int) -> NDArray[np.int64]:
-        """Return how many accepted and how many generated moves end a temperature.
+        """Return the numbers of accepted and of generated moves that end a temperature.
 
         Parameters
         ----------

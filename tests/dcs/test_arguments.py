@@ -13,7 +13,7 @@ from dcs.data.splits import stratified_choice
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective
 from dcs.evaluation.uncertainty import bootstrap_intervals
-from dcs.schemes.calibration import fit_calibration
+from dcs.schemes.calibration import fit_calibration, fit_stack
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
@@ -39,8 +39,7 @@ def _classify(**parameters: Any) -> DCSClassifier:
     return DCSClassifier(**{"beta": 0.3, "folds": 2, **parameters}).fit(_PROBS, _LABELS)
 
 
-def _confusion(indices: Any) -> object:
-    return SchemeEvaluator(**_ON_ROWS, corrections=CorrectionSet.furud()).confusion(indices)
+_EVALUATOR = SchemeEvaluator(**_ON_ROWS, corrections=CorrectionSet.furud())
 
 
 REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
@@ -72,7 +71,10 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
     ),
     (partial(lower_bound, **_ON_ROWS, steps=1), {"indices": [[0], [0, 99]]}),
     (partial(lower_bound, **_ON_ROWS, indices=[0, 0]), {"steps": [0]}),
-    (_confusion, {"indices": [[0], [0, 99], [-1, 0], [0.5, 0]]}),
+    *(
+        (call, {"indices": [[0], [0, 99], [-1, 0], [0.5, 0]]})
+        for call in (_EVALUATOR.confusion, _EVALUATOR.scheme)
+    ),
     (
         Objective,
         {
@@ -85,6 +87,10 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
     ),
     (partial(bootstrap_intervals, [[3, 1], [1, 3]]), {"resamples": [0]}),
     (partial(fit_calibration, _PROBS, _LABELS, kind="vector"), {"ridge": [-1.0]}),
+    (
+        partial(fit_stack, [_PROBS], labels=_LABELS),
+        {"ridge": [-1.0], "labels": [[-1] * 40, [9] * 40]},
+    ),
     (
         Hyperparameters,
         {
@@ -145,6 +151,7 @@ def test_it_is_named(call: Callable[..., object], name: str, value: Any) -> None
 
 
 def test_searches_refuse_what_would_take_for_ever() -> None:
+    refuses(InvalidInputError, exact_search, *coarse_problem(300, 250), names=["250 classes"])
     probs, labels = coarse_problem(30, 8)
     many = CorrectionSet.dcs(weight_scale=999)
     refuses(InvalidInputError, exact_search, probs, labels, names=["8 classes"])

@@ -1,6 +1,6 @@
-"""Compiled inner loops of the searches, and nothing else.
+"""Compiled inner loops of the searches.
 
-All functions release the GIL, write only to the arrays made for them, and take their tables
-read-only. Each corrected value is computed by the formula of `dcs.schemes.corrections`, in the
-same order of operations, so that ties fall the same way as in `CorrectionScheme.predict`.
+All functions release the GIL, write only to arrays allocated for them, and do not modify their
+tables. Corrected values are computed by the formula of `dcs.schemes.corrections`, in the same
+order of operations, so that ties are broken as in `CorrectionScheme.predict`.
 """

@@ -1,4 +1,4 @@
-"""The best of some classes row by row, and all corrections of one class judged at once."""
+"""Row-wise maxima over classes, and the evaluation of all corrections of one class at once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from dcs.search.kernels.table import BLOCK, LANES, Room, Table, compiled, copy, corrected, z_of
 
-#: Rows that can be counted in one byte.
+#: Maximum number of rows that one byte can count.
 _BYTE = 255
 
 
 @compiled
 def clear(table: Table, values: NDArray[np.float64], holders: NDArray[np.int16], at: int) -> None:
-    """Make line `at` a best-of-no-class: nothing but uncorrected predictions."""
+    """Reset line `at` to the maxima over no class: zeros with the uncorrected predictions."""
     values[at] = 0.0
     copy(table.fallback, holders[at])
 
@@ -28,9 +28,9 @@ def add_class(
     at: int,
     to: int,
 ) -> None:
-    """Add class j with correction k to the best-of-some-classes of line `at`, into line `to`.
+    """Add class j with correction k to the maxima in line `at`, and store them in line `to`.
 
-    The lines must differ: where input and output overlap the loop is not vectorised.
+    The lines must differ, because a loop with overlapping input and output is not vectorised.
     """
     column = table.columns[j]
     value, holder, new_value, new_holder = values[at], holders[at], values[to], holders[to]
@@ -53,7 +53,7 @@ def join(
     value: NDArray[np.float64],
     holder: NDArray[np.int16],
 ) -> None:
-    """Join two best-of-some-classes into one."""
+    """Combine the row-wise maxima over two disjoint sets of classes."""
     for m in range(value.size):
         a, b = a_value[m], b_value[m]
         first = (a > b) | ((a == b) & (a_class[m] < b_class[m]))
@@ -62,32 +62,32 @@ def join(
 
 
 @compiled
-def judge_class(
+def eval_class(
     table: Table,
     room: Room,
     j: int,
     rival_value: NDArray[np.float64],
     rival_class: NDArray[np.int16],
 ) -> None:
-    """Leave Z of every correction of class j in `room.values`.
+    """Store Z of every correction of class j in `room.values`.
 
-    `rival_value` and `rival_class` [M] are the best of all other classes.
+    `rival_value` and `rival_class` [M] are the maxima over all other classes.
     """
     room.wins[:] = 0
     room.reached[:] = 0
     n_rows = table.labels.size
     for start in range(0, n_rows, BLOCK):
         stop = min(start + BLOCK, n_rows)
-        _thresholds(table, room, j, rival_value[start:stop], rival_class[start:stop], start)
+        _fill_thresholds(table, room, j, rival_value[start:stop], rival_class[start:stop], start)
         column = table.columns[j, start:stop]
         _count_direct(table, room, column)
         if table.weights.size > 0:
             _count_weights(table, room, column)
-    _judge_counts(table, room, j)
+    _eval_counts(table, room, j)
 
 
 @compiled
-def _thresholds(
+def _fill_thresholds(
     table: Table,
     room: Room,
     j: int,
@@ -95,14 +95,14 @@ def _thresholds(
     rival_class: NDArray[np.int16],
     start: int,
 ) -> None:
-    """Fill threshold and key for the rows of one block."""
+    """Compute threshold and key of the rows of one block."""
     threshold, bits, key = room.threshold, room.threshold_bits, room.key
     labels = table.labels[start : start + rival_value.size]
     jj = np.int16(j)
     for m in range(rival_value.size):
         threshold[m] = rival_value[m]
-    # A tie goes to the lower class. One step down in the bits of a positive number is the next
-    # smaller number, so that "greater than" afterwards means "greater or equal" before.
+    # Ties go to the lower class. Decrementing the bits of a positive number gives the next smaller
+    # number, so that "greater than" the new threshold means "greater or equal" to the old one.
     for m in range(rival_value.size):
         bits[m] -= np.int64((jj < rival_class[m]) & (bits[m] > 0))
     for m in range(rival_value.size):
@@ -117,16 +117,16 @@ def _thresholds(
 
 @compiled
 def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None:
-    """Count, per key, the rows of a block that each direct correction wins."""
+    """Count the rows of a block won by each direct correction, per key."""
     n_rows = column.size
     n_groups = room.packed.shape[1]
     threshold, wide = room.threshold, room.wide
     for group in range(n_groups):
-        # Slices of one line each: those of a slice of all are strided, and a few per cent slower.
+        # One slice per line: slicing all lines at once gives strided views, a few percent slower.
         lanes = slice(LANES * group, LANES * group + LANES)
         left, rise = table.lanes[0, lanes], table.lanes[1, lanes]
         right, fall = table.lanes[2, lanes], table.lanes[3, lanes]
-        # Bits are gathered in 64-bit lanes, as wide as the numbers compared, and packed after.
+        # Bits are collected in 64-bit lanes, as wide as the compared numbers, and packed later.
         for m in range(n_rows):
             p, t = column[m], threshold[m]
             bits = np.int64(0)
@@ -144,7 +144,7 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
         packed[:] = 0
         key = room.key[start:stop]
         if n_groups == 3:
-            # The published set: worth a loop of its own.
+            # Unrolled for the published set.
             masks_0, masks_1, masks_2 = masks[:, start:stop]
             for m in range(key.size):
                 row = packed[key[m]]
@@ -162,14 +162,14 @@ def _count_direct(table: Table, room: Room, column: NDArray[np.float64]) -> None
 
 @compiled
 def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> None:
-    """Count, per key, the rows of a block by the first weight that wins them."""
+    """Count the rows of a block by the smallest weight that wins them, per key."""
     threshold, key, slot = room.threshold, room.key, room.slot
     weights, bins, reached = table.weights, table.bins, room.reached
     last = np.float64(bins.size - 1)
     scale = (last - 1.0) / max(1.0, weights[-1])
     for m in range(column.size):
         x = threshold[m] / column[m] * scale
-        # Also false where p is 0 and the quotient is not a number: no weight wins there.
+        # Also false if p is 0 and the quotient is NaN: no weight wins such a row.
         x = x if x < last else last
         slot[m] = np.uint32(x)
     for m in range(column.size):
@@ -184,8 +184,8 @@ def _count_weights(table: Table, room: Room, column: NDArray[np.float64]) -> Non
 
 
 @compiled
-def _judge_counts(table: Table, room: Room, j: int) -> None:
-    """Turn the counts per key into Z of every correction."""
+def _eval_counts(table: Table, room: Room, j: int) -> None:
+    """Compute Z of every correction from the counts per key."""
     wins, reached = room.wins, room.reached
     always = table.direct.size
     for i in range(room.base_correct.size):
@@ -206,13 +206,13 @@ def _judge_counts(table: Table, room: Room, j: int) -> None:
 
 @compiled
 def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: int) -> float:
-    """Return Z when class j wins the rows counted in column `lane` of `won`."""
+    """Return Z if class j wins the rows counted in column `lane` of `won`."""
     correct, predicted = room.correct, room.predicted
     gained, right = 0, 0
     for i in range(correct.size):
         own, mine = won[3 * i + 1, lane], won[3 * i + 2, lane]
         rows = won[3 * i, lane] + own + mine
-        # Rows that fall back to j itself stay with it whether it wins them or not.
+        # Rows that fall back to j itself remain with it whether it wins them or not.
         taken = i != j
         correct[i] = room.base_correct[i] - taken * own
         predicted[i] = room.base_predicted[i] - taken * rows
@@ -227,7 +227,7 @@ def _z_of_lane(table: Table, room: Room, j: int, won: NDArray[np.int32], lane: i
 def count_confusion(
     table: Table, room: Room, choice: NDArray[np.int64], confusion: NDArray[np.int64]
 ) -> None:
-    """Fill `confusion` [N, N] (row = true class) for one correction per class."""
+    """Compute the confusion matrix [N, N] (row = true class) of one correction per class."""
     values, holders = room.head_value, room.head_class
     clear(table, values, holders, 0)
     for j in range(choice.size):

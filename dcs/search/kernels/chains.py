@@ -1,4 +1,4 @@
-"""Whole searches: annealing chains of both kinds of moves, the descent, all solutions."""
+"""Complete searches: annealing chains, coordinate descent and exhaustive search."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.search.kernels.candidates import add_class, clear, join, judge_class
-from dcs.search.kernels.moves import State, apply_move, judge_move, set_choice
+from dcs.search.kernels.candidates import add_class, clear, eval_class, join
+from dcs.search.kernels.moves import State, apply_move, eval_move, set_choice
 from dcs.search.kernels.table import Room, Table, compiled, copy, z_of
 
 # The constants of SplitMix64.
@@ -22,7 +22,7 @@ _UNIT = 2.0**-53
 
 @compiled
 def uniform(stream: NDArray[np.uint64]) -> float:
-    """Draw a number in [0, 1) and move the stream on."""
+    """Draw a number in [0, 1) and advance the stream."""
     stream[0] += _STEP
     z = stream[0]
     z = (z ^ (z >> _SHIFT_1)) * _MIX_1
@@ -32,15 +32,15 @@ def uniform(stream: NDArray[np.uint64]) -> float:
 
 
 @compiled
-def below(stream: NDArray[np.uint64], n: int) -> int:
-    """Draw a whole number in 0 .. n - 1."""
+def random_index(stream: NDArray[np.uint64], n: int) -> int:
+    """Draw an integer in 0 .. n - 1."""
     return int(uniform(stream) * n)
 
 
-#: Differences of Z below this are rounding, not improvement.
+#: Smaller differences of Z are rounding errors, not improvements.
 TOLERANCE = 1e-12
 
-#: A heat-bath chain is frozen when this many moves per class have left Z as it was.
+#: A heat-bath chain is frozen after this many consecutive moves per class without a change of Z.
 FROZEN = 2
 
 
@@ -48,7 +48,7 @@ FROZEN = 2
 def randomise(stream: NDArray[np.uint64], choice: NDArray[np.int64], n_functions: int) -> None:
     """Fill `choice` with random corrections."""
     for j in range(choice.size):
-        choice[j] = below(stream, n_functions)
+        choice[j] = random_index(stream, n_functions)
 
 
 @compiled
@@ -66,32 +66,32 @@ def metropolis_chain(
 ) -> tuple[float, int, int]:
     """Cool one chain of the paper's moves from `choice`.
 
-    A move perturbs one class to another correction; the Metropolis criterion takes it or leaves
-    it. `limits` holds how many accepted and how many generated moves end a temperature;
-    `count_worse` tells whether moves to a worse solution count among the accepted. The best
-    solution is left in `best_choice`, and current Z, best Z and the share of moves taken at
-    every temperature in `trace` [temperatures, 3]. Returns the best Z, the number of candidates
-    judged and the number of temperatures visited.
+    A move changes the correction of one class, and is accepted or rejected by the Metropolis
+    criterion. `limits` holds the numbers of accepted and generated moves that end a temperature;
+    `count_worse` is whether accepted moves to a worse solution count. The best solution is
+    written to `best_choice`; current Z, best Z and the acceptance rate of every temperature to
+    `trace` [temperatures, 3]. Returns the best Z, the number of evaluated candidates and the
+    number of temperatures.
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
     set_choice(table, state, choice)
     z = z_of(table, room, state.correct, state.predicted)
     best = z
     copy(state.choice, best_choice)
-    judged = 1
-    # No correction of a class has Z below this while the rows' values stay as they are.
+    n_evaluated = 1
+    # Lower bounds of Z of all moves, valid while the values of the rows do not change.
     bounds = np.full((n_classes, n_functions), -math.inf)
     for i in range(temperatures.size):
         accepted, taken, generated = 0, 0, 0
         while accepted < limits[0] and generated < limits[1]:
-            j = below(stream, n_classes)
-            k = below(stream, n_functions - 1)
+            j = random_index(stream, n_classes)
+            k = random_index(stream, n_functions - 1)
             if k >= state.choice[j]:
                 k += 1
-            # The number drawn says what Z is taken: what is known to lie above need not be judged.
+            # The random number determines which Z is accepted: moves bounded above it are skipped.
             ceiling = z - temperatures[i] * math.log(uniform(stream))
             if bounds[j, k] < ceiling:
-                bounds[j, k] = judge_move(table, state, room, j, k, ceiling)
+                bounds[j, k] = eval_move(table, state, room, j, k, ceiling)
             new = bounds[j, k]
             generated += 1
             if new < ceiling:
@@ -105,11 +105,11 @@ def metropolis_chain(
                 if z < best - TOLERANCE:
                     best = z
                     copy(state.choice, best_choice)
-        judged += generated
+        n_evaluated += generated
         trace[i, 0] = z
         trace[i, 1] = best
         trace[i, 2] = taken / generated
-    return best, judged, temperatures.size
+    return best, n_evaluated, temperatures.size
 
 
 @compiled
@@ -124,12 +124,12 @@ def heat_bath_chain(
     best_choice: NDArray[np.int64],
     trace: NDArray[np.float64],
 ) -> tuple[float, int, int]:
-    """Cool one chain of heat-bath moves from `choice`, which it moves along.
+    """Cool one chain of heat-bath moves from `choice`, which is updated in place.
 
     A move draws the correction of one class from its Boltzmann distribution given the other
     classes. Classes are visited in sweeps of random order. The best solution is the best of all
-    that were judged, not only of those drawn. Limits, results and trace are those of
-    `metropolis_chain`; a move is accepted when it changes Z, and cooling ends when the chain is
+    evaluated ones, not only of those drawn. Limits, results and trace are as in
+    `metropolis_chain`; a move is accepted if it changes Z, and cooling ends if the chain is
     frozen.
     """
     n_classes, n_functions = choice.size, table.functions.shape[0]
@@ -146,7 +146,7 @@ def heat_bath_chain(
                 if accepted >= limits[0] or generated >= limits[1] or idle >= frozen:
                     break
                 j = order[at]
-                _judge_next(table, room, j, at)
+                _eval_next(table, room, j, at)
                 k = _draw(stream, room.values, temperatures[i])
                 low = _lowest(room.values)
                 if room.values[low] < best - TOLERANCE:
@@ -161,7 +161,7 @@ def heat_bath_chain(
                 idle = 0 if changed else idle + 1
                 choice[j] = k
                 z = room.values[k]
-                _visited(table, room, j, k, at)
+                _mark_visited(table, room, j, k, at)
         moves += generated
         trace[i, 0] = z
         trace[i, 1] = best
@@ -175,7 +175,7 @@ def heat_bath_chain(
 def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float, int]:
     """Take the best correction class by class until none improves Z.
 
-    Moves `choice`; returns its Z and the number of candidates judged.
+    Updates `choice` in place; returns its Z and the number of evaluated candidates.
     """
     n_classes = choice.size
     order = np.arange(n_classes)
@@ -187,7 +187,7 @@ def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float,
         for j in range(n_classes):
             if settled == n_classes:
                 break
-            _judge_next(table, room, j, j)
+            _eval_next(table, room, j, j)
             moves += 1
             values = room.values
             best = choice[j]
@@ -197,11 +197,11 @@ def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float,
             settled = settled + 1 if best == choice[j] else 1
             z = values[best]
             choice[j] = best
-            _visited(table, room, j, best, j)
+            _mark_visited(table, room, j, best, j)
         if z >= before - TOLERANCE:
-            # Rows that tie but for the last digit can count for one class when this one is judged
-            # and for another when that one is: two corrections that each seem to improve on the
-            # other would be exchanged for ever.
+            # Rows that tie up to rounding may count for different classes, depending on the class
+            # being evaluated: two corrections that each seem to improve on the other would
+            # alternate forever.
             break
     return z, moves * table.functions.shape[0]
 
@@ -209,7 +209,7 @@ def descend(table: Table, room: Room, choice: NDArray[np.int64]) -> tuple[float,
 @compiled
 def _shuffle(stream: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
     for i in range(order.size - 1, 0, -1):
-        at = below(stream, i + 1)
+        at = random_index(stream, i + 1)
         order[i], order[at] = order[at], order[i]
 
 
@@ -217,10 +217,10 @@ def _shuffle(stream: NDArray[np.uint64], order: NDArray[np.int64]) -> None:
 def _start_sweep(
     table: Table, room: Room, choice: NDArray[np.int64], order: NDArray[np.int64]
 ) -> None:
-    """Prepare to visit the classes in `order`: the best of those still to come, for each.
+    """Prepare a sweep in `order`: compute the maxima over the classes after each position.
 
-    With the best of those already visited it makes the best of all others in one step, whatever
-    the number of classes.
+    Combined with the maxima over the visited classes, they give the maxima over all other classes
+    in one step, independent of the number of classes.
     """
     n = order.size
     clear(table, room.tail_value, room.tail_class, n)
@@ -231,8 +231,8 @@ def _start_sweep(
 
 
 @compiled
-def _judge_next(table: Table, room: Room, j: int, at: int) -> None:
-    """Judge class j, which stands at position `at` of the sweep."""
+def _eval_next(table: Table, room: Room, j: int, at: int) -> None:
+    """Evaluate class j at position `at` of the sweep."""
     turn = at % 2
     join(
         room.head_value[turn],
@@ -242,12 +242,12 @@ def _judge_next(table: Table, room: Room, j: int, at: int) -> None:
         room.rival_value,
         room.rival_class,
     )
-    judge_class(table, room, j, room.rival_value, room.rival_class)
+    eval_class(table, room, j, room.rival_value, room.rival_class)
 
 
 @compiled
-def _visited(table: Table, room: Room, j: int, k: int, at: int) -> None:
-    """Count class j at position `at`, with correction k, among those visited."""
+def _mark_visited(table: Table, room: Room, j: int, k: int, at: int) -> None:
+    """Add class j at position `at`, with correction k, to the visited classes."""
     add_class(table, j, k, room.head_value, room.head_class, at % 2, 1 - at % 2)
 
 
@@ -268,14 +268,14 @@ def _draw(stream: NDArray[np.uint64], values: NDArray[np.float64], t: float) -> 
     total = 0.0
     for k in range(values.size):
         total += math.exp((low - values[k]) / t)
-    left = uniform(stream) * total
+    rest = uniform(stream) * total
     drawn = 0
     for k in range(values.size):
         share = math.exp((low - values[k]) / t)
         if share > 0.0:
             drawn = k
-            left -= share
-            if left < 0.0:
+            rest -= share
+            if rest < 0.0:
                 break
     return drawn
 
@@ -288,9 +288,9 @@ def exhaust(
     best_choice: NDArray[np.int64],
     best: float,
 ) -> float:
-    """Judge every solution that gives class 0 the correction `first`.
+    """Evaluate all solutions in which class 0 has the correction `first`.
 
-    Improves `best_choice` in place where Z is below `best`, and returns the best Z.
+    Updates `best_choice` in place if Z is random_index `best`, and returns the best Z.
     """
     n_classes, n_functions = best_choice.size, table.functions.shape[0]
     last = n_classes - 1
@@ -302,7 +302,7 @@ def exhaust(
     while True:
         for j in range(changed, last):
             add_class(table, j, choice[j], values, holders, j, j + 1)
-        judge_class(table, room, last, values[last], holders[last])
+        eval_class(table, room, last, values[last], holders[last])
         for k in range(n_functions):
             if room.values[k] < best - TOLERANCE:
                 best = room.values[k]

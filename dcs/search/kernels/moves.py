@@ -1,8 +1,8 @@
-"""One changed class: judged in one streaming pass, then taken or left.
+"""Moves of one class, evaluated in one pass over the rows and applied if accepted.
 
-Rows keep their best and runner-up corrected value, and what no other exceeds. A value of 0 is kept
-with the row's uncorrected prediction as its class, because a row that corrects to all zeros keeps
-that prediction.
+The state stores the best and the runner-up corrected value of each row, and an upper bound of the
+others. A value of 0 has the uncorrected prediction of the row as its class, because a row that
+corrects to all zeros keeps that prediction.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dcs.search.kernels.table import Room, Table, compiled, copy, corrected, z_o
 _ONE = np.uint64(1)
 _HIT = np.int16(1)
 
-# What a row's flag says, and the second of these in all eight bytes of a word.
+# Flags of a row, and the tie flag in all eight bytes of a word.
 _NOTHING, _CHANGES, _TIES = np.int64(0), np.int64(1), np.int64(2)
 _TIE_BITS = np.uint64(0x0202020202020202)
 
 
 class State(NamedTuple):
-    """A solution and what its moves need to know of it."""
+    """A solution and the statistics that its moves update."""
 
     choice: NDArray[np.int64]  # [N] correction of every class
     first: NDArray[np.float64]  # [M] best corrected value
     second: NDArray[np.float64]  # [M] runner-up
-    third: NDArray[np.float64]  # [M] what no other value exceeds
+    third: NDArray[np.float64]  # [M] upper bound of all other values
     first_key: NDArray[np.int16]  # [M] 2 * class, plus 1 where that is the label
     second_key: NDArray[np.int16]  # [M]
     correct: NDArray[np.int64]  # [N] correct predictions
@@ -36,13 +36,13 @@ class State(NamedTuple):
     flags: NDArray[np.uint8]  # [8 * words] rows that may change
     flag_words: NDArray[np.uint64]  # the same bytes, eight at a time
     touched: NDArray[np.int32]  # [8 * words + 1] their indices
-    net: NDArray[np.int64]  # [2 N] rows won less rows lost, per key of the rival
-    ranked: NDArray[np.float64]  # [3, M] values, best and second best of rows to be ranked
-    ranked_class: NDArray[np.int16]  # [2, M] the class to leave out, the class of the best
+    net: NDArray[np.int64]  # [2 N] rows won minus rows lost, per key of the rival
+    ranked: NDArray[np.float64]  # [3, M] values, best and second best of the rows to rank
+    ranked_class: NDArray[np.int16]  # [2, M] excluded class, class of the best
 
 
 def make_state(table: Table) -> State:
-    """Make room for a state; `set_choice` fills it."""
+    """Allocate a state, to be initialised by `set_choice`."""
     n_classes, n_rows = table.columns.shape
     words = np.zeros((n_rows + 7) // 8, np.uint64)
     return State(
@@ -65,7 +65,7 @@ def make_state(table: Table) -> State:
 
 @compiled
 def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
-    """Fill the state for a choice of corrections."""
+    """Initialise the state for a choice of corrections."""
     copy(choice, state.choice)
     n_rows = table.labels.size
     for m in range(n_rows):
@@ -85,7 +85,7 @@ def set_choice(table: Table, state: State, choice: NDArray[np.int64]) -> None:
 
 @compiled
 def _rank(table: Table, state: State, n: int) -> None:
-    """Find the best value besides that of `first_key`, and the next, in `n` rows listed."""
+    """Find the two best values of `n` listed rows, excluding the class in `first_key`."""
     rows = state.touched
     values, best, rest = state.ranked[0, :n], state.ranked[1, :n], state.ranked[2, :n]
     besides, holder = state.ranked_class[0, :n], state.ranked_class[1, :n]
@@ -98,7 +98,7 @@ def _rank(table: Table, state: State, n: int) -> None:
     for j in range(state.choice.size):
         column, jj = table.columns[j], np.int16(j)
         left, rise, right, fall = table.functions[state.choice[j]]
-        # Short loops: those that write to more arrays at once are not vectorised.
+        # Separate loops: a loop that writes to several arrays is not vectorised.
         for t in range(n):
             values[t] = column[np.uint32(rows[t])]
         for t in range(n):
@@ -119,14 +119,14 @@ def _rank(table: Table, state: State, n: int) -> None:
 
 @compiled
 def _list_flagged(state: State) -> tuple[int, bool]:
-    """List the rows flagged to change; returns how many there are, and if any row ties."""
+    """List the rows flagged to change; return their number and whether any row ties."""
     words, touched = state.flag_words, state.touched
     n, seen = np.uint64(0), np.uint64(0)
     for w in range(words.size):
         word = words[w]
         if word != 0:
             seen |= word
-            # Without a branch per row: an index is written always, and kept if it counts.
+            # Branch-free: every index is written, and overwritten unless its row is flagged.
             for i in range(8):
                 touched[n] = 8 * w + i
                 n += (word >> np.uint64(8 * i)) & _ONE
@@ -134,11 +134,11 @@ def _list_flagged(state: State) -> tuple[int, bool]:
 
 
 @compiled
-def judge_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: float) -> float:
-    """Return Z when class j takes correction k, without changing the state.
+def eval_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: float) -> float:
+    """Return Z if class j takes correction k, without changing the state.
 
-    The new counts stay in `room.correct` and `room.predicted`. Where Z is not below `ceiling` and
-    that shows early, a lower bound of Z is returned and nothing left.
+    The new counts are stored in `room.correct` and `room.predicted`. If a lower bound shows early
+    that Z is not below `ceiling`, this bound is returned and no counts are stored.
     """
     column = table.columns[j]
     first, second, first_key = state.first, state.second, state.first_key
@@ -147,7 +147,7 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: 
     jj, own_key = np.int16(j), np.int16(2 * j + 1)
     for m in range(column.size):
         v = corrected(column[m], left, rise, right, fall)
-        # Both are read whatever the row: a load that depends on a comparison is not vectorised.
+        # Both are always read: a load that depends on a comparison is not vectorised.
         best, runner_up = first[m], second[m]
         own = (first_key[m] | _HIT) == own_key
         rival = runner_up if own else best
@@ -158,8 +158,8 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: 
     if any_ties:
         _settle_ties(table, state, j, k)
         n_touched, _ = _list_flagged(state)
-    # Rows that j would win wrongly, at least. With all others right, and neither bias nor a class
-    # predicted where it is not, Z cannot be lower than this.
+    # Minimum number of rows that j would win wrongly. Even if all others were correct, without
+    # COBias and without false predictions, Z could not be lower than this bound.
     wrong = n_touched - state.predicted[j] - table.class_rows[j]
     lowest = table.factors[3] - table.factors[0] * (column.size - wrong)
     if lowest >= ceiling:
@@ -177,7 +177,7 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: 
         net[np.uint64(key)] += rows
         hits += rows * np.int64(labels[row] == jj)
         gained += rows
-    # Rows that fall back to j itself, having all zeros, stay with it.
+    # Rows with only zeros that fall back to j itself remain with it.
     gained -= net[2 * j] + net[2 * j + 1]
     hits -= net[2 * j + 1]
     correct, predicted = room.correct, room.predicted
@@ -191,7 +191,7 @@ def judge_move(table: Table, state: State, room: Room, j: int, k: int, ceiling: 
 
 @compiled
 def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
-    """Flag the rows with a tie of positive values as the lower class index demands."""
+    """Resolve the flags of rows with a tie of positive values in favour of the lower class."""
     left, rise, right, fall = table.functions[k]
     for m in range(table.labels.size):
         v = corrected(table.columns[j, m], left, rise, right, fall)
@@ -203,7 +203,7 @@ def _settle_ties(table: Table, state: State, j: int, k: int) -> None:
 
 @compiled
 def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
-    """Make the move that `judge_move` has just judged; returns whether any row's values change."""
+    """Apply the move last evaluated by `eval_move`; return whether any value changes."""
     copy(room.correct, state.correct)
     copy(room.predicted, state.predicted)
     state.choice[j] = k
@@ -240,7 +240,7 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
         rival_key = runner_up_key if own_first else best_key
         wins = (v > rival) | ((v == rival) & (own_key < rival_key) & (v > 0.0))
         stays = (not own) & (v == runner_up) & (runner_up_key < own_key)
-        # Arithmetic in place of branches that no processor can predict.
+        # Arithmetic instead of unpredictable branches.
         key = own_key - np.int16(labels[row] != j)
         loser_key = runner_up_key if stays else key
         swap = (key ^ rival_key) & -np.int16(wins)
@@ -248,7 +248,7 @@ def apply_move(table: Table, state: State, room: Room, j: int, k: int) -> bool:
         second[row] = rival if v > rival else v
         first_key[row] = rival_key ^ swap
         second_key[row] = loser_key ^ ((loser_key ^ rival_key) & -np.int16(wins))
-        # Some other class may be the runner-up now.
+        # Another class may now be the runner-up.
         touched[n_lost] = row
         n_lost += own & (not wins) & (v <= third[row])
     _rank(table, state, n_lost)

@@ -1,7 +1,7 @@
-"""The arrays that the kernels read, how they are built, and Z from counts.
+"""Input and scratch arrays of the kernels, and Z from counts.
 
-A `Table` never changes and may be shared between threads. `Room` is what one search writes to
-while it judges: nothing in it is meant to outlive a call.
+A `Table` is immutable and may be shared between threads. A `Room` belongs to one
+search; its content is not preserved between calls.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _F = TypeVar("_F", bound=Callable[..., object])
 
 
 def compiled(function: _F) -> _F:
-    """Compile `function` without the GIL and keep the machine code on disk.
+    """Compile `function` without the GIL and cache the machine code on disk.
 
-    ``error_model="numpy"`` leaves out the checks for division by zero, which would keep the loops
-    from being vectorised. Fast-math stays off: results must equal NumPy's bit for bit.
+    ``error_model="numpy"`` omits the checks for division by zero, which would prevent
+    vectorisation. Fast-math stays off: results must be bit-identical to NumPy.
     """
     return cast(_F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
 def inlined(function: _F) -> _F:
-    """Compile `function` into those that call it.
+    """Compile `function` inline into its callers.
 
-    A call hands over each array of a table and of a room one by one, which takes longer than what
-    a short function does.
+    A call passes each array of a table and of a room separately, which takes longer than a
+    short function itself.
     """
     return cast(
         _F, numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)(function)
@@ -42,35 +42,35 @@ def inlined(function: _F) -> _F:
 
 @compiled
 def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
-    """Copy an array: Numba takes seconds to compile ``target[:] = source``, and its check."""
+    """Copy an array: Numba takes seconds to compile ``target[:] = source`` with its checks."""
     for i in range(target.size):
         target[i] = source[i]
 
 
-#: Rows handled at a time where a kernel makes several passes: they stay in the first-level cache.
+#: Number of rows per block of kernels with several passes: a block fits in the L1 cache.
 BLOCK = 2040
 
-#: Corrections judged side by side: their results are the bits of one byte.
+#: Number of corrections evaluated in parallel: their results are the bits of one byte.
 LANES = 8
 
-#: Class indices are kept in 16 bits, with one bit beside.
+#: Class indices are stored in 16 bits together with one flag bit.
 MOST_CLASSES = 2**14 - 1
 
 _BINS = 4096
 
 
 class Table(NamedTuple):
-    """What a search reads."""
+    """Read-only arrays of a search."""
 
     columns: NDArray[np.float64]  # [N, M] probabilities, class by class
     labels: NDArray[np.int16]  # [M]
     fallback: NDArray[np.int16]  # [M] uncorrected prediction
     functions: NDArray[np.float64]  # [D, 4] coefficients of every correction
-    direct: NDArray[np.int64]  # [D1] corrections judged one by one
-    lanes: NDArray[np.float64]  # [4, L] their coefficients, then functions that always win
-    weighed: NDArray[np.int64]  # [D2] corrections judged by threshold, rising weight
+    direct: NDArray[np.int64]  # [D1] corrections evaluated one by one
+    lanes: NDArray[np.float64]  # [4, L] their coefficients, padded by functions that always win
+    weighed: NDArray[np.int64]  # [D2] weights evaluated by threshold, in ascending order
     weights: NDArray[np.float64]  # [D2] their weights
-    bins: NDArray[np.int32]  # [B + 2] the first weight that wins, by what it must exceed
+    bins: NDArray[np.int32]  # [B + 2] smallest winning weight, by the ratio to exceed
     class_rows: NDArray[np.float64]  # [N] rows per true class
     present: NDArray[np.int64]  # classes with rows
     logs: NDArray[np.float64]  # [M + 1] log(count + pseudo-count), or n log n if normalised
@@ -79,32 +79,32 @@ class Table(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where the kernels work."""
+    """Room of the kernels."""
 
-    values: NDArray[np.float64]  # [D] Z of every correction of the class judged last
-    correct: NDArray[np.int64]  # [N] correct predictions of the solution judged last
+    values: NDArray[np.float64]  # [D] Z of every correction of the class evaluated last
+    correct: NDArray[np.int64]  # [N] correct predictions of the solution evaluated last
     predicted: NDArray[np.int64]  # [N] all its predictions
     order: NDArray[np.int64]  # present classes by accuracy
     accuracy: NDArray[np.float64]  # [N]
-    threshold: NDArray[np.float64]  # [BLOCK] what a corrected value must exceed
+    threshold: NDArray[np.float64]  # [BLOCK] value that a corrected value must exceed
     threshold_bits: NDArray[np.int64]  # the same bytes
-    key: NDArray[np.uint32]  # [BLOCK] who has the row otherwise, and whose it is
-    slot: NDArray[np.int32]  # [BLOCK] first weight that wins the row
-    wide: NDArray[np.int64]  # [BLOCK]
+    key: NDArray[np.uint32]  # [BLOCK] rival class of the row, and whether the label is either
+    slot: NDArray[np.int32]  # [BLOCK] smallest weight that wins the row
+    wide: NDArray[np.int64]  # [BLOCK] the bits of a mask, before packing
     masks: NDArray[np.uint8]  # [L / 8, BLOCK] direct corrections that win the row, one bit each
-    spread: NDArray[np.uint64]  # [256] the bits of a byte as eight bytes
+    spread: NDArray[np.uint64]  # [256] the bits of a byte, expanded to eight bytes
     packed: NDArray[np.uint64]  # [3 N, L / 8] wins per key, eight counters to a word
     packed_bytes: NDArray[np.uint8]  # [3 N * L] the same bytes
     wins: NDArray[np.int32]  # [3 N, L] rows won by each direct correction, per key
     wins_line: NDArray[np.int32]  # [3 N * L] the same numbers
-    reached: NDArray[np.int32]  # [3 N, D2 + 1] rows by the first weight that wins, per key
-    base_correct: NDArray[np.int64]  # [N] counts when the class wins no row
+    reached: NDArray[np.int32]  # [3 N, D2 + 1] rows by smallest winning weight, per key
+    base_correct: NDArray[np.int64]  # [N] counts if the class wins no row
     base_predicted: NDArray[np.int64]  # [N]
-    tail_value: NDArray[np.float64]  # [N + 1, M] best of the classes still to come
+    tail_value: NDArray[np.float64]  # [N + 1, M] maxima over the classes not yet visited
     tail_class: NDArray[np.int16]  # [N + 1, M]
-    head_value: NDArray[np.float64]  # [2, M] best of the classes already visited, by turns
+    head_value: NDArray[np.float64]  # [2, M] maxima over the visited classes, alternating
     head_class: NDArray[np.int16]  # [2, M]
-    rival_value: NDArray[np.float64]  # [M] best of all other classes
+    rival_value: NDArray[np.float64]  # [M] maxima over all other classes
     rival_class: NDArray[np.int16]  # [M]
 
 
@@ -114,13 +114,13 @@ def make_table(
     corrections: CorrectionSet,
     objective: Objective,
 ) -> Table:
-    """Lay out checked arrays ([M, N] and [M]) for the kernels."""
+    """Prepare validated arrays ([M, N] and [M]) for the kernels."""
     n_rows, n_classes = probs.shape
     class_rows = np.bincount(labels, minlength=n_classes).astype(np.float64)
     present = np.flatnonzero(class_rows)
-    direct, weighed, bins = _plan(corrections)
+    direct, weighed, bins = _split_corrections(corrections)
     functions = corrections.coefficients
-    # At least one lane after the last correction always wins: it counts the rows of each key.
+    # At least one padding lane always wins: it counts the rows of each key.
     n_lanes = -(-(direct.size + 1) // LANES) * LANES
     lanes = np.tile(np.array([[-np.inf], [1.0], [np.inf], [1.0]]), (1, n_lanes))
     lanes[:, : direct.size] = functions[direct].T
@@ -141,7 +141,7 @@ def make_table(
         entropies=_entropies(class_rows)[: n_classes * normalised],
         factors=_factors(objective, n_rows, n_classes, class_rows[present]),
     )
-    # Read-only views: one type for the compiler whatever the caller's arrays allow.
+    # Read-only views, so that all tables have the same type for the compiler.
     return Table(*(_read_only(array) for array in table))
 
 
@@ -152,12 +152,12 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _entropies(class_rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what divides mutual information, so that the shares of the classes add up to 1."""
+    """Return the divisors of mutual information by which the class shares sum to at most 1."""
     n_rows = class_rows.sum()
     others = n_rows - class_rows
     entropies = xlogy(n_rows, n_rows) - xlogy(class_rows, class_rows) - xlogy(others, others)
-    scaled: NDArray[np.float64] = entropies * np.count_nonzero(class_rows)
-    return np.where(scaled > 0.0, scaled, 1.0)
+    entropies *= np.count_nonzero(class_rows)
+    return np.where(entropies > 0.0, entropies, 1.0)
 
 
 def _factors(
@@ -167,7 +167,7 @@ def _factors(
     joint, marginal = np.log(n_rows + k * n_classes**2), np.log(n_rows + k * n_classes)
     constant = (2 * marginal - joint) * class_rows.size - np.log(class_rows + k).sum()
     if objective.pmi == "normalised":
-        # Judged as what is not explained, which is never less than 0.
+        # The term is the unexplained share, which is never negative.
         constant = 1.0
     pairs = max(1.0, class_rows.size * (class_rows.size - 1) / 2)
     return np.array(
@@ -180,15 +180,15 @@ def _factors(
     )
 
 
-def _plan(
+def _split_corrections(
     corrections: CorrectionSet,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """Divide the corrections into those judged one by one and the weights in a histogram.
+    """Split the corrections into those evaluated one by one and weights evaluated by histogram.
 
-    Bin b tells the first weight that wins a row where a weight must exceed a ratio in
-    ``[b, b + 1) / 4096``, times the largest weight where that is above 1. Where the ratio lies too
-    close to a weight to be sure despite rounding, the bin holds ``-1 - g`` instead, and the search
-    starts at weight g. Weights too close to each other for that are judged one by one as well.
+    Bin b holds the smallest weight that wins a row if the weight must exceed a ratio in
+    ``[b, b + 1) / 4096``, times the largest weight if that is above 1. If the ratio is too close
+    to a weight to be decided despite rounding, the bin holds ``-1 - g``, and a linear search
+    starts at weight g. If weights are too close to each other, all are evaluated one by one.
     """
     is_weight = np.array([isinstance(c, Weight) for c in corrections])
     values = corrections.coefficients[:, 1]
@@ -202,14 +202,14 @@ def _plan(
     edges = np.arange(_BINS + 2) / bins_per_unit
     low = np.searchsorted(weights, edges - 1e-9)
     high = np.searchsorted(weights, edges + (1 / bins_per_unit + 1e-9))
-    # The last bin holds every ratio above the largest weight, or not a number: no weight wins.
+    # The last bin holds NaN and all ratios above the largest weight: no weight wins.
     low[-1] = high[-1] = weights.size
     bins = np.where(low == high, low, -1 - low).astype(np.int32)
     return direct.astype(np.int64), weighed.astype(np.int64), bins
 
 
 def make_room(table: Table) -> Room:
-    """Make the room that one search works in."""
+    """Allocate the scratch arrays of one search."""
     n_classes, n_rows = table.columns.shape
     n_lanes = table.lanes.shape[1]
     n_keys = 3 * n_classes
@@ -248,7 +248,7 @@ def make_room(table: Table) -> Room:
 
 @compiled
 def corrected(p: float, left: float, rise: float, right: float, fall: float) -> float:
-    """Return the corrected probability, by the common formula of all corrections."""
+    """Return the corrected probability by the common formula of all corrections."""
     up = (p - left) * rise
     down = (right - p) * fall
     return up if up < down else down
@@ -258,10 +258,10 @@ def corrected(p: float, left: float, rise: float, right: float, fall: float) -> 
 def z_of(
     table: Table, room: Room, correct: NDArray[np.int64], predicted: NDArray[np.int64]
 ) -> float:
-    """Return the objective for counts of correct and of all predictions, in O(N).
+    """Return the objective from the counts of correct and of all predictions, in O(N).
 
-    COBias is the sum over sorted accuracies; the order is kept from call to call, and sorting an
-    almost sorted list by insertion is linear.
+    COBias is a sum over sorted accuracies. The order is preserved between calls, and insertion
+    sort of an almost sorted list takes linear time.
     """
     order, accuracy = room.order, room.accuracy
     n_present = order.size
@@ -289,14 +289,16 @@ def z_of(
         n_rows = x.size - 1
         for i in range(n_present):
             j = table.present[i]
-            right, foretold, labelled = correct[j], predicted[j], int(table.class_rows[j])
-            # The share of the entropy of class j that predictions explain, divided by N.
-            known = x[right] + x[foretold - right] + x[labelled - right]
-            known += x[n_rows - foretold - labelled + right] + x[n_rows]
-            apart = x[labelled] + x[n_rows - labelled] + x[foretold] + x[n_rows - foretold]
-            share = (known - apart) / table.entropies[j]
-            logs += share if right * n_rows >= labelled * foretold else -share
+            right, n_predicted, n_labelled = correct[j], predicted[j], int(table.class_rows[j])
+            # The share of the entropy of class j explained by predictions, divided by N.
+            joint = x[right] + x[n_predicted - right] + x[n_labelled - right]
+            joint += x[n_rows - n_predicted - n_labelled + right] + x[n_rows]
+            marginal = (
+                x[n_labelled] + x[n_rows - n_labelled] + x[n_predicted] + x[n_rows - n_predicted]
+            )
+            share = (joint - marginal) / table.entropies[j]
+            logs += share if right * n_rows >= n_labelled * n_predicted else -share
     f = table.factors
-    # As one expression: a statement more in the branch, and Numba counts references in all calls.
+    # A single expression: another statement in the branch makes Numba count references.
     z: float = f[3] - f[0] * hits + f[1] * distance - f[2] * (logs - normalised)
     return z

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import bootstrap_intervals, compare_predictions
+from tests.dcs.refusals import refuses
 
 _CONFUSION = np.array([[80, 15, 5], [30, 60, 10], [20, 20, 60]])
 
@@ -93,6 +95,7 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     back = compare_predictions(labels, after, before, 3)
     assert back.accuracy.estimate == -pair.accuracy.estimate
     assert back.cobias.estimate == -pair.cobias.estimate
+    refuses(InvalidInputError, compare_predictions, labels, before[1:], after, 3)
     same = compare_predictions(labels, after, after, 3)
     assert (same.accuracy.low, same.accuracy.high) == (0.0, 0.0)
     assert same.accuracy_p == same.cobias_p == 1.0

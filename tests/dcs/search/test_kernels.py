@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet, Membership, Weight
-from dcs.search.kernels.candidates import add_class, clear, join, judge_class
+from dcs.search.kernels.candidates import add_class, clear, eval_class, join
 from dcs.search.kernels.chains import descend
-from dcs.search.kernels.moves import apply_move, judge_move, make_state, set_choice
+from dcs.search.kernels.moves import apply_move, eval_move, make_state, set_choice
 from dcs.search.kernels.table import BLOCK, Room, Table, make_room, make_table
 from dcs.search.problem import Problem
 from tests.dcs.solutions import SETS, coarse_problem, judge
@@ -38,7 +38,7 @@ def _judge_class(table: Table, room: Room, choice: NDArray[np.int64], j: int) ->
                 at = 1 - at
         halves.extend((values[at].copy(), holders[at].copy()))
     join(*halves, room.rival_value, room.rival_class)
-    judge_class(table, room, j, room.rival_value, room.rival_class)
+    eval_class(table, room, j, room.rival_value, room.rival_class)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_kernels_agree_with_numpy_move_by_move(
         changed = state.choice.copy()
         changed[j] = k
         expected = judge(probs, labels, corrections, objective, changed)
-        assert judge_move(table, state, room, j, k, np.inf) == pytest.approx(
+        assert eval_move(table, state, room, j, k, np.inf) == pytest.approx(
             expected, rel=0, abs=1e-12
         )
         _judge_class(table, room, state.choice, j)
@@ -72,7 +72,7 @@ def test_kernels_agree_with_numpy_move_by_move(
                 expected = judge(probs, labels, corrections, objective, changed)
                 assert values[other] == pytest.approx(expected, rel=0, abs=1e-12)
         assert values[k] == pytest.approx(
-            judge_move(table, state, room, j, k, np.inf), rel=0, abs=1e-12
+            eval_move(table, state, room, j, k, np.inf), rel=0, abs=1e-12
         )
         apply_move(table, state, room, j, k)
         afresh = make_state(table)
@@ -93,9 +93,9 @@ def test_what_is_known_to_be_too_high_is_not_judged_but_bounded(objective: Objec
     set_choice(table, state, np.full(8, corrections.identity))
     bounded = 0
     for j, k in itertools.product(range(8), range(len(corrections))):
-        exact = judge_move(table, state, room, j, k, np.inf)
+        exact = eval_move(table, state, room, j, k, np.inf)
         for ceiling in (exact - 0.4, exact, exact + 0.01):
-            bound = judge_move(table, state, room, j, k, ceiling)
+            bound = eval_move(table, state, room, j, k, ceiling)
             assert bound == exact or ceiling <= bound < exact
             bounded += bound != exact
     assert bounded > 0
