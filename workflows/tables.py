@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -259,13 +260,16 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                 )
             )
     found += [_joined(group, over) for over in config.ensemble for group in alike(found, over)]
-    names = Counter((given.model, given.task, given.shots, given.seed) for given in found)
-    return [
-        replace(given, task=" + ".join(given.members))
-        if names[given.model, given.task, given.shots, given.seed] > 1
-        else given
-        for given in found
-    ]
+    origin_of = attrgetter("model", "task", "shots", "seed")
+    # Tables with the same origin are named after their files, then after their paths.
+    for by_path in (False, True):
+        counts = Counter(map(origin_of, found))
+        for index, given in enumerate(found):
+            if counts[origin_of(given)] > 1:
+                paths = (str(first) for first, *_ in given.members.values())
+                task = " + ".join(paths if by_path else given.members)
+                found[index] = replace(given, task=task)
+    return found
 
 
 def join_unlabelled(
