@@ -39,6 +39,7 @@ from workflows.tables import (
     joint_names,
     matched_tables,
     request_key,
+    source_name,
     table_requests,
     texts_key,
 )
@@ -643,7 +644,7 @@ def called(paths: Sequence[Path]) -> dict[str, Path]:
     ConfigError
         A path is given twice.
     """
-    names = [path.name if path.is_dir() else path.stem for path in paths]
+    names = [*map(source_name, paths)]
     if len({*names}) < len(names):
         names = [re.sub(r"[^\w.-]+", "-", str(path.with_suffix(""))) for path in paths]
     found = dict(zip(names, paths, strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import itertools
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -344,8 +345,9 @@ def _joined(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
     )
 
 
-def _name(path: Path) -> str:
-    return path.name if path.is_dir() else path.stem
+def source_name(path: Path) -> str:
+    """Return the name of a folder, also of ``.``, or of a file without its suffix."""
+    return Path(os.path.abspath(path)).name if path.is_dir() else path.stem
 
 
 def _sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[Path, ...]]]:
@@ -355,14 +357,16 @@ def _sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[Path, .
         if isinstance(choice, dict):
             found = [{name: _paths(each) for name, each in choice.items()}]
         elif not isinstance(choice, str):
-            found = [{_name(Path(choice[0])): _paths(choice)}]
+            found = [{source_name(Path(choice[0])): _paths(choice)}]
         else:
             path = str(Path(choice).expanduser())
             exact = Path(path).exists() or not glob.has_magic(path)
             matching = [path] if exact else sorted(glob.glob(path))
             if not matching:
                 raise ConfigError(f"tables: {choice} matches no file or folder")
-            found = [{_name(each): (each,)} for one in matching for each in table_sources(one)]
+            found = [
+                {source_name(one): (one,)} for each in matching for one in table_sources(each)
+            ]
         for members in found:
             if members not in seen:
                 seen.append(members)

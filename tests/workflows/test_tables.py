@@ -109,7 +109,7 @@ def test_tables_with_the_same_file_name_are_named_after_their_paths(tmp_path):
 
 
 def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
-    assert [*called([Path("a/x.parquet"), Path("b/y.npz")])] == ["x", "y"]
+    assert [*called([Path("a/x.parquet"), Path("b/y.npz"), Path()])] == ["x", "y", Path.cwd().name]
     paths = [Path("a/x.parquet"), Path("/b/../x.parquet"), Path("a/y/x.parquet")]
     found = called(paths)
     assert [*found.values()] == paths
