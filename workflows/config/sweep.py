@@ -243,7 +243,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
 
     tasks: Distinct[str] = ()
     tables: tuple[TableChoice, ...] = ()
-    ensemble: tuple[Grouping, ...] = ()
+    ensemble: Distinct[Grouping] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: Axis[str] = method_names()

@@ -84,6 +84,7 @@ def test_shots_are_numbers_or_n(tmp_path):
         ({"methods": ["dsc"]}, "'dcs'"),
         ({"shots": ["many"]}, "'shots'"),
         ({"seeds": [0, 0]}, "'seeds'"),
+        ({"ensemble": ["seeds", "seeds"]}, "'ensemble'"),
         ({"limit": 5}, "'limit'"),
         ({"tracking": {"trials": "best"}}, "tracking.trials"),
         ({"objectives": ["eror"]}, "'objectives.0'"),
