@@ -235,14 +235,15 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
     torch, transformers = require("torch"), require("transformers")
     place = _find_device(torch, device)
     precision = dtype or ("bfloat16" if place.type == "cuda" else "float32")
-    if not isinstance(getattr(torch, precision, None), torch.dtype):
+    kind = getattr(torch, precision, None)
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
         raise ConfigError(f"dtype {precision!r}: allowed are bfloat16, float16 and float32")
 
     def load(local_files_only: bool) -> tuple[Any, Any]:
         options = {"revision": reference.version, "local_files_only": local_files_only}
         tokenizer = transformers.AutoTokenizer.from_pretrained(reference.location, **options)
         return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
-            reference.location, dtype=getattr(torch, precision), **options
+            reference.location, dtype=kind, **options
         )
 
     with _loading(reference, transformers):
