@@ -264,11 +264,12 @@ class OpenAIScorer(Engine):
         absent = [word for word, value in zip(label_words, found, strict=True) if value is None]
         self.missing.update(absent)
         if absent and (self._missing_rule == "error" or len(absent) == len(label_words)):
+            rules = ", or set missing=bound or missing=zero"
             raise ScoringError(
                 f"query {row}: label words {', '.join(map(repr, absent))} are not among the "
-                f"{len(shown)} tokens that {self.base_url} shows, the first "
-                f"{next(iter(shown), '')!r}; ask for more (top_logprobs), or choose a rule for "
-                "answers without some of the labels: missing=bound or missing=zero"
+                f"{len(shown)} tokens returned by {self.base_url}, the first "
+                f"{next(iter(shown), '')!r}; increase top_logprobs"
+                f"{'' if len(absent) == len(label_words) else rules}"
             )
         least = min(shown.values()) if self._missing_rule == "bound" else -math.inf
         logs = np.array([least if value is None else value for value in found])
