@@ -235,12 +235,7 @@ def cells_of(
     about: dict[str, Any] = {each.name: getattr(source, each.name) for each in fields(Source)}
     about |= {f"{split}_digest": digests[split] for split in SPLITS}
     return [
-        Cell(
-            method=variant.method,
-            tuner=variant.tuner,
-            optimization_size=variant.optimization_size,
-            **about,
-        )
+        Cell(**about, **{each.name: getattr(variant, each.name) for each in fields(Variant)})
         for variant in variants
     ]
 

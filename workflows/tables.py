@@ -374,9 +374,8 @@ def _expand_sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[
 
 
 def _to_paths(choice: str | tuple[str, str]) -> tuple[Path, ...]:
-    return tuple(
-        Path(each).expanduser() for each in ([choice] if isinstance(choice, str) else choice)
-    )
+    paths = [choice] if isinstance(choice, str) else choice
+    return tuple(Path(path).expanduser() for path in paths)
 
 
 def table_requests(config: PromptsConfig) -> list[TableRequest]:

@@ -377,7 +377,7 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     examples = []
     for row, values in enumerate(rows):
         try:
-            examples.append(_to_example(file, place, f"{file.name}-{split}", row, values))
+            examples.append(_convert(file, place, f"{file.name}-{split}", row, values))
         except ValueError as error:
             raise ConfigError(f"{where}: row {row}: {error}") from None
     if not examples:
@@ -396,9 +396,7 @@ def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     return tuple(examples)
 
 
-def _to_example(
-    file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any
-) -> Example:
+def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
     """Convert a row to an example; raise ValueError if the row is malformed."""
     if not isinstance(values, Mapping):
         raise ValueError(f"expected an object, got {show(values)}")
@@ -531,7 +529,7 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     name, revision = getattr(place, split), place.revision or None
     try:
-        table = datasets.load_dataset(
+        table: Iterable[Any] = datasets.load_dataset(
             place.dataset, place.config or None, split=name, revision=revision
         )
     except Exception as error:
@@ -540,5 +538,4 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable
             f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
             f"({named(error)}); {hub_advice(error)}, or use --data DIR"
         ) from error
-    rows: Iterable[Any] = table
-    return rows
+    return table

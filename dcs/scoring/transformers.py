@@ -150,8 +150,7 @@ class TransformersScorer(TokenEngine):
     def _word_scores(
         self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
     ) -> NDArray[np.float64]:
-        read = partial(self._score_words, words=words)
-        return self._run_in_batches(prompts, read, progress)
+        return self._run_in_batches(prompts, partial(self._score_words, words=words), progress)
 
     def _run_in_batches(
         self,

@@ -139,9 +139,7 @@ class ScoringSettings(Strict):
         ScoringError
             If the model cannot be found.
         """
-        versions = {
-            package: _installed_version(package) for package in engine_packages(self.engine)
-        }
+        versions = {package: _find_version(package) for package in engine_packages(self.engine)}
         named = model
         if not is_served(self.engine):
             reference = resolve_model(model)
@@ -158,7 +156,7 @@ class ScoringSettings(Strict):
         }
 
 
-def _installed_version(package: str) -> str:
+def _find_version(package: str) -> str:
     """Return the version of an importable package, even if distributed under another name."""
     try:
         return version(package)

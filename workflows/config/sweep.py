@@ -44,7 +44,7 @@ Model = TypeVar("Model", bound=Strict)
 _MIN_ROWS: Final = 10
 
 
-def _validate_size(value: Any) -> Any:
+def _check_size(value: Any) -> Any:
     number = isinstance(value, int) and not isinstance(value, bool) and value >= _MIN_ROWS
     if number or value == "full":
         return value
@@ -54,7 +54,7 @@ def _validate_size(value: Any) -> Any:
 
 
 #: A number of optimization rows, or ``"full"``.
-SizeChoice = Annotated[int | str, PlainValidator(_validate_size)]
+SizeChoice = Annotated[int | str, PlainValidator(_check_size)]
 
 #: Tuner settings that ``axes:`` may vary. The objective has the separate axis ``objectives``.
 ABLATED: Final = tuple(name for name in TunerSettings.model_fields if name != "objective")
@@ -89,7 +89,7 @@ def _axes_model() -> Any:
 _AXES: Final = _axes_model()
 
 
-def _validate_axes(value: Any) -> dict[str, tuple[Any, ...]]:
+def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
     given = _AXES.model_validate(value)
     # In the order of the settings, not in that of the file.
     return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
@@ -97,9 +97,7 @@ def _validate_axes(value: Any) -> dict[str, tuple[Any, ...]]:
 
 #: Values of tuner settings by name.
 AxisValues = Annotated[
-    dict[str, tuple[Any, ...]],
-    PlainValidator(_validate_axes),
-    PlainSerializer(dict, return_type=Any),
+    dict[str, tuple[Any, ...]], PlainValidator(_check_axes), PlainSerializer(dict, return_type=Any)
 ]
 
 
@@ -118,11 +116,11 @@ def value_label(axis: str, value: Any) -> str:
     return _NONE_LABELS.get(axis, "none") if value is None else str(value)
 
 
-def _validate_table_choice(value: Any) -> Any:
+def _check_table(value: Any) -> Any:
     if isinstance(value, str) and value:
         return value
     if isinstance(value, dict) and len(value) > 1:
-        return {str(name): _validate_table_choice(each) for name, each in value.items()}
+        return {str(name): _check_table(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)) and [type(each) for each in value] == [str, str]:
         return value[0], value[1]
     raise ValueError(
@@ -134,17 +132,16 @@ def _validate_table_choice(value: Any) -> Any:
 #: A path or pattern of tables, a pair of paths of the optimization and test rows, or a mapping of
 #: names to tables of the same rows that are tuned jointly.
 TableChoice = Annotated[
-    str | tuple[str, str] | dict[str, str | tuple[str, str]],
-    PlainValidator(_validate_table_choice),
+    str | tuple[str, str] | dict[str, str | tuple[str, str]], PlainValidator(_check_table)
 ]
 
 
-def _validate_storage(address: SecretStr) -> SecretStr:
+def _check_storage(address: SecretStr) -> SecretStr:
     StudyStorage(address.get_secret_value())
     return address
 
 
-_StorageAddress = Annotated[SecretStr, AfterValidator(_validate_storage)]
+_StorageAddress = Annotated[SecretStr, AfterValidator(_check_storage)]
 
 #: The respect in which the tables of an ensemble differ.
 Grouping = Literal["prompts", "seeds", "models"]

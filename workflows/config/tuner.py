@@ -57,7 +57,7 @@ class FixedObjective(Strict):
     tau: float = Field(ge=0.0)
 
 
-def _validate_objective(value: Any) -> str | FixedObjective:
+def _check_objective(value: Any) -> str | FixedObjective:
     if isinstance(value, dict | FixedObjective):
         fixed = FixedObjective.model_validate(value)
         # Canonical name, so that the same work is not done under two names.
@@ -76,7 +76,7 @@ def _serialize(value: str | FixedObjective) -> Any:
 #: include the types of the union in the key of an error.
 ObjectiveChoice: TypeAlias = Annotated[
     str | FixedObjective,
-    PlainValidator(_validate_objective),
+    PlainValidator(_check_objective),
     PlainSerializer(_serialize, return_type=Any),
 ]
 
