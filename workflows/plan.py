@@ -1,7 +1,7 @@
-"""The cells of a sweep, or of tables of one's own, and what of them is missing.
+"""The cells of a sweep or of user-supplied tables, and which of them are missing.
 
-A cell is named by the hash of its canonical JSON, so that finished work is recognised on any
-machine and never done twice.
+The key of a cell is the hash of its canonical JSON, so that finished work is recognised on any
+machine and never repeated.
 """
 
 from __future__ import annotations
@@ -39,32 +39,33 @@ from workflows.tables import (
     joint_names,
     matched_tables,
     request_key,
+    source_name,
     table_requests,
     texts_key,
 )
 
-#: Methods that take nothing from the optimization rows.
+#: Methods that do not use the optimization rows.
 UNFITTED = frozenset({"icl"})
 
-#: Labelled rows of a learning curve.
+#: Numbers of labelled rows of a learning curve.
 _CURVE_SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 
-#: Tables between two calls of what is told.
-_TOLD_EVERY = 100
+#: Number of tables between two progress calls.
+_PROGRESS_INTERVAL = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What the cells of one table differ in.
+    """The settings in which the cells of one table differ.
 
     Attributes
     ----------
     method : str
         Correction method.
     tuner : TunerSettings or None
-        None for a method that has nothing to tune.
+        None for a method without tuned settings.
     optimization_size : int or None
-        Rows of the optimization table that are used; None for all.
+        Number of optimization rows to use; None means all.
     """
 
     method: str
@@ -74,14 +75,14 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell(Variant):
-    """The unit of work, of retry, of resume, and of an MLflow run: a variant on a table.
+    """The unit of work, retry, resume and MLflow runs: a variant applied to a table.
 
     Attributes
     ----------
     model, task : str
-        Where the probabilities come from.
+        Origin of the probabilities.
     shots : int, "N" or None
-        Demonstrations per prompt; None where the source does not say.
+        Number of demonstrations per prompt; None if unknown.
     seed : int
         Root seed of split, annealing and sampler.
     optimization_digest, test_digest : str
@@ -99,12 +100,12 @@ class Cell(Variant):
 
     @classmethod
     def from_identity(cls, identity: Mapping[str, Any]) -> Cell:
-        """Return the cell of an identity.
+        """Create a cell from its identity.
 
         Parameters
         ----------
         identity : mapping
-            What :attr:`identity` gave.
+            Value of :attr:`identity`.
 
         Returns
         -------
@@ -114,7 +115,7 @@ class Cell(Variant):
         Raises
         ------
         ConfigError
-            It is not that of a cell, or holds settings that are not known.
+            If it is not the identity of a cell, or contains unknown settings.
         """
         try:
             return _CELL.validate_python(dict(identity))
@@ -123,7 +124,7 @@ class Cell(Variant):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that decides the result, as plain JSON values."""
+        """Everything that determines the result, as plain JSON values."""
         plain: dict[str, Any] = _CELL.dump_python(self, mode="json")
         return plain
 
@@ -134,7 +135,7 @@ class Cell(Variant):
 
     @property
     def label(self) -> str:
-        """A short name for people."""
+        """A short display name."""
         shots = "" if self.shots is None else f" {self.shots}-shot"
         rows = "" if self.optimization_size is None else f" {self.optimization_size} rows"
         return f"{self.method} {self.task}{shots} seed {self.seed}{rows} {self.model}"
@@ -144,29 +145,29 @@ _CELL: Final = TypeAdapter(Cell)
 
 
 def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
-    """Return the settings with what changes nothing for a method as it usually is.
+    """Return the settings with those that do not affect a method reset to their defaults.
 
-    So a cell exists once, and not once for each value of an axis that does not touch it.
+    A cell thus exists once, instead of once per value of an axis that does not affect it.
 
     Parameters
     ----------
     method : Method
         The method.
     tuner : TunerSettings
-        Settings as they were asked for.
+        Settings as configured.
 
     Returns
     -------
     TunerSettings or None
-        None if there is nothing to tune.
+        None if the method has no tuned settings.
     """
     if not method.searches:
         return None
     study, trials = tuner.protocol == "study", tuner.n_trials(method)
-    idle = {
+    unused = {
         "memberships": not method.uses_memberships,
         "weight_scale": not method.uses_weight_scale,
-        # Only calibrations learn from rows without labels.
+        # Only calibrations use unlabelled rows.
         "keep_unlabelled": study or method.name != "dcs",
         "pseudo_count": tuner.pmi == "normalised",
         "development": not study,
@@ -178,16 +179,16 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     elif trials:
         tuned = {"beta", "tau", "weight_scale"}
     else:
-        # The largest weight of PMI decides which weights are compared.
+        # The upper bound of tau determines which PMI weights are compared.
         tuned = {"tau"} if tuner.values("beta") == (0.0,) else set()
     bounds = {name: getattr(tuner.bounds, name) for name in tuned if len(tuner.values(name)) > 1}
     known = TunerSettings.model_fields
-    usual = {name: known[name].default for name, unused in idle.items() if unused}
+    usual = {name: known[name].default for name, is_unused in unused.items() if is_unused}
     return tuner.model_copy(update={**usual, "trials": trials, "bounds": Bounds(**bounds)})
 
 
 def variants_of(config: SweepConfig) -> list[Variant]:
-    """Return what the cells of one table of a sweep are, each once, in their order.
+    """Return the distinct variants of a sweep in order.
 
     Parameters
     ----------
@@ -220,9 +221,9 @@ def cells_of(
     Parameters
     ----------
     source : Source
-        How the table came about.
+        Origin of the table.
     variants : iterable of Variant
-        Those of the sweep: :func:`variants_of`.
+        The variants of the sweep, from :func:`variants_of`.
     digests : mapping of str to str
         Content hashes of the ``optimization`` and ``test`` tables.
 
@@ -234,23 +235,18 @@ def cells_of(
     about: dict[str, Any] = {each.name: getattr(source, each.name) for each in fields(Source)}
     about |= {f"{split}_digest": digests[split] for split in SPLITS}
     return [
-        Cell(
-            method=variant.method,
-            tuner=variant.tuner,
-            optimization_size=variant.optimization_size,
-            **about,
-        )
+        Cell(**about, **{each.name: getattr(variant, each.name) for each in fields(Variant)})
         for variant in variants
     ]
 
 
 def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
-    """Return cells with those together that choose from one search, in their order.
+    """Group cells that select from the same search, in order.
 
     Parameters
     ----------
     cells : iterable of Cell
-        Of one table.
+        Cells of one table.
     """
     groups: dict[Cell, list[Cell]] = {}
     for cell in cells:
@@ -264,12 +260,12 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ensemble(Source):
-    """Tables of a sweep that are tuned on together.
+    """Tables of a sweep that are tuned jointly.
 
     Attributes
     ----------
     members : dict of str to str
-        The key of each table, by what it is called.
+        Keys of the tables, by member name.
     """
 
     members: dict[str, str]
@@ -277,31 +273,31 @@ class Ensemble(Source):
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What a sweep consists of and what of it has been done.
+    """The tables and cells of a sweep, and which of them are complete.
 
     Attributes
     ----------
     config : SweepConfig
         The sweep.
     output : pathlib.Path
-        The folder that everything is written to.
+        The output folder.
     sources : dict of str to list of Source
-        By the key of each table, in the order of the configuration: the given table, the
-        ensemble, or the requests that it answers. Those are several where there are no
-        demonstrations, since the seed then changes no prompt: the table is scored once, and each
-        has cells of its own.
+        By table key, in the order of the configuration: the given tables, the ensemble, or the
+        requests for the table. Several requests share a table if there are no demonstrations,
+        because the seed then does not affect the prompts: the table is scored once, and each
+        request has separate cells.
     cells : dict of str to list of Cell
-        The cells of those tables that are there, by the table's key. Those of the others are not
-        known yet, since a cell is named by its numbers.
+        Cells of existing tables, by table key. Those of other tables are not known yet, because
+        the identity of a cell includes the digests of its tables.
     ended : dict of str to CellRecord
-        Cells of earlier runs that are not to be computed again, by key: finished ones, and
-        failed ones unless they are to be retried.
+        Cells of earlier runs that are not computed again, by key: finished ones, and failed ones
+        unless they are to be retried.
     texts : dict of str to str
-        By key, the hash of the texts that the table is planned with.
+        Hash of the texts used for planning, by table key.
     without_texts : dict of str to DCSError
-        Tasks whose texts are not here, and why; their tables have keys that stand for others.
+        Errors by task for tasks without texts; their tables have placeholder keys.
     variants : tuple of Variant
-        What the cells of one table are, in their order.
+        The variants of each table, in order.
     """
 
     config: SweepConfig
@@ -314,11 +310,11 @@ class SweepPlan:
     variants: tuple[Variant, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        # Made once: there may be thousands, asked for with every table.
+        # Computed once: there may be thousands, and they are used for every table.
         object.__setattr__(self, "variants", tuple(variants_of(self.config)))
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
-        """Return the cells that are tuned on a table with these digests.
+        """Return the cells of a table with the given digests.
 
         Parameters
         ----------
@@ -330,7 +326,7 @@ class SweepPlan:
         Returns
         -------
         list of Cell
-            Each once.
+            The cells of all its sources.
         """
         return [
             cell
@@ -339,30 +335,30 @@ class SweepPlan:
         ]
 
     def digests(self, key: str) -> Mapping[str, str] | None:
-        """Return the content hashes of both tables of a key, or None unless all is there."""
+        """Return the content hashes of both tables of a key, or None if a table does not exist."""
         source = self.sources[key][0]
         if isinstance(source, GivenTable):
             return source.digests
         if not isinstance(source, Ensemble):
             return ProbabilityStore.under(self.output).digests(key)
         parts = [self.digests(member) for member in source.members.values()]
-        there = [part for part in parts if part is not None]
-        if len(there) < len(parts):
+        existing = [part for part in parts if part is not None]
+        if len(existing) < len(parts):
             return None
-        return {str(s): joint_digest(part[s] for part in there) for s in SPLITS}
+        return {str(s): joint_digest(part[s] for part in existing) for s in SPLITS}
 
     def cells_after(self, key: str) -> dict[str, list[Cell]]:
-        """Return what can be computed now that a table is there, by key.
+        """Return the cells that can be computed once a table exists, by key.
 
         Parameters
         ----------
         key : str
-            Of a table that has just been scored.
+            Key of a table that has just been scored.
 
         Returns
         -------
         dict of str to list of Cell
-            Its own cells, and those of the ensembles whose tables are now all there.
+            The cells of the table, and those of the ensembles that it completes.
         """
         keys = [key] + [
             other
@@ -374,13 +370,13 @@ class SweepPlan:
 
     @property
     def missing_tables(self) -> dict[str, TableRequest]:
-        """Tables to be scored, by key: the first request of each."""
+        """The first request of each table to be scored, by key."""
         firsts = ((key, some[0]) for key, some in self.sources.items() if key not in self.cells)
         return {key: first for key, first in firsts if isinstance(first, TableRequest)}
 
     @property
     def missing_cells(self) -> dict[str, list[Cell]]:
-        """Cells to be computed whose tables have been scored, by the table's key."""
+        """Cells to be computed whose tables exist, by table key."""
         missing = {
             key: [cell for cell in cells if cell.key not in self.ended]
             for key, cells in self.cells.items()
@@ -388,12 +384,12 @@ class SweepPlan:
         return {key: cells for key, cells in missing.items() if cells}
 
     def read(self, key: str) -> dict[str, Rows]:
-        """Return the optimization and test rows of a table or ensemble that is there.
+        """Return the optimization and test rows of an existing table or ensemble.
 
         Raises
         ------
         TableError
-            A file is missing, damaged or another one than the sweep was planned with.
+            If a file does not exist, is damaged or has changed since the sweep was planned.
         """
         source = self.sources[key][0]
         if isinstance(source, GivenTable):
@@ -404,23 +400,23 @@ class SweepPlan:
         return dict(store.read(key))
 
     def check_texts(self) -> None:
-        """Refuse a sweep whose texts are not all here.
+        """Check that the texts of all tasks exist.
 
         Raises
         ------
         DCSError
-            Some are not; names the tasks.
+            If texts are missing; names the tasks.
         """
         if self.without_texts:
             first, *others = self.without_texts.values()
             if not others:
                 raise first
             names = ", ".join(self.without_texts)
-            raise ConfigError(f"{len(others) + 1} tasks have no texts here ({names}): {first}")
+            raise ConfigError(f"{len(others) + 1} tasks have no texts ({names}): {first}")
 
     @property
     def has_work(self) -> bool:
-        """Whether anything has to be computed."""
+        """Whether tables or cells have to be computed."""
         return bool(self.missing_tables or self.missing_cells)
 
     @property
@@ -435,31 +431,30 @@ class SweepPlan:
 
     @property
     def n_failed(self) -> int:
-        """Number of cells that failed earlier and are left so."""
+        """Number of cells that failed earlier and are not retried."""
         return sum(not record.finished for record in self.ended.values())
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a sweep is.
+    """The progress of a sweep.
 
     Attributes
     ----------
     show : callable
-        Called with this after every change.
+        Called with this object after every change.
     tables_done, tables_total : int
-        Tables that are there, and all.
+        Number of existing tables, and of all tables.
     cells_done, cells_failed, cells_total : int
-        Cells that have ended, those of them that raised, and all.
+        Number of ended cells, of those that failed, and of all cells.
     running : int
-        Cells handed out.
+        Number of submitted cells.
     machines : mapping of str to float
-        What of the cluster is at work and what there is: ``cpus_used``, ``cpus``, ``gpus_used``,
-        ``gpus``.
+        Used and total resources of the cluster: ``cpus_used``, ``cpus``, ``gpus_used``, ``gpus``.
     work : collections.Counter of str
-        What was done in this run: ``cells``, ``trials``, ``moves``, ``prompts``.
+        Work done in this run: ``cells``, ``trials``, ``moves``, ``prompts``.
     started, first_computed : float
-        When the run began and when its first cell ended, by :func:`time.monotonic`.
+        Times of the start of the run and the end of its first cell, by :func:`time.monotonic`.
     """
 
     show: Callable[[Progress], object] = lambda progress: None
@@ -476,14 +471,14 @@ class Progress:
 
 
 class Work(NamedTuple):
-    """What a sweep still has to do of one sort.
+    """An estimate of the remaining work of one kind.
 
     Attributes
     ----------
     number : int
-        Tables to be scored, or cells to be computed.
+        Number of tables to be scored, or of cells to be computed.
     seconds : float
-        Of one worker or CPU after the other; NaN where nothing like it has been done yet.
+        Total time on a single worker or CPU; NaN if there is no comparable finished work.
     """
 
     number: int
@@ -491,7 +486,7 @@ class Work(NamedTuple):
 
 
 def rest_of(plan: SweepPlan) -> tuple[Work, Work]:
-    """Judge missing tables by scored ones of their model, cells by those of their method."""
+    """Estimate missing tables from scored tables of the same model, and cells by method."""
     store = ProbabilityStore.under(plan.output)
     scored = [(plan.sources[key][0].model, store.scoring(key)) for key in plan.cells]
     finished = [r for r in plan.ended.values() if r.finished]
@@ -501,13 +496,13 @@ def rest_of(plan: SweepPlan) -> tuple[Work, Work]:
     for variant in plan.variants:
         cells[variant.method] += unknown
     return (
-        _work(tables, [(model, one.seconds) for model, one in scored if one]),
-        _work(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
+        _estimate(tables, [(model, one.seconds) for model, one in scored if one]),
+        _estimate(cells, [(r.identity["method"], _cpu_seconds(r)) for r in finished]),
     )
 
 
-def _work(missing: Counter[str], done: list[tuple[str, float]]) -> Work:
-    """Judge what is missing, each by the mean of what is done of its kind, or of all."""
+def _estimate(missing: Counter[str], done: list[tuple[str, float]]) -> Work:
+    """Estimate missing work from the mean of finished work of the same kind, or of all kinds."""
     of = {kind: [cost for k, cost in done if k == kind] for kind in missing}
     every = [cost for _, cost in done] or [math.nan]
     seconds = sum(number * fmean(of[kind] or every) for kind, number in missing.items())
@@ -515,13 +510,13 @@ def _work(missing: Counter[str], done: list[tuple[str, float]]) -> Work:
 
 
 def _cpu_seconds(record: CellRecord) -> float:
-    # Trials of one cell may have run side by side.
+    # Trials of a cell may have run concurrently.
     elapsed = (record.finished_ms - record.started_ms) / 1000
     return max(elapsed, sum(trial.seconds for trial in record.trials))
 
 
 def sweep_key(config: SweepConfig) -> str:
-    """Return the key under which reruns of a sweep find its parent run again.
+    """Return the key that identifies the parent run of a sweep across reruns.
 
     Parameters
     ----------
@@ -531,7 +526,7 @@ def sweep_key(config: SweepConfig) -> str:
     Returns
     -------
     str
-        Hash of all in it that decides results.
+        Hash of the settings that determine the results.
     """
     left_out: dict[str, Any] = {"tracking": True, "data": True, "scoring": set(INDECISIVE)}
     if not config.ensemble:
@@ -547,30 +542,30 @@ def plan_sweep(
     strict: bool = True,
     progress: Callable[[int], object] = lambda done: None,
 ) -> SweepPlan:
-    """Compare a sweep with what is on disk.
+    """Compare a sweep with the results on disk.
 
     Parameters
     ----------
     config : SweepConfig
         The sweep.
     output : pathlib.Path
-        The folder of earlier work, or a new one.
+        The output folder, which may contain earlier results.
     retry_failed : bool
-        Whether cells that failed earlier are to be computed again.
+        Whether to compute cells that failed earlier again.
     strict : bool
-        Whether texts that are not here are an error; otherwise the plan says which.
+        Whether missing texts are an error; otherwise they are listed in the plan.
     progress : callable
-        Called now and then with the number of tables that were looked at.
+        Called periodically with the number of tables processed.
 
     Returns
     -------
     SweepPlan
-        Nothing is computed or written yet.
+        The plan; nothing is computed or written.
 
     Raises
     ------
     DCSError
-        A model or task is not known, or a file of earlier work is damaged.
+        If a model or task does not exist, or a file of earlier results is damaged.
     """
     archive = Archive(output)
     plan = SweepPlan(config=config, output=output, sources={}, cells={}, ended={})
@@ -588,7 +583,7 @@ def plan_sweep(
     known: dict[Any, Any] = {}
     keys: dict[TableRequest, str] = {}
     for number, request in enumerate(() if config.tables else table_requests(config)):
-        if number % _TOLD_EVERY == 0:
+        if number % _PROGRESS_INTERVAL == 0:
             progress(number)
         if request.task in plan.without_texts:
             plan.sources[f"no texts {request.label}"] = [request]
@@ -596,7 +591,7 @@ def plan_sweep(
         keys[request] = key = request_key(request, known=known)
         plan.sources.setdefault(key, []).append(request)
         plan.texts[key] = texts_key(request, known=known)
-    for ensemble in _ensembles(keys, config):
+    for ensemble in _find_ensembles(keys, config):
         key = content_key({"ensemble": list(ensemble.members.values())})
         plan.sources.setdefault(key, []).append(ensemble)
     for key in plan.sources:
@@ -609,9 +604,9 @@ def plan_sweep(
     return plan
 
 
-def _ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterator[Ensemble]:
-    """Yield the ensembles of the tables of requests, which come with their keys."""
-    # What has no demonstrations is one table, whatever the seed.
+def _find_ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterator[Ensemble]:
+    """Yield the ensembles of requested tables, given the table keys of the requests."""
+    # Without demonstrations, all seeds share one table.
     firsts: dict[str, TableRequest] = {}
     for request, key in keys.items():
         firsts.setdefault(key, request)
@@ -626,7 +621,7 @@ def _ensembles(keys: Mapping[TableRequest, str], config: SweepConfig) -> Iterato
 
 
 def _member_name(request: TableRequest, over: Grouping) -> str:
-    """Return the name of a table among those that differ from it."""
+    """Return the name of a table within an ensemble."""
     if over == "models":
         return request.model
     seed = f"seed {request.seed}"
@@ -634,21 +629,21 @@ def _member_name(request: TableRequest, over: Grouping) -> str:
 
 
 def called(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return paths by the name of the file, or by the words of the path where two are alike.
+    """Return paths by file name, or by hyphenated path if file names are not unique.
 
-    The names become parts of file names.
+    The names are used as parts of file names.
 
     Raises
     ------
     ConfigError
-        A path is given twice.
+        If a path is given twice.
     """
-    names = [path.name if path.is_dir() else path.stem for path in paths]
+    names = [*map(source_name, paths)]
     if len({*names}) < len(names):
         names = [re.sub(r"[^\w.-]+", "-", str(path.with_suffix(""))) for path in paths]
     found = dict(zip(names, paths, strict=True))
     if len(found) < len(paths):
-        raise ConfigError(f"{', '.join(names)}: one is given twice; each table once")
+        raise ConfigError(f"{', '.join(names)}: a table is given twice; give each once")
     return found
 
 
@@ -664,35 +659,35 @@ def plan_tuning(
     refit: bool = False,
     learning_curve: bool = False,
 ) -> tuple[SweepPlan, dict[str, Rows]]:
-    """Return what there is to compute for tables of the same rows, and these rows by split.
+    """Return the plan for tables of the same rows, and the rows by split.
 
     Parameters
     ----------
     tables : mapping of str to path
-        Sources of tables, by what they are called.
+        Sources of tables by name.
     output : pathlib.Path
-        The folder of results.
+        The output folder.
     config : TuneConfig
-        How schemes are searched.
+        Settings of the search.
     methods : sequence of str
-        The one that is asked for, and those that it is compared with.
+        The requested method, and the methods to compare it with.
     seed : int
         Root seed.
     test, unlabelled : sequence of path
-        None, or for each table that of the test rows, and one of rows without labels.
+        For each table, a table of test rows and one of unlabelled rows; empty for none.
     refit, learning_curve : bool
-        What is wanted besides; refused where it is not possible.
+        Additional outputs; an error if not possible.
 
     Raises
     ------
     DCSError
-        A table cannot be read, or what is wanted does not go together.
+        If a table cannot be read, or options are incompatible.
     """
     for option, given in (("--test", test), ("--unlabelled", unlabelled)):
         if given and len(given) != len(tables):
             raise ConfigError(
-                f"{option}: {len(given)} given for {len(tables)} tables; give one for each, in "
-                "the same order, or none"
+                f"{option}: expected one for each of {len(tables)} tables in the same order, got "
+                f"{len(given)}; give one for each or none"
             )
     choices: dict[str, Any] = {}
     for i, (name, table) in enumerate(tables.items()):
@@ -714,21 +709,21 @@ def plan_tuning(
     fitted = rows["optimization"]
     if test and not rows["test"].labelled.any():
         raise ConfigError(
-            f"--test {', '.join(map(str, test))}: no row has a label to judge by; give rows that "
-            "have some, or leave it out"
+            f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "
+            "remove the option"
         )
     if refit and (config.tuner.protocol == "study" or len(tables) > 1):
         raise ConfigError(
-            "--refit fits again what cross-validation chose of one table; leave it out, or "
-            "tuner.protocol=study, or give one table"
+            "--refit requires a single table and tuner.protocol=cross-validation; remove it, or "
+            "change the tables or the protocol"
         )
     if learning_curve:
         labelled = int(fitted.labelled.sum())
         sizes = [size for size in _CURVE_SIZES if size < labelled]
         if not sizes:
             raise ConfigError(
-                f"--learning-curve: {labelled} labelled rows to fit on; more than "
-                f"{_CURVE_SIZES[0]} are needed"
+                f"--learning-curve: requires more than {_CURVE_SIZES[0]} labelled rows to fit on, "
+                f"got {labelled}"
             )
         axes = {"keep_unlabelled": (False, True)}
         curve = {"optimization_sizes": (*sizes, "full"), "axes": axes}

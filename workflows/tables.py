@@ -1,7 +1,7 @@
-"""Probability tables: those that are given, those asked of a model, and the store of these.
+"""Probability tables: given tables, tables requested from a model, and the store of the latter.
 
-A request is named by the hash of all that decides its numbers, so that what was scored is
-recognised on any machine.
+The key of a request is the hash of everything that determines its numbers, so that scored tables
+are recognised on any machine.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import glob
 import itertools
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -38,22 +40,22 @@ from dcs.selection.ensemble import TableEnsemble
 from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import Grouping, PromptsConfig, SweepConfig, TableChoice
 
-#: A table, or several of the same rows.
+#: A table, or an ensemble of tables of the same rows.
 Rows: TypeAlias = ProbabilityTable | TableEnsemble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Whose class probabilities cells are tuned on.
+    """The origin of the class probabilities that cells are tuned on.
 
     Attributes
     ----------
     model, task : str
         Where the probabilities come from.
     shots : int, "N" or None
-        Demonstrations per prompt; None where nothing says, or where they differ.
+        Number of demonstrations per prompt; None if unknown, or if they differ.
     seed : int
-        Root seed of the cells; the demonstrations of a request derive theirs from it.
+        Root seed of the cells, from which the demonstration seed of a request derives.
     """
 
     model: str
@@ -67,16 +69,16 @@ S = TypeVar("S", bound=Source)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest(Source):
-    """The class probabilities of one model on one task, prompted in one way.
+    """A request for the class probabilities of a model on a task with one prompt.
 
     Attributes
     ----------
     limit : int or None
-        At most so many texts of each split.
+        Maximum number of texts per split.
     data : str or None
-        Folder with the texts of a task that comes without them.
+        Folder with the texts of a task that is packaged without texts.
     scoring : ScoringSettings
-        The engine and its options.
+        The scoring engine and its options.
     """
 
     shots: Shots
@@ -86,31 +88,31 @@ class TableRequest(Source):
 
     @property
     def label(self) -> str:
-        """A short name for people."""
+        """A short display name."""
         return f"{self.model} {self.task} {self.shots}-shot seed {self.seed}"
 
     @property
     def prompted(self) -> dict[str, Any]:
-        """The task and how it is prompted, as :mod:`dcs.scoring.generation` takes them."""
+        """The task and prompt arguments of the functions of :mod:`dcs.scoring.generation`."""
         task = get_task(self.task, self.data)
         return {"task": task, "shots": self.shots, "seed": self.seed, "limit": self.limit}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenTable(Source):
-    """A table that somebody has made, and what becomes of its rows.
+    """A user-supplied table, and how its rows are split.
 
     Attributes
     ----------
     members : mapping of str to tuple of pathlib.Path
-        By name, a source of tables, or those of the optimization and of the test rows; several
-        are of the same rows.
+        Sources by name: one source of tables, or a pair of the optimization and test rows.
+        Several members have the same rows.
     held_out : float
-        Share of the rows that become test rows where the source does not tell them apart.
+        Fraction of the rows to hold out as test rows if the source has no test rows.
     digests : dict of str to str
         Content hash of the rows of each split.
     own_seed : bool
-        Whether the seed is that of its demonstrations, and not one of the sweep's.
+        Whether the seed is that of its demonstrations instead of a seed of the sweep.
     """
 
     members: Mapping[str, tuple[Path, ...]]
@@ -124,7 +126,7 @@ class GivenTable(Source):
         Raises
         ------
         TableError
-            The source cannot be read, or is another one than was planned with.
+            If the source cannot be read, or has changed since the sweep was planned.
         """
         tables = split_rows(self.members, seed=self.seed, held_out=self.held_out)
         if {split: table.digest for split, table in tables.items()} != self.digests:
@@ -138,38 +140,38 @@ class GivenTable(Source):
 def split_rows(
     members: Mapping[str, Sequence[Path]], *, seed: int, held_out: float
 ) -> dict[str, Rows]:
-    """Return the rows to tune on and those for the final figures.
+    """Return the optimization and the test rows.
 
     Parameters
     ----------
     members : mapping of str to sequence of path
-        By name, a source of tables, or those of the optimization and of the test rows.
+        Sources by name: one source of tables, or a pair of the optimization and test rows.
     seed : int
-        Root seed of the rows held out.
+        Root seed of the held-out rows.
     held_out : float
-        Their share, where the source does not tell them apart.
+        Fraction to hold out if the source has no test rows.
 
     Returns
     -------
     dict of str to ProbabilityTable or TableEnsemble
-        By split: ``optimization`` and ``test``; ensembles of several members.
+        By split, ``optimization`` and ``test``; ensembles if there are several members.
 
     Raises
     ------
     TableError
-        A source cannot be read, or two have different classes or rows.
+        If a source cannot be read, or sources have different classes or rows.
     """
-    tables = {name: _read(paths) for name, paths in members.items()}
-    return _held_out(matched_tables(tables), seed=seed, share=held_out)
+    tables = {name: _read_member(paths) for name, paths in members.items()}
+    return _hold_out(matched_tables(tables), seed=seed, share=held_out)
 
 
 def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dict[str, Rows]:
-    """Return the tables of several members by split, rows matched; those of one as they are.
+    """Return the tables by split: ensembles with matched rows, or those of a single member.
 
     Raises
     ------
     TableError
-        They are not of the same rows.
+        If the members do not have the same rows.
     """
     (first, *others) = members.values()
     if not others:
@@ -185,7 +187,7 @@ def matched_tables(members: Mapping[str, Mapping[str, ProbabilityTable]]) -> dic
     }
 
 
-def _read(paths: Sequence[Path]) -> dict[str, ProbabilityTable]:
+def _read_member(paths: Sequence[Path]) -> dict[str, ProbabilityTable]:
     tables = read_tables(paths[0])
     if len(paths) == 1:
         return tables
@@ -193,16 +195,16 @@ def _read(paths: Sequence[Path]) -> dict[str, ProbabilityTable]:
     test = others.get("test", others["optimization"])
     if test.classes != table.classes:
         raise TableError(
-            f"{paths[1]}: classes are {', '.join(test.classes)}; those of the table to tune are "
-            f"{', '.join(table.classes)}, and both must be the same in the same order"
+            f"{paths[1]}: expected classes {', '.join(table.classes)} in this order, as in the "
+            f"table to tune, got {', '.join(test.classes)}"
         )
     return {"optimization": table, "test": test}
 
 
-def _held_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
-    """Return tables of both splits, the test rows drawn from the labelled ones if there are none.
+def _hold_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, Rows]:
+    """Return tables of both splits; hold out labelled rows as test rows if there are none.
 
-    Where no row has a label none can be held out: all rows are in both, and nothing is judged.
+    If no row has a label, both splits contain all rows, and nothing is evaluated.
     """
     if "test" in tables:
         return tables
@@ -221,10 +223,10 @@ def _held_out(tables: dict[str, Rows], *, seed: int, share: float) -> dict[str, 
 
 
 def given_tables(config: SweepConfig) -> list[GivenTable]:
-    """Return every table that a sweep is given, once for each seed.
+    """Return the given tables of a sweep, one for each seed.
 
-    A folder with both optimization and test rows that says the seed of its demonstrations is the
-    table of that seed alone; all others are there for each seed of the sweep.
+    A folder with optimization and test rows and a known demonstration seed is only used with that
+    seed; all others are used with each seed of the sweep.
 
     Parameters
     ----------
@@ -234,18 +236,18 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
     Raises
     ------
     ConfigError
-        A pattern matches nothing.
+        If a pattern matches nothing.
     TableError
-        A source cannot be read.
+        If a source cannot be read.
     """
     found: list[GivenTable] = []
-    for members in _sources(config.tables):
+    for members in _expand_sources(config.tables):
         paths = next(iter(members.values()))
-        tables = matched_tables({name: _read(each) for name, each in members.items()})
+        tables = matched_tables({name: _read_member(each) for name, each in members.items()})
         origin, name = tables["optimization"].provenance, " + ".join(members)
         own = origin.demonstration_seed if len(paths) == 1 and "test" in tables else None
         for seed in config.seeds if own is None else (own,):
-            split = _held_out(tables, seed=seed, share=config.held_out)
+            split = _hold_out(tables, seed=seed, share=config.held_out)
             found.append(
                 GivenTable(
                     members=members,
@@ -258,42 +260,45 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                     own_seed=own is not None,
                 )
             )
-    found += [_joined(group, over) for over in config.ensemble for group in alike(found, over)]
-    names = Counter((given.model, given.task, given.shots, given.seed) for given in found)
-    return [
-        replace(given, task=" + ".join(given.members))
-        if names[given.model, given.task, given.shots, given.seed] > 1
-        else given
-        for given in found
-    ]
+    found += [_join(group, over) for over in config.ensemble for group in alike(found, over)]
+    origin_of = attrgetter("model", "task", "shots", "seed")
+    # Tables with the same origin are named after their files, then after their paths.
+    for by_path in (False, True):
+        counts = Counter(map(origin_of, found))
+        for index, given in enumerate(found):
+            if counts[origin_of(given)] > 1:
+                first_paths = (str(first) for first, *_ in given.members.values())
+                task = " + ".join(first_paths if by_path else given.members)
+                found[index] = replace(given, task=task)
+    return found
 
 
 def join_unlabelled(
     choice: str | tuple[str, str], more: Path, joined: Path
 ) -> str | tuple[str, str]:
-    """Write the optimization rows of a source with unlabelled rows below, as a table.
+    """Write the optimization rows of a source with unlabelled rows appended, as a table.
 
     Parameters
     ----------
     choice : str or pair of str
-        A source of tables, or those of the optimization and of the test rows.
+        One source of tables, or a pair of the optimization and test rows.
     more : pathlib.Path
-        The source of rows that are added; what labels they have is not looked at.
+        The source of the appended rows, whose labels are ignored.
     joined : pathlib.Path
         The Parquet file to write.
 
     Returns
     -------
     str or pair of str
-        The source with the file in the place of its optimization rows.
+        The source with its optimization rows replaced by the file.
 
     Raises
     ------
     TableError
-        A source cannot be read, or the classes differ.
+        If a source cannot be read, or the classes differ.
     """
-    paths = _paths(choice)
-    tables = _read(paths)
+    paths = _to_paths(choice)
+    tables = _read_member(paths)
     try:
         table = tables["optimization"].with_unlabelled(read_tables(more)["optimization"])
     except TableError as error:
@@ -303,7 +308,7 @@ def join_unlabelled(
 
 
 def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
-    """Return the groups of two or more sources that differ in nothing but this."""
+    """Return the groups of two or more sources that differ only in the given respect."""
     groups: dict[tuple[Any, ...], list[S]] = {}
     for source in sources:
         same: dict[str, tuple[Any, ...]] = {
@@ -311,14 +316,14 @@ def alike(sources: Sequence[S], over: Grouping) -> list[list[S]]:
             "seeds": (source.model, source.task, source.shots),
             "models": (source.task, source.shots, source.seed),
         }
-        # Of tables that hold out rows by the seed of the sweep, all hold out the same.
+        # Tables that hold out rows by the seed of the sweep must hold out the same rows.
         drawn = source.seed if isinstance(source, GivenTable) and not source.own_seed else None
         groups.setdefault((*same[over], drawn), []).append(source)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def joint_names(group: Sequence[Source], over: Grouping) -> dict[str, Any]:
-    """Return model and shots of an ensemble: a name, and None where the shots differ."""
+    """Return the model name and shots of an ensemble; shots are None if they differ."""
     model = f"{group[0].model} ({len(group)} {over})"
     if over == "models":
         model = " + ".join(dict.fromkeys(source.model for source in group))
@@ -326,7 +331,7 @@ def joint_names(group: Sequence[Source], over: Grouping) -> dict[str, Any]:
     return {"model": model, "shots": group[0].shots if len(shots) == 1 else None}
 
 
-def _joined(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
+def _join(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
     first = group[0]
     members = [item for given in group for item in given.members.items()]
     if len({name for name, _ in members}) < len(members):
@@ -340,49 +345,51 @@ def _joined(group: Sequence[GivenTable], over: Grouping) -> GivenTable:
     )
 
 
-def _name(path: Path) -> str:
-    return path.name if path.is_dir() else path.stem
+def source_name(path: Path) -> str:
+    """Return the name of a folder (even if given as ``.``), or of a file without suffix."""
+    return Path(os.path.abspath(path)).name if path.is_dir() else path.stem
 
 
-def _sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[Path, ...]]]:
-    """Yield what patterns and folders stand for; pairs and named tables as they are."""
+def _expand_sources(choices: Sequence[TableChoice]) -> Iterator[dict[str, tuple[Path, ...]]]:
+    """Yield the members of each source: expand patterns and folders, and skip duplicates."""
     seen: list[dict[str, tuple[Path, ...]]] = []
     for choice in choices:
         if isinstance(choice, dict):
-            found = [{name: _paths(each) for name, each in choice.items()}]
+            found = [{name: _to_paths(each) for name, each in choice.items()}]
         elif not isinstance(choice, str):
-            found = [{_name(Path(choice[0])): _paths(choice)}]
+            found = [{source_name(Path(choice[0])): _to_paths(choice)}]
         else:
             path = str(Path(choice).expanduser())
             exact = Path(path).exists() or not glob.has_magic(path)
             matching = [path] if exact else sorted(glob.glob(path))
             if not matching:
                 raise ConfigError(f"tables: {choice} matches no file or folder")
-            found = [{_name(each): (each,)} for one in matching for each in table_sources(one)]
+            found = [
+                {source_name(one): (one,)} for each in matching for one in table_sources(each)
+            ]
         for members in found:
             if members not in seen:
                 seen.append(members)
                 yield members
 
 
-def _paths(choice: str | tuple[str, str]) -> tuple[Path, ...]:
-    return tuple(
-        Path(each).expanduser() for each in ([choice] if isinstance(choice, str) else choice)
-    )
+def _to_paths(choice: str | tuple[str, str]) -> tuple[Path, ...]:
+    paths = [choice] if isinstance(choice, str) else choice
+    return tuple(Path(path).expanduser() for path in paths)
 
 
 def table_requests(config: PromptsConfig) -> list[TableRequest]:
-    """Return every table that is asked for, in the order of the configuration.
+    """Return the table requests of a configuration, in its order.
 
     Parameters
     ----------
     config : PromptsConfig
-        A sweep, or the part of one that says what is scored.
+        A sweep, or the part of one that configures scoring.
 
     Returns
     -------
     list of TableRequest
-        Models, then tasks, shots and seeds.
+        Ordered by models, then tasks, shots and seeds.
     """
     return [
         TableRequest(
@@ -401,91 +408,91 @@ def table_requests(config: PromptsConfig) -> list[TableRequest]:
 
 
 def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
-    """Return the hash of all that decides the numbers of a table.
+    """Return the hash of everything that determines the numbers of a table.
 
-    Computed without loading the model, so that a finished sweep is recognised at once.
+    Computed without loading the model, so that a finished sweep is recognised quickly.
 
     Parameters
     ----------
     request : TableRequest
-        What is asked for.
+        The request.
     known : dict, optional
-        Give the same one, empty at first, for many requests: what they have in common, such as
-        the texts of a task, is then looked at once.
+        Cache shared by several calls, initially empty, so that common parts such as the texts of
+        a task are hashed once.
 
     Raises
     ------
     DCSError
-        The task or model is not known.
+        If the task or model does not exist.
     """
     known = {} if known is None else known
     engine = (request.model, request.scoring)
     if engine not in known:
         known[engine] = request.scoring.identity(request.model)
-    return content_key({**known[engine], **_texts_of(request, known)})
+    return content_key({**known[engine], **_hash_texts(request, known)})
 
 
 def texts_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
-    """Return the hash of what a model is asked, whichever it is: the part that files decide.
+    """Return the hash of the prompts and texts, without the model: the part read from files.
 
     Parameters
     ----------
     request : TableRequest
-        What is asked for.
+        The request.
     known : dict, optional
         As in :func:`request_key`.
 
     Raises
     ------
     DCSError
-        The task is not known.
+        If the task does not exist.
     """
-    return content_key(_texts_of(request, {} if known is None else known))
+    return content_key(_hash_texts(request, {} if known is None else known))
 
 
-def _texts_of(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
-    asked = (request.task, request.data, request.shots, request.seed)
+def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
+    prompt = (request.task, request.data, request.shots, request.seed)
     task = get_task(request.task, request.data)
-    if asked not in known:
+    if prompt not in known:
         demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
-        known[asked] = prompt_hash(task, demonstrations)
+        known[prompt] = prompt_hash(task, demonstrations)
     texts = (request.task, request.data)
     if texts not in known:
         known[texts] = {
             split: content_key({"rows": [[e.id, e.text, e.label] for e in task.examples(split)]})
             for split in SPLITS
         }
-    return {"prompt": known[asked], "limit": request.limit, "examples": known[texts]}
+    return {"prompt": known[prompt], "limit": request.limit, "examples": known[texts]}
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How long a pair of tables took.
+    """Statistics and provenance of the scoring of a pair of tables.
 
     Attributes
     ----------
     model : str
-        The model, as it was named.
+        The model name as specified.
     seconds : float
         Wall-clock time.
     rows : int
-        Prompts.
+        Number of prompts.
     scored : int
-        Those of them that the model was asked; the others were kept from earlier.
+        Number of prompts scored by the model; the others were cached.
     tokens : int
-        Tokens of the prompts that it was asked; 0 where the engine does not say.
+        Number of tokens of the scored prompts; 0 if the engine does not count them.
     finished_ms : int
-        When it was done, milliseconds since the epoch.
+        End time in milliseconds since the epoch.
     gpus : float
-        GPUs held for that time.
+        Number of GPUs reserved for that time.
     digests : dict of str to str
         Content hash of each table, by split.
     scorer : dict of str to str
-        Engine, its version, the model's revision, precision and label rule, as they turned out.
+        Engine, its version, the model's revision, and the precision and label rule used.
     demonstrations : list of str
-        Ids of the texts shown in the prompts.
+        Ids of the demonstrations in the prompts.
     remarks : list of str
-        What the engine has to say, e.g. labels missing from a server's answers.
+        Report of the engine, e.g. on labels missing from server responses.
     """
 
     model: str
@@ -502,7 +509,7 @@ class Scoring:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What MLflow shows of it."""
+        """The metrics to log to MLflow."""
         found = {
             "seconds": self.seconds,
             "prompts": self.rows,
@@ -519,12 +526,12 @@ _SCORING = TypeAdapter(Scoring)
 
 @dataclass(frozen=True, slots=True)
 class ProbabilityStore:
-    """A folder of Parquet files, two for each key, and a note of how they came about.
+    """A folder of Parquet files, two per key, with a record of their scoring.
 
     Attributes
     ----------
     root : pathlib.Path
-        The folder; made at the first write.
+        The folder; created on the first write.
     """
 
     root: Path
@@ -535,38 +542,38 @@ class ProbabilityStore:
         return cls(output / "probabilities")
 
     def path(self, key: str, split: str) -> Path:
-        """Return where a table lies."""
+        """Return the path of a table."""
         return self.root / key / f"{split}.parquet"
 
-    def _note(self, key: str) -> Path:
+    def _record_path(self, key: str) -> Path:
         return self.root / key / "scoring.json"
 
     def scoring(self, key: str) -> Scoring | None:
-        """Return how a pair of tables came about, or None if it is not there.
+        """Return the record of the scoring of a pair of tables, or None if it does not exist.
 
-        The note is written last: where it is, the tables are whole.
+        The record is written last: if it exists, the tables are complete.
 
         Raises
         ------
         TableError
-            The note is damaged; names the file.
+            If the record is damaged; names the file.
         """
-        path = self._note(key)
+        path = self._record_path(key)
         if not path.is_file() or not all(self.path(key, split).is_file() for split in SPLITS):
             return None
         try:
-            note = _SCORING.validate_python(read_json(path, error=TableError))
-            if set(note.digests) != set(SPLITS):
-                raise ValueError("digests of other tables")
+            record = _SCORING.validate_python(read_json(path, error=TableError))
+            if set(record.digests) != set(SPLITS):
+                raise ValueError("digests of unexpected tables")
         except ValueError as error:
             raise TableError(
                 f"{path}: damaged ({one_line(error)}); remove the folder {key} to have its "
                 "tables scored again"
             ) from None
-        return note
+        return record
 
     def digests(self, key: str) -> dict[str, str] | None:
-        """Return the content hashes of both tables, or None unless both are there."""
+        """Return the content hashes of both tables, or None if one does not exist."""
         scoring = self.scoring(key)
         return None if scoring is None else scoring.digests
 
@@ -576,12 +583,12 @@ class ProbabilityStore:
         Raises
         ------
         TableError
-            A file is missing, damaged or another one than was scored; names it.
+            If a file does not exist, is damaged or has changed since it was scored; names it.
         """
         tables = {str(split): ProbabilityTable.read(self.path(key, split)) for split in SPLITS}
         for split, digest in (self.digests(key) or {}).items():
             if tables[split].digest != digest:
-                # Cells are named by the note: they would be kept under the name of other numbers.
+                # Cells are keyed by the record, so their keys would not match the changed numbers.
                 raise TableError(
                     f"{self.path(key, split)}: changed since it was scored; put the file back, "
                     f"or remove the folder {key} to have its tables scored again"
@@ -589,7 +596,7 @@ class ProbabilityStore:
         return tables
 
     def write(self, key: str, tables: Mapping[str, ProbabilityTable], **about: Any) -> Scoring:
-        """Write both tables of a key, and `about` their scoring, which is returned."""
+        """Write both tables of a key and return the record of their scoring."""
         scoring = Scoring(
             rows=sum(table.n_rows for table in tables.values()),
             digests={split: table.digest for split, table in tables.items()},
@@ -600,10 +607,10 @@ class ProbabilityStore:
         return scoring
 
     def keep(self, key: str, tables: Mapping[str, ProbabilityTable], scoring: Scoring) -> None:
-        """Write both tables of a key, each all or nothing, and the note of them last."""
+        """Write both tables of a key, each atomically, and their record last."""
         folder = self.root / key
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             for split in SPLITS:
                 tables[split].write(self.path(key, split))
-            atomic_write_text(self._note(key), json.dumps(asdict(scoring), indent=1))
+            atomic_write_text(self._record_path(key), json.dumps(asdict(scoring), indent=1))

@@ -1,4 +1,4 @@
-"""Tasks by name (those that come along, a user's own), and the text of their prompts."""
+"""Packaged and user-defined tasks, and the text of their prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks described by a YAML file: those that come along, and a user's own; and their texts."""
+"""Packaged and user-defined tasks described by YAML files, and the loading of their texts."""
 
 from __future__ import annotations
 
@@ -36,58 +36,58 @@ from dcs.seeds import derive_generator
 _FOLDER: Final = Path(__file__).parents[1] / "assets" / "tasks"
 
 PACKAGED: Final = {name: _FOLDER / f"{name}.yaml" for name in ("helpdesk", "reviews")}
-"""Files of the tasks whose texts come along, by name."""
+"""Files of the tasks with packaged texts, by name."""
 
 DESCRIBED: Final = {
     name: _FOLDER / f"{name}.yaml"
     for name in ("agnews", "dbpedia", "sst5", "trec", "rte", "ddi", "pubmedqa")
 }
-"""Files of the tasks of the paper, which come without their texts, by name."""
+"""Files of the tasks of the paper, which are packaged without texts, by name."""
 
 _YAML: Final = (".yaml", ".yml")
 
-#: A hub that does not answer in this time is not there.
+#: Timeout in seconds after which the hub is considered unreachable.
 _HUB_SECONDS: Final = 3.0
-_KEY: Final = "@key"  # a JSON object's own name for a row
+_KEY: Final = "@key"  # key of a row in a JSON object of rows
 
 _TOKEN: Final = re.compile(r"@\w+\$|\w+(?:[-'.]\w+)*|[^\w\s]")
 
 
 def tokenized(text: str) -> str:
-    """Set words and punctuation marks apart by single spaces; a mark such as ``@drug$`` is one."""
+    """Separate words and punctuation by single spaces; a mark such as ``@drug$`` is one token."""
     return " ".join(_TOKEN.findall(text))
 
 
-#: What `Prompt.clean` names.
+#: Functions for the values of `Prompt.clean`.
 _CLEANERS: Final[dict[str, Callable[[str], str]]] = {
     "tokenized": tokenized,
     "lower-cased": str.lower,
 }
 
 
-def _as_list(entry: Any) -> Any:
+def _to_list(entry: Any) -> Any:
     return entry if isinstance(entry, list) else [entry]
 
 
 Word = Annotated[str, StringConstraints(pattern=r"\S")]
-Labels = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_as_list)], ...]
+Labels = tuple[Annotated[tuple[str | int, ...], BeforeValidator(_to_list)], ...]
 
 
 class TextLocation(Strict):
-    """Where the texts of a task are, and under which names.
+    """The location of the texts of a task, and the names of their fields.
 
     Attributes
     ----------
     optimization, test : str
-        File of each split in the task's folder, or split of the hub dataset.
+        File of the split in the task folder, or split of the hub dataset.
     fields : dict of str to str
-        Field of the template, and where a row holds it; ``a.b`` is b within a.
+        Fields of the template and their keys in a row; ``a.b`` is key b of object a.
     label : str
-        Where a row holds its label.
+        Key of the label in a row.
     labels : tuple of tuple
-        What stands for each class there; empty: class names, or numbers from 0.
+        Label values of each class; by default class names, or numbers from 0.
     id : str
-        Where a row holds its name; empty: rows are numbered.
+        Key of the row id; by default rows are numbered.
     """
 
     optimization: str
@@ -99,7 +99,7 @@ class TextLocation(Strict):
 
 
 class FileLocation(TextLocation):
-    """Local files of one form and encoding."""
+    """Local files of one format and encoding."""
 
     format: Literal["jsonl", "json", "csv", "lines"] = "jsonl"
     encoding: str = "utf-8"
@@ -107,14 +107,14 @@ class FileLocation(TextLocation):
     @field_validator("optimization", "test")
     @classmethod
     def _is_inside(cls, name: str) -> str:
-        # A stranger's task must not send others' files away.
+        # A third-party task must not send unrelated local files to a model server.
         if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-            raise ValueError("name a file in the task's folder, and give the folder with --data")
+            raise ValueError("must be a file in the task folder; give the folder with --data")
         return name
 
 
 class HubLocation(TextLocation):
-    """A dataset of the hub, perhaps one of its configurations and at a revision."""
+    """A hub dataset, optionally with a configuration and a revision."""
 
     dataset: str
     config: str = ""
@@ -122,25 +122,25 @@ class HubLocation(TextLocation):
 
 
 class Prompt(Strict):
-    """How texts are put to a model: what a variant of a task's prompt may say otherwise.
+    """The prompt of a task; a variant may override each of these keys.
 
     Attributes
     ----------
     instruction : str
         As in :class:`dcs.prompting.Task`.
     template : str
-        A query, with ``{field}`` where a field of the text goes; its last line is the answer
-        prefix.
+        The query, with ``{field}`` as placeholder for a field of the text; the last line is the
+        answer prefix.
     label_words : tuple of str
-        As in :class:`dcs.prompting.Task`; the classes, if left out.
+        As in :class:`dcs.prompting.Task`; by default the class names.
     separator : str
-        What follows each demonstration.
+        Text after each demonstration.
     join : str
-        What stands between the parts of a field that is a list.
+        Separator between the parts of a field that is a list.
     replace : tuple of (str, str)
         Replacements in every field, in order.
     clean : tuple of {"tokenized", "lower-cased"}
-        What is done to every field after that, in order.
+        Transformations of every field after the replacements, in order.
     """
 
     instruction: str = ""
@@ -153,7 +153,7 @@ class Prompt(Strict):
 
 
 class TaskFile(Prompt):
-    """A task as its YAML file describes it.
+    """The content of a task YAML file.
 
     Attributes
     ----------
@@ -162,19 +162,19 @@ class TaskFile(Prompt):
     classes : tuple of str
         As in :class:`dcs.prompting.Task`.
     labels : tuple of tuple
-        As in :class:`TextLocation`, where that has none.
+        Default for ``labels`` of :class:`TextLocation`.
     variants : dict of str to Prompt
-        Other prompts by name: what each says takes the place of what the task says.
+        Alternative prompts by name; their keys override those of the task.
     sizes : dict of str to int
-        At most so many texts of each split, drawn with `seed`; a split left out is taken whole.
+        Maximum number of texts per split, drawn with `seed`; by default all texts.
     seed : int
-        Seed of that draw.
+        Seed of the draw.
     disjoint : bool
-        Whether optimization texts that are also test texts are left out.
+        Whether to exclude optimization texts that are also test texts.
     obtain : str
-        How to get the files, for messages.
+        Instructions for obtaining the files, for messages.
     files, hub : TextLocation or None
-        Local files and a dataset of the hub; one of them at least.
+        Local files and a hub dataset; at least one is required.
     """
 
     name: Annotated[str, StringConstraints(pattern=r"^[^\W_][\w.-]{0,99}$")]  # names folders
@@ -196,12 +196,12 @@ class TaskFile(Prompt):
         return hash(self.model_dump_json())
 
     def variant(self, name: str) -> TaskFile:
-        """Return the task with another prompt.
+        """Return the task with the prompt of a variant.
 
         Raises
         ------
         ConfigError
-            If there is no variant of that name, or the task makes no sense with it.
+            If the variant does not exist, or the resulting task is invalid.
         """
         check_choice(f"task {self.name!r}: variant of the prompt", name, self.variants)
         values = self.model_dump(mode="json", exclude={"variants"})
@@ -210,7 +210,7 @@ class TaskFile(Prompt):
 
     @property
     def input_template(self) -> str:
-        """The template up to its last line."""
+        """The template without its last line."""
         return self.template.rpartition("\n")[0]
 
     @property
@@ -220,7 +220,7 @@ class TaskFile(Prompt):
 
     @property
     def input_prefix(self) -> str:
-        """What stands before the text, if the text has one field at the end; else nothing."""
+        """The text before the field, if the template has a single field at its end; else empty."""
         head, brace, tail = self.input_template.partition("{")
         plain = brace and tail.endswith("}") and "{" not in tail
         return head.rstrip(" ") if plain and "\n" not in head and head.endswith(" ") else ""
@@ -231,18 +231,18 @@ class TaskFile(Prompt):
         parts = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
         plain = (not form and not how and str(name).isidentifier() for name, form, how in parts)
         if not parts or not all(plain):
-            raise ValueError("{field} must stand for the text, and nothing more in the braces")
+            raise ValueError("fields must be written as {text}, with only a name in the braces")
         last = template.rpartition("\n")[2]
         if "\n" not in template or "{" in last or not last.strip():
-            raise ValueError("its last line must be the answer prefix, without fields")
+            raise ValueError("the last line must be the answer prefix, without fields")
         return template
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _is_consistent(self) -> Self:
         if len(set(self.classes)) < len(self.classes):
-            raise ValueError("key 'classes' has one twice")
+            raise ValueError("key 'classes' contains duplicates")
         if self.files is None and self.hub is None:
-            raise ValueError("give key 'files' or 'hub': where the texts are")
+            raise ValueError("key 'files' or 'hub' is required: the location of the texts")
         fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
         lists = {"labels": self.labels, "label_words": self.label_words}
         for key, place in (("files", self.files), ("hub", self.hub)):
@@ -264,12 +264,12 @@ class TaskFile(Prompt):
 
 
 def task_names() -> tuple[str, ...]:
-    """Return the names of the tasks whose texts come with the package."""
+    """Return the names of the tasks with packaged texts."""
     return tuple(PACKAGED)
 
 
 def described_task_names() -> tuple[str, ...]:
-    """Return the names of the tasks that come as a description without texts."""
+    """Return the names of the tasks that are packaged without texts."""
     return tuple(DESCRIBED)
 
 
@@ -279,18 +279,18 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     Parameters
     ----------
     name : str
-        A built-in task, one of the paper's seven, or the path of a YAML file that describes a
-        task; a variant of a described prompt follows an ``@``: ``trec@published``.
+        A built-in task, one of the seven tasks of the paper, or the path of a task YAML file; an
+        optional prompt variant follows an ``@``: ``trec@published``.
     data : path-like, optional
-        Folder that holds the texts of a described task, in itself or in a folder of the task's
-        name. Without it, texts come from beside a user's own YAML file, or from the hub.
-        Built-in tasks need none and take no notice of it.
+        Folder with the texts of a described task, directly or in a subfolder named after the
+        task. By default, texts are read from the folder of a user-defined YAML file, or from the
+        hub. Ignored for built-in tasks.
 
     Raises
     ------
     ConfigError
-        If there is no such task or variant, names the allowed ones; if its file is malformed.
-        Whether its texts can be read shows when they are asked for.
+        If the task or variant does not exist, or its file is malformed. Errors in the texts are
+        only raised when the texts are requested.
     """
     known = PACKAGED | DESCRIBED
     base, variant = name, ""
@@ -301,7 +301,7 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
     path = known.get(base, Path(base))
     file = read_task_file(path)
     if base not in DESCRIBED and file.hub is None and (data is None or base in PACKAGED):
-        data = path.parent  # The texts lie beside the file.
+        data = path.parent  # The texts are in the folder of the task file.
     prompt = file.variant(variant) if variant else file
     return Task(
         name=f"{file.name}@{variant}" if variant else file.name,
@@ -321,14 +321,14 @@ def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
 
 
 def read_task_file(path: Path) -> TaskFile:
-    """Read and check a description.
+    """Read and validate a task file.
 
     Raises
     ------
     ConfigError
-        One line: file, key, value and what is allowed.
+        If the file is malformed; names file, key, value and what is allowed.
     """
-    # A file that has changed since is read again.
+    # Cached by modification time, so that a changed file is read again.
     return _parse(path, path.stat().st_mtime_ns if path.is_file() else None)
 
 
@@ -348,42 +348,42 @@ def read_examples(file: TaskFile, split: Split, *, data: str | None = None) -> t
     split : {"optimization", "test"}
         The split.
     data : str, optional
-        Folder that holds the files, or a folder of the task's name with them; without it, the
-        texts come from the hub.
+        Folder with the files, directly or in a subfolder named after the task; by default, the
+        texts are loaded from the hub.
 
     Raises
     ------
     ConfigError
-        If the texts are not there, or a row is malformed; names file, row, key and value.
+        If the texts do not exist, or a row is malformed; names file, row, key and value.
     """
     if data is None:
-        return _read(file, split, None, None)
-    stamps = [_path(file, name, data).stat() for name in SPLITS]
-    # Files that have changed since are read again.
-    return _read(file, split, data, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
+        return _load(file, split, None, None)
+    stamps = [_find_file(file, name, data).stat() for name in SPLITS]
+    # Cached by modification time and size, so that changed files are read again.
+    return _load(file, split, data, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
 
 
 @lru_cache(maxsize=32)
-def _read(file: TaskFile, split: Split, data: str | None, stamp: object) -> tuple[Example, ...]:
+def _load(file: TaskFile, split: Split, data: str | None, stamp: object) -> tuple[Example, ...]:
     place: TextLocation
     if data is not None and file.files is not None:
-        path = _path(file, split, data)
-        where, place, rows = escaped(path), file.files, _file_rows(file.files, path)
+        path = _find_file(file, split, data)
+        where, place, rows = escaped(path), file.files, _read_file_rows(file.files, path)
     elif data is None and file.hub is not None:
         where, place = f"{file.hub.dataset} ({getattr(file.hub, split)})", file.hub
-        rows = _hub_rows(file, file.hub, split)
+        rows = _load_hub_rows(file, file.hub, split)
     else:
-        raise ConfigError(_how_to_get(file, data))
+        raise ConfigError(_missing_texts(file, data))
     examples = []
     for row, values in enumerate(rows):
         try:
-            examples.append(_example(file, place, f"{file.name}-{split}", row, values))
+            examples.append(_convert(file, place, f"{file.name}-{split}", row, values))
         except ValueError as error:
             raise ConfigError(f"{where}: row {row}: {error}") from None
     if not examples:
-        raise ConfigError(f"{where}: holds no texts")
+        raise ConfigError(f"{where}: contains no texts")
     if file.disjoint and split == "optimization":
-        shown = {example.text for example in _read(file, "test", data, stamp)}
+        shown = {example.text for example in _load(file, "test", data, stamp)}
         examples = [example for example in examples if example.text not in shown]
     size = file.sizes.get(split, len(examples))
     if size < len(examples):
@@ -396,24 +396,24 @@ def _read(file: TaskFile, split: Split, data: str | None, stamp: object) -> tupl
     return tuple(examples)
 
 
-def _example(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
-    """Make an example of a row; a ValueError says what is wrong with it."""
+def _convert(file: TaskFile, place: TextLocation, prefix: str, row: int, values: Any) -> Example:
+    """Convert a row to an example; raise ValueError if the row is malformed."""
     if not isinstance(values, Mapping):
-        raise ValueError(f"is {show(values)}, not an object")
-    fields = {name: _field(file, values, key) for name, key in place.fields.items()}
-    plain = file.input_prefix  # which stands before the text, so that the text is the field alone
+        raise ValueError(f"expected an object, got {show(values)}")
+    fields = {name: _format_field(file, values, key) for name, key in place.fields.items()}
+    plain = file.input_prefix  # rendered by the prompt, so that the text is the field only
     text = next(iter(fields.values())) if plain else file.input_template.format_map(fields)
-    own = _value(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
-    return Example(f"{prefix}-{own}", text, _label(file, place, _value(values, place.label)))
+    own = _get(values, place.id) if place.id else values.get(_KEY, f"{row:05d}")
+    return Example(f"{prefix}-{own}", text, _find_label(file, place, _get(values, place.label)))
 
 
-def _field(prompt: Prompt, values: Mapping[str, Any], key: str) -> str:
-    """Return a field of a row as the prompt shows it."""
-    value = _value(values, key)
+def _format_field(prompt: Prompt, values: Mapping[str, Any], key: str) -> str:
+    """Return a field of a row as text for the prompt."""
+    value = _get(values, key)
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         value = prompt.join.join(value)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"key {key!r} is {show(value)}; a text is needed")
+        raise ValueError(f"key {key!r}: expected a non-empty text, got {show(value)}")
     for old, new in prompt.replace:
         value = value.replace(old, new)
     for name in prompt.clean:
@@ -421,17 +421,17 @@ def _field(prompt: Prompt, values: Mapping[str, Any], key: str) -> str:
     return value.strip()
 
 
-def _value(values: Mapping[str, Any], key: str) -> Any:
+def _get(values: Mapping[str, Any], key: str) -> Any:
     found: Any = values
     for part in key.split("."):
         if not isinstance(found, Mapping) or part not in found:
-            raise ValueError(f"has no key {key!r}; it has {', '.join(map(str, values))}")
+            raise ValueError(f"key {key!r} is missing; found {', '.join(map(str, values))}")
         found = found[part]
     return found
 
 
-def _label(file: TaskFile, place: TextLocation, raw: Any) -> int:
-    """Return the class that a label stands for: by `labels`, or by its name or number."""
+def _find_label(file: TaskFile, place: TextLocation, raw: Any) -> int:
+    """Return the class index of a label, given by `labels`, class name or number."""
     labels = place.labels or file.labels
     names = labels or tuple((name,) for name in file.classes)
     numbers = () if labels else tuple((index,) for index in range(len(file.classes)))
@@ -439,37 +439,37 @@ def _label(file: TaskFile, place: TextLocation, raw: Any) -> int:
         for index, entry in enumerate(allowed):
             if not isinstance(raw, bool) and str(raw) in map(str, entry):
                 return index
-    raise ValueError(f"label {show(raw)} is none of {', '.join(str(e[0]) for e in names)}")
+    raise ValueError(f"label {show(raw)} must be one of {', '.join(str(e[0]) for e in names)}")
 
 
-def _path(file: TaskFile, split: Split, data: str) -> Path:
+def _find_file(file: TaskFile, split: Split, data: str) -> Path:
     if file.files is not None:
         for folder in (Path(data) / file.name, Path(data)):
             path = folder / str(getattr(file.files, split))
             if path.is_file():
-                # As with the name itself: a stranger's task must not send others' files away.
+                # As for the file name: a third-party task must not read unrelated files.
                 if not path.resolve().is_relative_to(Path(data).resolve()):
                     raise ConfigError(
-                        f"{escaped(path)}: links to a file outside of {escaped(data)}; texts are "
-                        "read from within that folder: copy the file there"
+                        f"{escaped(path)}: links to a file outside of {escaped(data)}; copy it to "
+                        "that folder"
                     )
                 return path
-    raise ConfigError(_how_to_get(file, data, [split]))
+    raise ConfigError(_missing_texts(file, data, [split]))
 
 
-def _how_to_get(file: TaskFile, data: str | None, splits: Iterable[Split] = SPLITS) -> str:
+def _missing_texts(file: TaskFile, data: str | None, splits: Iterable[Split] = SPLITS) -> str:
     ways = []
     if file.files is not None:
         folder = Path(data or "DIR")
         names = " and ".join(getattr(file.files, split) for split in splits)
-        told = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
-        ways.append(f"{told}: {file.obtain}" if file.obtain else told)
+        way = f"put {names} into {folder} or {folder / file.name} (--data DIR)"
+        ways.append(f"{way}: {file.obtain}" if file.obtain else way)
     if file.hub is not None:
         ways.append(f"pip install datasets, to fetch {file.hub.dataset} without --data")
     return f"task {file.name!r} lacks texts: {'; or '.join(ways)}"
 
 
-def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
+def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     source = existing_file(path, error=ConfigError)
     try:
         text = source.read_bytes().decode(place.encoding).removeprefix("\ufeff")
@@ -478,7 +478,7 @@ def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     except (OSError, UnicodeError, LookupError, MemoryError, csv.Error) as error:
         raise ConfigError(
             f"{escaped(path)}: cannot be read as {place.format} in {show(place.encoding)}: "
-            f"{reason(error)}; the task's keys files.format and files.encoding name others"
+            f"{reason(error)}; change files.format or files.encoding in the task file"
         ) from None
     if place.format == "json":
         content = parse_json(text, source=escaped(path), error=ConfigError, finite=False)
@@ -488,9 +488,9 @@ def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
                 for key, value in content.items()
             ]
         if not isinstance(content, list):
-            raise ConfigError(f"{escaped(path)}: holds neither a list nor an object of rows")
+            raise ConfigError(f"{escaped(path)}: must contain a list or an object of rows")
         return content
-    # Only line feeds end a row: a text may hold other separators that splitlines() heeds.
+    # Only line feeds end a row: texts may contain other separators used by splitlines().
     lines = [line.rstrip("\r") for line in text.split("\n")]
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if place.format == "lines":
@@ -503,8 +503,8 @@ def _file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
 
 
 @cache
-def _hub_is_near() -> bool:
-    """Whether the hub can be reached, or may be through a proxy."""
+def _is_hub_reachable() -> bool:
+    """Return whether the hub is reachable directly, or may be through a proxy."""
     hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     if getproxies().get(hub.scheme) is not None:
         return True
@@ -516,27 +516,26 @@ def _hub_is_near() -> bool:
     return True
 
 
-def _hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable[Any]:
+def _load_hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable[Any]:
     try:
         import datasets
         from huggingface_hub import constants
     except ImportError:
-        raise ConfigError(_how_to_get(file, None)) from None
-    if not _hub_is_near():
-        # Datasets would try for half a minute. What was fetched before is found all the same. The
-        # variable is for Ray's workers: this process may have read it already.
+        raise ConfigError(_missing_texts(file, None)) from None
+    if not _is_hub_reachable():
+        # Offline, datasets would retry for half a minute; cached datasets are still found. The
+        # variable is for Ray workers: this process may have read it already.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     name, revision = getattr(place, split), place.revision or None
     try:
-        table = datasets.load_dataset(
+        table: Iterable[Any] = datasets.load_dataset(
             place.dataset, place.config or None, split=name, revision=revision
         )
     except Exception as error:
-        # The library and the network below it raise errors of many unrelated classes.
+        # datasets and its dependencies raise errors of many unrelated classes.
         raise ConfigError(
             f"task {file.name!r}: dataset {place.dataset!r} ({name}) cannot be loaded "
-            f"({named(error)}); {hub_advice(error)}, or give --data DIR"
+            f"({named(error)}); {hub_advice(error)}, or use --data DIR"
         ) from error
-    rows: Iterable[Any] = table
-    return rows
+    return table

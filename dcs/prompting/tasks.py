@@ -19,16 +19,16 @@ Shots = int | Literal["N"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One text with its class.
+    """A labelled text.
 
     Parameters
     ----------
     id : str
         Unique within the task.
     text : str
-        The text to be classified.
+        The text to classify.
     label : int
-        Index of its class in ``Task.classes``.
+        Index of the class in ``Task.classes``.
     """
 
     id: str
@@ -38,31 +38,32 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A text classification task, and how it is put to a language model; see :func:`get_task`.
+    """A text classification task and its prompt; see :func:`get_task`.
 
     Parameters
     ----------
     name : str
-        The name used on the command line and in tables; what follows an ``@`` names a variant of
-        the prompt, which shows the same demonstrations.
+        The name used on the command line and in tables; the part after an ``@`` is a variant of
+        the prompt, which has the same demonstrations.
     title : str
-        One line that says what the task is.
+        One-line description.
     classes : tuple of str
         Class names, in the order of the labels.
     label_words : tuple of str
-        The word that the model answers with for each class.
+        The answer of the model for each class.
     instruction : str
-        Said once, at the head of the prompt.
+        Text at the beginning of the prompt.
     input_prefix, answer_prefix : str
-        What stands before a text and before its label word, e.g. ``"Review:"``, ``"Rating:"``.
+        Text before an input and before its label word, e.g. ``"Review:"``, ``"Rating:"``.
     source : callable
-        Gives the examples of a split. Its answer must not change from call to call.
+        Returns the examples of a split; must return the same examples on every call.
     separator : str
-        What follows each demonstration.
+        Text after each demonstration.
     template : str
-        The query before its fields are filled in, where texts are made of several fields.
+        The query with unfilled fields, if texts are composed of several fields.
     sizes : tuple of (str, int)
-        Texts of each split as described, for listings; a task may have no texts at hand.
+        Number of texts per split according to the task description, for listings; the texts
+        themselves may be unavailable.
     """
 
     name: str
@@ -88,13 +89,13 @@ class Task:
         Parameters
         ----------
         split : {"optimization", "test"}
-            Optimization texts are for demonstrations and for choosing corrections; test texts
-            are for the final figures alone.
+            Optimization texts are for demonstrations and for selecting corrections; test texts
+            are only for the final evaluation.
 
         Raises
         ------
         ConfigError
-            If `split` is not one of the two.
+            If `split` is invalid.
         """
         check_choice(f"task {self.name!r}: split", split, SPLITS)
         return self.source(split)
@@ -102,14 +103,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """The labelled examples shown in a prompt, in their order.
+    """The labelled examples in a prompt, in order.
 
     Parameters
     ----------
     examples : tuple of Example
         Drawn from the optimization split.
     shots : int or "N"
-        What was asked for.
+        The requested number of shots.
     seed : int
         The demonstration seed.
     """
@@ -120,23 +121,23 @@ class Demonstrations:
 
     @property
     def texts(self) -> frozenset[str]:
-        """The texts shown, which must not be scored as queries."""
+        """The texts of the demonstrations, which must not be scored as queries."""
         return frozenset(example.text for example in self.examples)
 
 
 def parse_shots(value: str | int) -> Shots:
-    """Read a number of shots.
+    """Parse a number of shots.
 
     Parameters
     ----------
     value : str or int
-        ``"0"``, ``"1"``, ``"5"``, ... demonstrations drawn at random, or ``"N"`` for one
-        demonstration of each class.
+        ``"0"``, ``"1"``, ``"5"``, ... random demonstrations, or ``"N"`` for one demonstration
+        per class.
 
     Raises
     ------
     ConfigError
-        If `value` is neither.
+        If `value` is invalid.
     """
     text = str(value).strip()
     if text in ("N", "n"):
@@ -144,8 +145,8 @@ def parse_shots(value: str | int) -> Shots:
     if text.isascii() and text.isdigit() and not isinstance(value, bool):
         return int(text)
     raise ConfigError(
-        f"shots {value!r}: allowed are a number of demonstrations (0, 1, 5, ...) or N "
-        "for one demonstration of each class"
+        f"shots {value!r}: must be a number of demonstrations (0, 1, 5, ...), or N for one "
+        "demonstration per class"
     )
 
 
@@ -157,51 +158,51 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
     task : Task
         The task.
     shots : int or "N"
-        ``k`` texts at random whatever their classes, or one text of each class in random order
-        (the paper's 1-shot, k-shot and N-shot prompts).
+        ``k`` random texts regardless of class, or one text per class in random order (the 1-shot,
+        k-shot and N-shot prompts of the paper).
     seed : int
-        Demonstration seed; each seed is another draw.
+        Demonstration seed; different seeds draw different demonstrations.
 
     Returns
     -------
     Demonstrations
-        The examples, in the order in which they are shown.
+        The examples, in prompt order.
 
     Raises
     ------
     ConfigError
-        If the split has too few texts, or a class has none.
+        If the split has too few texts, or a class has no text.
     """
     shots = parse_shots(shots)
     pool = task.examples("optimization")
-    # Variants of a prompt show the same texts, so that they can be compared.
+    # Variants of a prompt share demonstrations, so that they are comparable.
     rng = derive_generator(seed, "demonstrations", task.name.partition("@")[0], str(shots))
     if shots == "N":
         members = [[e for e in pool if e.label == label] for label in range(task.n_classes)]
         if [] in members:
             raise ConfigError(
                 f"shots N: class {task.classes[members.index([])]!r} of task {task.name!r} has no "
-                "optimization text; ask for a number of shots instead"
+                "optimization text; use a number of shots instead"
             )
         pool = tuple(each[int(rng.integers(len(each)))] for each in members)
     elif shots > len(pool):
         raise ConfigError(
             f"shots {shots}: task {task.name!r} has {len(pool)} optimization texts; "
-            "ask for fewer shots"
+            "use fewer shots"
         )
     drawn = rng.permutation(len(pool))[: len(pool) if shots == "N" else shots]
     return Demonstrations(tuple(pool[int(row)] for row in drawn), shots, seed)
 
 
 def render_prefix(task: Task, demonstrations: Demonstrations) -> str:
-    r"""Return what all prompts of a table begin with: the instruction and the demonstrations.
+    r"""Return the common prefix of the prompts: the instruction and the demonstrations.
 
     Parameters
     ----------
     task : Task
         The task.
     demonstrations : Demonstrations
-        What is shown, in order; may be empty (0-shot).
+        The demonstrations in order; may be empty (0-shot).
 
     Returns
     -------
@@ -220,17 +221,17 @@ def render_prefix(task: Task, demonstrations: Demonstrations) -> str:
 def render_query(task: Task, text: str) -> str:
     """Return the last part of a prompt: the text, and the answer prefix the model continues.
 
-    It ends without a space, since most tokenizers join the space to the label word.
+    Trailing spaces are removed, because most tokenizers merge the space into the label word.
     """
     head = f"{task.input_prefix} " if task.input_prefix else ""
     return f"{head}{text.strip()}\n{task.answer_prefix}".rstrip(" ")
 
 
 def prompt_hash(task: Task, demonstrations: Demonstrations) -> str:
-    """Return a hash of everything in the prompts but the query texts.
+    """Return a hash of everything in the prompts except the query texts.
 
-    Two tables with the same hash asked the same question: same instruction, demonstrations,
-    template, classes and label words.
+    Tables with the same hash have the same instruction, demonstrations, template, classes and
+    label words.
     """
     content: dict[str, object] = {
         "prefix": render_prefix(task, demonstrations),

@@ -1,7 +1,7 @@
-"""Engines that read class probabilities off language models: one protocol, one file each.
+"""Engines that compute class probabilities with language models, one module per engine.
 
-Each is imported when it is first asked for. An installed package adds one as an entry point of
-``dcs.engines``.
+Each engine is imported on first use. Installed packages can add engines with an entry point in
+the group ``dcs.engines``.
 """
 
 from __future__ import annotations
@@ -41,48 +41,48 @@ _ENGINES: Final[dict[str, str | type[Any]]] = {
 }
 
 SUMMARIES: Final = {
-    "transformers": "Models of Hugging Face, on this machine's CPUs or GPUs.",
-    "vllm": "The same models by vLLM, on GPUs.",
-    "openai": "Any server with OpenAI's interface, asked over HTTP.",
+    "transformers": "Hugging Face models, on the CPUs or GPUs of this machine.",
+    "vllm": "Hugging Face models run by vLLM, on GPUs.",
+    "openai": "Any server with an OpenAI-compatible HTTP API.",
 }
-"""What the engines that come along are, without importing them."""
+"""Descriptions of the built-in engines, available without importing them."""
 
 
 def engine_names() -> tuple[str, ...]:
-    """Return the names of the engines, those of installed packages last."""
+    """Return the names of all engines; those of installed packages come last."""
     return tuple(dict.fromkeys((*_ENGINES, *plugin_names("dcs.engines"))))
 
 
 def engine_class(engine: str) -> type[Scorer]:
-    """Return the scorer of an engine.
+    """Return the scorer class of an engine.
 
     Raises
     ------
     ConfigError
-        If there is no such engine.
+        If the engine does not exist.
     """
-    found = find_named("dcs.engines", engine, _ENGINES, type, lacks=_lacks)
+    found = find_named("dcs.engines", engine, _ENGINES, type, lacks=_list_missing)
     scorer: type[Scorer] = resolve_name(found) if isinstance(found, str) else found
     return scorer
 
 
-def _lacks(scorer: object) -> str:
-    absent = (name for name in ("score", "close") if not callable(getattr(scorer, name, None)))
-    return " and ".join(f"the method {name}" for name in absent)
+def _list_missing(scorer: object) -> str:
+    missing = (name for name in ("score", "close") if not callable(getattr(scorer, name, None)))
+    return " and ".join(f"the method {name}" for name in missing)
 
 
 def engine_packages(engine: str) -> tuple[str, ...]:
-    """Return the packages whose versions decide the numbers of an engine."""
+    """Return the packages whose versions determine the numbers of an engine."""
     return tuple(getattr(engine_class(engine), "packages", ()))
 
 
 def is_served(engine: str) -> bool:
-    """Return whether a server has the engine's models, so that none is loaded here."""
+    """Return whether the engine's models are hosted by a server and not loaded locally."""
     return bool(getattr(engine_class(engine), "served", False))
 
 
 def engine_options(engine: str) -> tuple[str, ...]:
-    """Return the options of an engine, as :func:`load_scorer` takes them."""
+    """Return the names of the engine options accepted by :func:`load_scorer`."""
     parameters = inspect.signature(engine_class(engine)).parameters
     return tuple(name for name in parameters if name != "model")
 
@@ -99,24 +99,24 @@ def load_scorer(
     Parameters
     ----------
     model : str or path-like
-        ``"tiny_lm"``, a local model folder, or a hub id ``owner/name``; for a server, the name
-        under which it serves the model.
+        ``"tiny_lm"``, a local model folder, or a hub id ``owner/name``; for a server, its name
+        for the model.
     engine : str
         One of :func:`engine_names`.
     device : str, optional
-        E.g. ``"cpu"``, ``"cuda:1"``; by default a GPU where there is one.
+        E.g. ``"cpu"``, ``"cuda:1"``; by default a GPU if available.
     **options
-        What else the engine's scorer takes, e.g. ``label_rule="joint"``, ``base_url=...``.
+        Further options of the engine, e.g. ``label_rule="joint"``, ``base_url=...``.
 
     Returns
     -------
     Scorer
-        Ready to score.
+        The loaded model.
 
     Raises
     ------
     ConfigError
-        If there is no such engine, or it has no such option.
+        If the engine does not exist or does not accept an option.
     ScoringError
         If the model cannot be found or loaded.
     MissingDependencyError
@@ -130,5 +130,5 @@ def load_scorer(
     scorer = build(reference, **given)
     for name in Scorer.__annotations__:
         if not hasattr(scorer, name):
-            raise ConfigError(f"engine {engine!r}: its scorer lacks the attribute {name}")
+            raise ConfigError(f"engine {engine!r}: its scorer has no attribute {name!r}")
     return scorer

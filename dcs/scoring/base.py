@@ -1,9 +1,9 @@
-"""What engines that read class probabilities off a language model share.
+"""Common parts of the engines that compute class probabilities with a language model.
 
-The protocol, what all of them check, and how label words are read. The class probability of the
-paper is read at one position: the next-token softmax after the answer prefix. A label word of
-several tokens takes the mean of their probabilities at that same position, as the published code
-does; then the classes are normalised. Two other rules can be chosen: the first token alone, and
+Contains the protocol, shared validation, and the rules for label words. The class probability of
+the paper is read at one position: the next-token softmax after the answer prefix. A label word of
+several tokens takes the mean of their probabilities at that same position, as in the published
+code; the classes are then normalised. Two other rules are available: the first token alone, and
 the joint probability of the whole word.
 """
 
@@ -22,34 +22,34 @@ from dcs.data.checks import softmax
 from dcs.errors import ScoringError
 
 SCORING_VERSION = 1
-"""Raised when the engines here read other numbers off the same model: old ones are not reused."""
+"""Increment when the engines return different numbers for the same model, to invalidate caches."""
 
 Progress = Callable[[int], None]
-"""Called with the number of queries just finished."""
+"""Callback that receives the number of queries just finished."""
 
 LabelRule = Literal["auto", "mean", "first", "joint"]
-"""How a label word of several tokens is read: the mean of their probabilities at the answer slot
-(as published), its first token alone, or the probability of the whole word. ``auto`` is the mean
-where the words' first tokens differ, and the whole word where they do not."""
+"""How a label word of several tokens is scored: the mean of their probabilities at the answer
+position (as published), the first token alone, or the probability of the whole word. ``auto`` uses
+the mean if the first tokens of the words differ, and the whole word otherwise."""
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A loaded language model that gives the class probabilities of prompts.
+    """A loaded language model that computes the class probabilities of prompts.
 
     Attributes
     ----------
     name, version : str
-        The engine, and the versions of the software that decide its numbers.
+        The engine, and the versions of the software that determine its numbers.
     model, revision : str
-        The model as it was named, and the exact version of its weights.
+        The model name as specified, and the exact version of its weights.
     settings : mapping of str to str
-        What else decides the numbers: precision, how label words are read.
+        Other settings that determine the numbers, e.g. the precision and the label rule.
 
-    A class may also say: ``packages``, names of the installed packages whose versions decide its
-    numbers; ``served``, that a server has its models, so that it is given a name and not a
-    :class:`~dcs.scoring.ModelReference`; and have a method ``report()`` that gives lines to be
-    printed at the end.
+    A class may also define ``packages``, the names of the installed packages whose versions
+    determine its numbers; ``served``, which is true if a server hosts its models, so that it
+    receives a name instead of a :class:`~dcs.scoring.ModelReference`; and a method ``report()``
+    that returns lines to print at the end.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Scorer(Protocol):
         Parameters
         ----------
         prefix : str
-            What all prompts begin with: instruction and demonstrations. May be empty.
+            Common beginning of all prompts: instruction and demonstrations. May be empty.
         queries : sequence of str, length M
-            The rest of each prompt, which ends where the label word is to follow.
+            The rest of each prompt, up to where the label word follows.
         label_words : sequence of str, length N
-            The answer of each class, without its leading space.
+            The answer of each class, without a leading space.
         progress : callable, optional
             Called with the number of queries just finished.
 
@@ -87,7 +87,7 @@ class Scorer(Protocol):
         Raises
         ------
         ScoringError
-            If label words cannot be told apart, a prompt is too long, or the model gives
+            If label words cannot be distinguished, a prompt is too long, or the model returns
             values that are not finite.
         """
 
@@ -96,11 +96,11 @@ class Scorer(Protocol):
 
 
 class Engine(ABC):
-    """A scorer of this package: checks what all of them check, and can be closed once."""
+    """Base class of the built-in scorers, with shared checks and an idempotent ``close``."""
 
     model: str
     tokens_read = 0
-    """Tokens of all prompts so far, where the engine knows them."""
+    """Number of prompt tokens processed so far, if known to the engine."""
     _closed = False
 
     def score(
@@ -132,19 +132,19 @@ class Engine(ABC):
     def _score(
         self, prompts: list[str], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
-        """Score one prompt or more."""
+        """Return the class probabilities of one or more prompts [M, N]."""
 
     def _free(self) -> None:  # noqa: B027
-        """Let go of the model, where one is held."""
+        """Release the model, if the engine holds one."""
 
 
 class TokenEngine(Engine):
-    """An engine that runs a model here, and so works on tokens."""
+    """Base class of engines that run the model in this process and operate on token ids."""
 
     _tokenizer: Any
     _label_rule: LabelRule
     _limit: int | None
-    """Most tokens of a prompt and what follows it."""
+    """Maximum number of tokens of a prompt and its continuation; None if unknown."""
 
     def _score(
         self, prompts: list[str], label_words: Sequence[str], progress: Progress
@@ -154,13 +154,13 @@ class TokenEngine(Engine):
             lambda token: str(self._tokenizer.decode([token])),
         )
         token_ids, rule = read_label_words(tokenizer, prompts[0], label_words, self._label_rule)
-        # Tokenised whole, so that the tokens do not depend on where prefix and query meet.
+        # Tokenise whole prompts, so that tokens do not depend on where the prefix ends.
         tokens = self._encode(prompts)
         self.tokens_read += sum(map(len, tokens))
-        # Of a word that is read whole, all tokens but the last are run too.
+        # The joint rule also runs all tokens of the word except the last.
         self._check_lengths(tokens, max(map(len, token_ids)) - 1 if rule == "joint" else 0)
         if rule == "joint":
-            return softmax(_finite(self._word_scores(tokens, token_ids, progress)))
+            return softmax(_check_finite(self._word_scores(tokens, token_ids, progress)))
         wanted = sorted({*sum(token_ids, ())})
         return class_probabilities(self._next_scores(tokens, wanted, progress), token_ids)
 
@@ -169,14 +169,14 @@ class TokenEngine(Engine):
             if not ids:
                 raise ScoringError(f"query {row}: its prompt is empty")
             if self._limit is not None and len(ids) + word > self._limit:
-                more = f", and {word} more with a label word" if word else ""
+                more = f" plus {word} of a label word" if word else ""
                 raise ScoringError(
-                    f"query {row}: its prompt has {len(ids)} tokens{more}; model {self.model!r} "
-                    f"reads at most {self._limit}; use fewer shots or shorter texts"
+                    f"query {row}: its prompt has {len(ids)} tokens{more}; the context of model "
+                    f"{self.model!r} is limited to {self._limit}; use fewer shots or shorter texts"
                 )
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of texts, each with one start token if the model wants it."""
+        """Return the token ids of texts, each with one start token if the model requires it."""
         ids: list[list[int]] = self._tokenizer(texts, verbose=False)["input_ids"]
         return ids
 
@@ -195,14 +195,14 @@ class TokenEngine(Engine):
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """What is needed of a model's tokenizer.
+    """The functions of a model's tokenizer that label words require.
 
     Attributes
     ----------
     encode : callable
-        Gives the token ids of a text, with the special tokens of a prompt.
+        Returns the token ids of a text, including the special tokens of a prompt.
     describe : callable
-        Gives the text of a token, for messages.
+        Returns the text of a token, for messages.
     """
 
     encode: Callable[[str], list[int]]
@@ -212,33 +212,33 @@ class Tokenizer:
 def read_label_words(
     tokenizer: Tokenizer, prompt: str, label_words: Sequence[str], rule: LabelRule
 ) -> tuple[tuple[tuple[int, ...], ...], LabelRule]:
-    """Find the tokens of every label word as they follow a prompt, and settle ``auto``.
+    """Return the tokens of each label word as they follow a prompt, and resolve ``auto``.
 
     Parameters
     ----------
     tokenizer : Tokenizer
-        That of the model.
+        The tokenizer of the model.
     prompt : str
-        A prompt, which ends where the label word is to follow.
+        A prompt, up to where the label word follows.
     label_words : sequence of str
         The answer of each class.
     rule : {"auto", "mean", "first", "joint"}
-        How the tokens will be read.
+        How the tokens are scored.
 
     Returns
     -------
     token_ids : tuple of tuples of int
-        The token ids of each label word, the first one first: the different ones (mean), the
-        first alone, or all in order (joint).
+        The token ids of each label word in order: the distinct ones (mean), the first alone
+        (first), or all of them (joint).
     rule : {"mean", "first", "joint"}
-        The rule that was followed.
+        The rule that was applied.
 
     Raises
     ------
     ScoringError
-        If two label words begin with the same token, or have the same tokens: the model's
-        answer to one is then its answer to the other. By the rule ``joint``, if the tokens of
-        one begin those of another, which could then never win.
+        If two label words begin with the same token or have the same set of tokens, so that the
+        model's answers to them cannot be distinguished. With the rule ``joint``, if the tokens
+        of one word are a prefix of those of another, which could then never win.
     """
     if rule == "auto":
         try:
@@ -253,11 +253,11 @@ def read_label_words(
         if joined[: len(base)] == base and len(joined) > len(base):
             tokens = joined[len(base) :]
         else:
-            # The tokenizer merges across the boundary: take the word by itself.
+            # The tokenizer merges across the boundary: encode the word alone.
             tokens = [i for i in encode(f"{space}{word.strip()}") if i not in encode("")]
         if not tokens:
             raise ScoringError(
-                f"label word {word!r} has no token in this model's tokenizer; choose another word"
+                f"label word {word!r} has no token in the model's tokenizer; choose another word"
             )
         found.append(tuple(tokens if rule == "joint" else dict.fromkeys(tokens)))
     for pair in combinations(zip(label_words, found, strict=True), 2):
@@ -268,8 +268,8 @@ def read_label_words(
                 for word, tokens in pair
             )
             raise ScoringError(
-                f"label words {words} have colliding tokens in this model's tokenizer, so it "
-                "cannot tell them apart; choose words with different first tokens"
+                f"label words {words} have colliding tokens and cannot be distinguished by this "
+                "model; choose words with different first tokens"
             )
     return tuple(ids[:1] for ids in found) if rule == "first" else tuple(found), rule
 
@@ -277,20 +277,20 @@ def read_label_words(
 def _collide(ids: tuple[int, ...], other: tuple[int, ...], rule: LabelRule) -> bool:
     if rule == "joint":
         return all(a == b for a, b in zip(ids, other, strict=False))
-    # Pieces further on may be shared: at the answer slot they carry next to nothing.
+    # Later tokens may be shared: their probability at the answer position is negligible.
     return ids[0] == other[0] or (rule == "mean" and set(ids) == set(other))
 
 
 def class_probabilities(
     logits: NDArray[np.floating], token_ids: Sequence[tuple[int, ...]]
 ) -> NDArray[np.float64]:
-    """Turn next-token logits (or log-probabilities) into class probabilities.
+    """Convert next-token logits (or log-probabilities) to class probabilities.
 
     Parameters
     ----------
     logits : float array [M, K]
-        Values at the answer slot of the tokens ``sorted(set of all token ids)``, in that order.
-        A constant added to a row changes nothing.
+        Values of the tokens ``sorted(set of all token ids)`` at the answer position, in that
+        order. The result is invariant to a constant added to a row.
     token_ids : sequence of N tuples of int
         The tokens of each label word.
 
@@ -304,10 +304,10 @@ def class_probabilities(
     ScoringError
         If a value is not finite.
     """
-    values = _finite(logits)
+    values = _check_finite(logits)
     columns = {token: column for column, token in enumerate(sorted({*sum(token_ids, ())}))}
-    # The softmax's own normaliser is one factor per row, which the normalisation over classes
-    # cancels: subtracting the largest logit is enough, and cannot underflow for the winner.
+    # The normaliser of the softmax is one factor per row, which the normalisation over classes
+    # cancels. Subtracting the largest logit suffices, and the winner cannot underflow.
     weights = np.exp(values - values.max(axis=1, keepdims=True))
     means = np.stack(
         [weights[:, [columns[t] for t in ids]].mean(axis=1) for ids in token_ids], axis=1
@@ -315,12 +315,12 @@ def class_probabilities(
     return np.asarray(means / means.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-def _finite(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+def _check_finite(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     values = np.asarray(logits, dtype=np.float64)
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0]
         raise ScoringError(
-            f"query {row}: the model gives {values[row, column]} for a label token; "
+            f"query {row}: the model returned {values[row, column]} for a label token; "
             "try another precision or device"
         )
     return values

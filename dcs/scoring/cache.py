@@ -1,8 +1,8 @@
-"""Scored prompts on disk, and the scorer that asks them first.
+"""An on-disk cache of scored prompts, and the scorer that uses it.
 
-A store is a folder. Prompts that differ in the query alone form a group: a folder named by the
-hash of all that decides their numbers, which its ``settings.json`` spells out. The rows of a
-group lie in shards, NPZ files named by the hash of their content.
+A store is a folder. Prompts that differ only in the query form a group: a folder named by the
+hash of everything that determines their numbers, which ``settings.json`` lists. The rows of a
+group are stored in shards, NPZ files named by the hash of their content.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dcs.scoring.base import SCORING_VERSION, Progress, Scorer
 _log = logging.getLogger(__name__)
 
 SHARD_SIZE = 256
-"""Queries of one shard: the most that a killed run has to do again."""
+"""Queries per shard: the maximum that has to be scored again after a killed run."""
 
 
 def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> dict[str, Any]:
-    """Return all that decides the probabilities of a query but the query itself.
+    """Return everything except the query that determines its probabilities.
 
-    A model folder goes by its content, whatever it is called; other models by name and revision.
-    ``_model`` is what it was called, for people.
+    A local model is identified by the hash of its content; other models by name and revision.
+    ``_model`` is the name as specified, for information only.
     """
     is_content = scorer.revision.startswith("sha256:")
     return {
@@ -54,32 +54,32 @@ def score_settings(scorer: Scorer, prefix: str, label_words: Sequence[str]) -> d
 def group_key(settings: Mapping[str, Any]) -> str:
     """Return the name of a group: the hash of the canonical JSON of its settings.
 
-    What begins with an underscore is for people and does not count.
+    Keys with a leading underscore are for information only and are not hashed.
     """
     return content_key({k: v for k, v in settings.items() if not k.startswith("_")})
 
 
 def query_hash(query: str) -> bytes:
-    """Return what a row is found by: 16 bytes of the hash of its query."""
+    """Return the key of a row: the first 16 bytes of the hash of its query."""
     return hashlib.sha256(query.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 class ShardGroup:
-    """The rows of one group, read as they are needed and kept in memory.
+    """The rows of one group, held in memory.
 
     Parameters
     ----------
     store : pathlib.Path
-        The store.
+        Folder of the store.
     settings : mapping
-        What the name of the group's folder is the hash of.
+        Settings of the group, whose hash is the name of its folder.
 
     Attributes
     ----------
     folder : pathlib.Path
-        Where its shards lie.
+        Folder of the shards.
     rows : dict of bytes to float64 array [N]
-        Probabilities by query hash.
+        Class probabilities by query hash.
     """
 
     def __init__(self, store: Path, settings: Mapping[str, Any]) -> None:
@@ -90,9 +90,9 @@ class ShardGroup:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the shards that have been written since, by whichever process.
+        """Read the shards written by any process since the last call.
 
-        A damaged shard counts as not there, with a warning; its prompts are scored again.
+        A damaged shard is skipped with a warning; its prompts are scored again.
         """
         for path in sorted(self.folder.glob("*.npz")):
             if path.name in self._seen:
@@ -101,19 +101,19 @@ class ShardGroup:
             try:
                 hashes, probs = _read(path)
             except (OSError, ValueError) as error:
-                _log.warning("%s is damaged and left out: %s", path, reason(error))
+                _log.warning("%s is damaged and is skipped: %s", path, reason(error))
             else:
                 self.rows.update(zip(hashes, probs, strict=True))
 
     def write(self, hashes: Sequence[bytes], probs: NDArray[np.float64]) -> None:
-        """Keep the probabilities of some queries as one shard."""
+        """Write the probabilities of some queries as one shard."""
         buffer = io.BytesIO()
         queries = np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(len(hashes), 16)
         np.savez(buffer, queries=queries, probs=np.asarray(probs, dtype="<f8"))
         data = buffer.getvalue()
         path = self.folder / f"{_digest(data)}.npz"
         described = self.folder / "settings.json"
-        with _refused(self.folder):
+        with _convert_write_errors(self.folder):
             if not described.exists():
                 text = json.dumps(self._settings, indent=1, sort_keys=True, ensure_ascii=False)
                 atomic_write_text(described, text)
@@ -122,22 +122,22 @@ class ShardGroup:
         self.rows.update(zip(hashes, np.asarray(probs, dtype=np.float64), strict=True))
 
     def lock(self, hashes: Sequence[bytes], *, wait: bool) -> FileLock:
-        """Return the lock on the work on some queries: no other process does the same work.
+        """Return the lock that prevents other processes from scoring the same queries.
 
-        Taking it raises Timeout if another process holds it and `wait` is off. Shards that begin
-        with the same query have the same lock, also those of a run that scores fewer.
+        Acquiring it raises Timeout if another process holds it and `wait` is false. Shards with
+        the same first query share a lock, also across runs that score fewer queries.
         """
-        with _refused(self.folder):
+        with _convert_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / f".{hashes[0].hex()}.lock", blocking=wait)
 
 
 @contextmanager
-def _refused(folder: Path) -> Iterator[None]:
+def _convert_write_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DCSError(f"{folder}: cannot be written to: {reason(error)}") from None
+        raise DCSError(f"store {folder}: cannot be written: {reason(error)}") from None
 
 
 def _digest(data: bytes) -> str:
@@ -145,38 +145,38 @@ def _digest(data: bytes) -> str:
 
 
 def _read(path: Path) -> tuple[list[bytes], NDArray[np.float64]]:
-    """Read the hashes and probabilities of a shard, which its name is the hash of."""
+    """Read the hashes and probabilities of a shard, and verify its content against its name."""
     data = path.read_bytes()
     if _digest(data) != path.stem:
-        raise ValueError("its content does not match its name")
+        raise ValueError("content does not match the hash in the file name")
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
         return [row.tobytes() for row in archive["queries"]], archive["probs"]
 
 
 def local_folder(store: str | os.PathLike[str]) -> str:
-    """Return the path of a store, which may be neither a URL nor a file."""
+    """Return the path of a store; raise ConfigError if it is a URL or a file."""
     path = os.fspath(store)
     if "://" in path or Path(path).expanduser().is_file():
-        raise ConfigError(f"store {path!r}: give a local folder")
+        raise ConfigError(f"store {path!r}: must be a local folder, not a URL or a file")
     return path
 
 
 class StoredScorer:
-    """Gives the probabilities of another scorer, each scored once.
+    """A scorer that caches the probabilities of another scorer on disk.
 
-    Queries are scored in shards of consecutive ones; each is written as soon as it is done, all
-    or nothing. What a run that was killed has finished is not done again, and the probabilities
-    are the same to the last bit as without the kill. Of several processes that share a store,
-    one scores a shard and the others wait for it.
+    Queries are scored in shards of consecutive queries; each shard is written atomically as soon
+    as it is complete. A killed run resumes after its last complete shard, and the probabilities
+    are bit-identical to those of an uninterrupted run. If several processes share a store, one
+    scores a shard and the others wait for it.
 
     Parameters
     ----------
     scorer : Scorer
-        What scores the prompts that are not in the store.
+        The scorer for prompts that are not in the store.
     store : str or path-like
-        Where they are kept: a local folder, made at the first write.
+        A local folder, created on the first write.
     shard_size : int
-        Queries of one shard.
+        Number of queries per shard.
 
     Raises
     ------
@@ -192,12 +192,12 @@ class StoredScorer:
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
         self.scored = 0
-        """Queries that the model has been asked so far."""
+        """Number of queries scored by the model so far."""
         self._scorer, self._shard_size = scorer, shard_size
 
     @property
     def tokens_read(self) -> int:
-        """Tokens of all prompts that the model was asked; 0 where its engine does not say."""
+        """Number of prompt tokens scored by the model; 0 if its engine does not count them."""
         return getattr(self._scorer, "tokens_read", 0)
 
     def score(
@@ -222,12 +222,12 @@ class StoredScorer:
         def missing(shard: Sequence[bytes]) -> list[bytes]:
             return [key for key in shard if key not in group.rows]
 
-        def finish(shard: Sequence[bytes], *, wait: bool) -> None:
-            """Have all rows of a shard; raises Timeout if another process is at work on it."""
+        def complete(shard: Sequence[bytes], *, wait: bool) -> None:
+            """Complete a shard; raise Timeout if another process is scoring it."""
             absent = missing(shard)
             if absent:
                 with group.lock(shard, wait=wait):
-                    group.refresh()  # whoever held it before has written it
+                    group.refresh()  # the previous holder may have written it
                     absent = missing(shard)
                     if absent:
                         texts = [by_hash[key] for key in absent]
@@ -237,24 +237,24 @@ class StoredScorer:
             if len(absent) < len(shard):
                 report(len(shard) - len(absent))
 
-        # Cut before looking at what is there: a run that goes on cuts as the first one did.
+        # Shard before checking the store, so that a resumed run has the shards of the first run.
         distinct = list(by_hash)
-        cuts = range(0, len(distinct), self._shard_size)
-        shards = [distinct[start : start + self._shard_size] for start in cuts]
+        starts = range(0, len(distinct), self._shard_size)
+        shards = [distinct[start : start + self._shard_size] for start in starts]
         busy = []
         for shard in shards:
             try:
-                finish(shard, wait=False)
+                complete(shard, wait=False)
             except Timeout:
                 busy.append(shard)
         for shard in busy:
-            finish(shard, wait=True)
+            complete(shard, wait=True)
         if len(distinct) < len(hashes):
             report(len(hashes) - len(distinct))
         return np.stack([group.rows[key] for key in hashes])
 
     def report(self) -> list[str]:
-        """Return what the engine has to say, e.g. labels missing from a server's answers."""
+        """Return the report of the engine, e.g. on labels missing from server responses."""
         lines: list[str] = getattr(self._scorer, "report", list)()
         return lines
 

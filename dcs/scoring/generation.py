@@ -1,4 +1,4 @@
-"""From a model and a task to probability tables."""
+"""Generate probability tables from a model and a task."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ def generate_tables(
     task : Task
         The task.
     shots : int or "N"
-        Demonstrations in the prompt; see :func:`dcs.prompting.parse_shots`.
+        Number of demonstrations in the prompt; see :func:`dcs.prompting.parse_shots`.
     seed : int
         Demonstration seed.
     limit : int, optional
-        At most that many rows per table: the first ones.
+        Maximum number of rows per table; the first ones are used.
     progress : callable, optional
-        Called with the number of texts just scored; :func:`count_queries` gives their total.
+        Called with the number of texts just scored; :func:`count_queries` returns the total.
 
     Returns
     -------
     dict
-        ``{"optimization": table, "test": table}``. All prompts have the same demonstrations,
-        which come from the optimization texts and are left out of that table.
+        ``{"optimization": table, "test": table}``. All prompts share the same demonstrations,
+        which are drawn from the optimization texts and excluded from that table.
 
     Raises
     ------
     ConfigError
-        If `shots` or `limit` is not allowed.
+        If `shots` or `limit` is invalid.
     ScoringError
         If the model cannot score the prompts.
     """
     demonstrations = select_demonstrations(task, shots, seed=seed)
     prefix = render_prefix(task, demonstrations)
     tables = {}
-    for split, examples in _asked(task, demonstrations, limit).items():
+    for split, examples in _select_queries(task, demonstrations, limit).items():
         queries = [render_query(task, example.text) for example in examples]
         tables[str(split)] = ProbabilityTable.from_arrays(
             scorer.score(prefix, queries, task.label_words, progress=progress),
@@ -84,19 +84,19 @@ def generate_tables(
 
 
 def count_queries(task: Task, *, shots: Shots, seed: int, limit: int | None = None) -> int:
-    """Return how many texts :func:`generate_tables` scores, for a progress bar."""
+    """Return the number of texts that :func:`generate_tables` scores, for a progress bar."""
     demonstrations = select_demonstrations(task, shots, seed=seed)
-    return sum(map(len, _asked(task, demonstrations, limit).values()))
+    return sum(map(len, _select_queries(task, demonstrations, limit).values()))
 
 
-def _asked(
+def _select_queries(
     task: Task, demonstrations: Demonstrations, limit: int | None
 ) -> dict[Split, list[Example]]:
-    """Return the texts of each split that no demonstration shows."""
+    """Return the examples of each split whose text is not used as a demonstration."""
     if limit is not None and limit < 1:
-        raise ConfigError(f"limit {limit}: allowed are 1 or more rows, or no limit")
-    # Demonstrations come from the optimization texts, and a task's splits have no text in
-    # common; but tasks of other makers may not keep to that.
+        raise ConfigError(f"limit {limit}: must be 1 or greater; omit it for no limit")
+    # Demonstrations come from the optimization split. Test texts are filtered too, because the
+    # splits of third-party tasks may overlap.
     return {
         split: [e for e in task.examples(split) if e.text not in demonstrations.texts][:limit]
         for split in SPLITS

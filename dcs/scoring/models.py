@@ -1,4 +1,4 @@
-"""Finding devices, and loading models and tokenizers, with errors of one line."""
+"""Resolve and load models, tokenizers and devices, with one-line errors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _ASSETS = Path(__file__).parents[1] / "assets"
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?")
 
-# What decides a model's numbers; notes beside it do not.
-_DECISIVE = re.compile(
+# Files that determine the numbers of a model; others, such as README.md, are not hashed.
+_HASHED_FILES = re.compile(
     r".*\.(safetensors|bin|model)|config\.json|tokenizer.*\.json|vocab\..*|merges\.txt"
 )
 
-_WHOLE = 64 * 2**20  # bytes: larger files are hashed by samples
+_WHOLE_FILE_LIMIT = 64 * 2**20  # bytes; larger files are hashed by samples
 
 _SAMPLES = 64
 
@@ -42,19 +42,19 @@ _SAMPLE_SIZE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """A model that has been found, not loaded.
+    """A model that has been located but not loaded.
 
     Parameters
     ----------
     name : str
-        As it was given.
+        Name as specified by the user.
     location : str
         A local folder, or a hub id.
     revision : str or None
-        Hash of a local folder's weights, settings and tokenizer; None for a hub id, whose
-        commit is known when it is loaded.
+        Hash of the weights, settings and tokenizer of a local folder; None for a hub id, whose
+        commit is only known after loading.
     version : str or None
-        Branch, tag or commit of the hub that was asked for; None is its main branch.
+        Requested branch, tag or commit on the hub; None means the main branch.
     """
 
     name: str
@@ -64,29 +64,29 @@ class ModelReference:
 
     @property
     def is_local(self) -> bool:
-        """Whether the model is a folder on this machine, so that nothing may be fetched."""
+        """Whether the model is a local folder, so that nothing is downloaded."""
         return self.revision is not None
 
 
 def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelReference:
-    """Find out which model a name means. Loads and fetches nothing.
+    """Resolve a model name without loading or downloading anything.
 
     Parameters
     ----------
     model : str or path-like
-        ``"tiny_lm"`` (the packaged demonstration model), a folder in the Transformers form, or
-        a hub id ``owner/name``, perhaps with a branch, tag or commit: ``owner/name@v1.0``. A
-        folder goes before a hub id of the same name. One that has been found is returned.
+        ``"tiny_lm"`` (the packaged demonstration model), a folder in the Transformers format,
+        or a hub id ``owner/name`` with an optional branch, tag or commit: ``owner/name@v1.0``. A
+        folder takes precedence over a hub id. A :class:`ModelReference` is returned unchanged.
 
     Returns
     -------
     ModelReference
-        Where it is.
+        The located model.
 
     Raises
     ------
     ScoringError
-        If it is none of these.
+        If the name matches none of these.
     """
     if isinstance(model, ModelReference):
         return model
@@ -95,8 +95,8 @@ def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelRefere
     if folder.exists():
         if not (folder / "config.json").is_file():
             raise ScoringError(
-                f"model {name!r} is not a model folder: it has no config.json; give a folder "
-                "as written by save_pretrained"
+                f"model {name!r} is not a model folder: config.json does not exist; give a folder "
+                "written by save_pretrained"
             )
         return ModelReference(name, str(folder), _folder_revision(folder))
     found = _HUB_ID.fullmatch(name)
@@ -111,26 +111,26 @@ def resolve_model(model: ModelReference | str | os.PathLike[str]) -> ModelRefere
 def _folder_revision(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.is_file() and _DECISIVE.fullmatch(path.name):
+        if path.is_file() and _HASHED_FILES.fullmatch(path.name):
             digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            _add_content(digest, path)
+            _update_digest(digest, path)
     return f"sha256:{digest.hexdigest()[:16]}"
 
 
-def _add_content(digest: hashlib._Hash, path: Path) -> None:
+def _update_digest(digest: hashlib._Hash, path: Path) -> None:
     size = path.stat().st_size
-    # Reading all of a 70-billion-parameter model would take minutes, and other weights differ
-    # everywhere: evenly spaced pieces, the header included, tell them apart.
+    # Reading a 70-billion-parameter model in full would take minutes. Different weights differ
+    # everywhere, so evenly spaced samples including the header distinguish them.
     last = size - _SAMPLE_SIZE
     samples = [last * sample // (_SAMPLES - 1) for sample in range(_SAMPLES)]
     with path.open("rb") as file:
-        for start in samples if size > _WHOLE else range(0, size, _SAMPLE_SIZE):
+        for start in samples if size > _WHOLE_FILE_LIMIT else range(0, size, _SAMPLE_SIZE):
             file.seek(start)
             digest.update(file.read(_SAMPLE_SIZE))
 
 
 def require(package: str, install: str = "") -> Any:
-    """Import a package that an engine needs, or say how to install it."""
+    """Import a package required by an engine; if it is missing, raise with the install command."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -140,7 +140,7 @@ def require(package: str, install: str = "") -> Any:
 
 
 def _find_device(torch: Any, device: str | None) -> Any:
-    """Return the torch device of that name, by default a GPU where there is one."""
+    """Return the named torch device; by default a GPU if available, else the CPU."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -148,13 +148,13 @@ def _find_device(torch: Any, device: str | None) -> Any:
         torch.empty(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ScoringError(
-            f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU"
+            f"device {device!r} is not available; use cpu, or cuda if torch.cuda.is_available()"
         ) from None
     return found
 
 
 def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
-    """Load a model's tokenizer alone; that of a packaged model in no time.
+    """Load only the tokenizer of a model.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
     """
     reference = resolve_model(model)
     if reference.name in PACKAGED_MODELS:
-        # Without transformers, which takes seconds to import.
+        # Avoid transformers, which takes seconds to import.
         path = os.path.join(reference.location, "tokenizer.json")
         plain = require("tokenizers").Tokenizer.from_file(path)
         return Tokenizer(
@@ -173,7 +173,7 @@ def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
             lambda token: str(plain.decode([token], skip_special_tokens=False)),
         )
     transformers = require("transformers")
-    with _loading(reference, transformers):
+    with _loading_errors(reference, transformers):
         loaded = transformers.AutoTokenizer.from_pretrained(
             reference.location, revision=reference.version
         )
@@ -181,10 +181,10 @@ def load_tokenizer(model: str | os.PathLike[str]) -> Tokenizer:
 
 
 def loaded_revision(reference: ModelReference) -> str:
-    """Return the exact version of a model that has just been loaded.
+    """Return the exact version of a loaded model.
 
-    For a model of the hub it is the commit, read off the folder of its files; Transformers says
-    no more which one it took.
+    For a hub model this is the commit, taken from the name of its cache folder, because
+    Transformers no longer reports it.
     """
     if reference.revision is not None:
         return reference.revision
@@ -197,14 +197,14 @@ def loaded_revision(reference: ModelReference) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A causal language model of Transformers in memory, and its tokenizer.
+    """A causal Transformers language model in memory, with its tokenizer.
 
     Parameters
     ----------
     weights, tokenizer : PreTrainedModel, PreTrainedTokenizerFast
-        The two.
+        The model and its tokenizer.
     name, revision : str
-        What they are called.
+        Model name and the exact version of its weights.
     """
 
     weights: Any
@@ -214,46 +214,47 @@ class LoadedModel:
 
 
 def load_model(reference: ModelReference, *, device: str | None, dtype: str | None) -> LoadedModel:
-    """Load tokenizer and model, from what has been fetched before if it is there.
+    """Load tokenizer and model, from the local cache if possible.
 
     Parameters
     ----------
     reference : ModelReference
         The model.
     device, dtype : str, optional
-        By default a GPU where there is one; bfloat16 there, and float32 on a CPU.
+        By default a GPU if available, with bfloat16; float32 on a CPU.
 
     Raises
     ------
     ConfigError
-        If there is no such precision.
+        If the precision is invalid.
     ScoringError
-        If the model cannot be loaded, or the device cannot be used or has too little memory.
+        If the model cannot be loaded, or the device is not available or has too little memory.
     MissingDependencyError
         If torch or transformers is not installed.
     """
     torch, transformers = require("torch"), require("transformers")
     place = _find_device(torch, device)
     precision = dtype or ("bfloat16" if place.type == "cuda" else "float32")
-    if not isinstance(getattr(torch, precision, None), torch.dtype):
-        raise ConfigError(f"dtype {precision!r}: allowed are bfloat16, float16 and float32")
+    torch_dtype = getattr(torch, precision, None)
+    if not isinstance(torch_dtype, torch.dtype) or not torch_dtype.is_floating_point:
+        raise ConfigError(f"dtype {precision!r}: must be one of bfloat16, float16, float32")
 
     def load(local_files_only: bool) -> tuple[Any, Any]:
         options = {"revision": reference.version, "local_files_only": local_files_only}
         tokenizer = transformers.AutoTokenizer.from_pretrained(reference.location, **options)
         return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(
-            reference.location, dtype=getattr(torch, precision), **options
+            reference.location, dtype=torch_dtype, **options
         )
 
-    with _loading(reference, transformers):
+    with _loading_errors(reference, transformers):
         try:
-            # What has been fetched before is used as it is: the same weights on every run.
+            # Prefer cached files, so that every run uses the same weights.
             tokenizer, model = load(local_files_only=True)
         except OSError:
             if reference.is_local:
                 raise
             hub = importlib.import_module("huggingface_hub")
-            # One question without retries: out of reach is known in seconds, not in a minute.
+            # Check reachability once without retries: fail in seconds instead of a minute.
             hub.get_session().head(hub.constants.ENDPOINT, timeout=10)
             tokenizer, model = load(local_files_only=False)
     try:
@@ -262,34 +263,34 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
         if not is_out_of_memory(error):
             raise
         raise ScoringError(
-            f"model {reference.name!r} does not fit into the memory of {place}; use the "
+            f"model {reference.name!r} does not fit into the memory of {place}; use "
             "engine vllm with several GPUs (tensor_parallel), or another precision (dtype)"
         ) from None
     return LoadedModel(weights, tokenizer, reference.name, loaded_revision(reference))
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether torch, or a library below it, has run out of memory."""
-    # On a CPU torch raises a plain RuntimeError, and so do the libraries below it on a GPU.
+    """Return whether torch or an underlying library ran out of memory."""
+    # torch raises a plain RuntimeError on a CPU, as do the underlying libraries on a GPU.
     return isinstance(error, require("torch").OutOfMemoryError) or any(
         sign in str(error) for sign in ("allocate memory", "ALLOC_FAILED")
     )
 
 
 @contextmanager
-def _loading(reference: ModelReference, transformers: Any) -> Iterator[None]:
-    """Load quietly, and say in one line why it failed."""
+def _loading_errors(reference: ModelReference, transformers: Any) -> Iterator[None]:
+    """Hide progress bars and convert loading errors to a one-line ScoringError."""
     logging = transformers.utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     except Exception as error:
-        # Tokenizer, weights and network libraries raise errors of many unrelated classes.
+        # Tokenizer, weight and network libraries raise errors of many unrelated classes.
         advice = (
-            "give a folder as written by save_pretrained, tokenizer included"
+            "give a folder written by save_pretrained, including the tokenizer"
             if reference.is_local
-            else f"there is no folder of that name either; {hub_advice(error)}"
+            else f"a folder of that name does not exist either; {hub_advice(error)}"
         )
         where = "from its folder" if reference.is_local else "from the model hub"
         raise ScoringError(

@@ -1,9 +1,9 @@
-"""The HTTP engine: any server that speaks the OpenAI protocol (hosted models, ``vllm serve``).
+"""The HTTP engine, for servers with an OpenAI-compatible API (hosted models, ``vllm serve``).
 
-A server shows the log-probabilities of its most probable next tokens only, as texts. The token
-of a class is the most probable one that begins its label word and no other label word. A class
-whose token is not among those shown is missing; what happens then is a stated rule, and how
-often it happened is counted for each class.
+A server returns the log-probabilities of only the most probable next tokens, as strings. The
+token of a class is the most probable one that is a prefix of its label word and of no other label
+word. A class without a returned token is missing; a user-specified rule handles missing classes,
+and they are counted per class.
 """
 
 from __future__ import annotations
@@ -33,57 +33,57 @@ if TYPE_CHECKING:
 Api = Literal["completions", "chat"]
 
 MissingRule = Literal["error", "bound", "zero"]
-"""What to do about a label that the server does not show: stop; take the probability of the
-least probable token it does show, which the label's cannot exceed; or take 0."""
+"""How to handle a label that the server does not return: raise an error; use the probability of
+the least probable returned token, which is an upper bound; or use 0."""
 
 _log = logging.getLogger(__name__)
 
-_ANSWER_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
+_MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
 
-_LONGEST_WAIT = 120.0  # seconds for which the openai package heeds a server's Retry-After
+_LONGEST_WAIT = 120.0  # seconds; the longest Retry-After that the openai package respects
 
-_SAID_EVERY = 10.0  # seconds between two lines about a busy server
+_WARNING_INTERVAL = 10.0  # seconds between two warnings about a busy server
 
-#: What answers of another form, too deep or with numbers too large raise when they are read.
+#: Raised when a response has another structure, is nested too deeply, or has too large numbers.
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 class OpenAIScorer(Engine):
-    """Reads class probabilities off a served model.
+    """Compute class probabilities with a served model.
 
     Parameters
     ----------
     model : str
-        The name under which the server has the model.
+        The name of the model on the server.
     base_url : str
-        Address of the server with its version, e.g. ``http://localhost:8000/v1``.
+        URL of the server including the API version, e.g. ``http://localhost:8000/v1``.
     api : {"completions", "chat"}
-        Which interface: plain continuation, as the paper has it, or a chat message.
+        Which API to use: plain completion, as in the paper, or a chat message.
     label_rule : {"auto", "first"}
-        Both are the token that begins the label word: servers show no others.
+        Both use the token that begins the label word: servers return no others.
     top_logprobs : int
-        How many of the next tokens to ask for; servers allow 5 to 20.
+        Number of most probable tokens to request; servers allow 5 to 20.
     missing : {"error", "bound", "zero"}
-        What to do about labels that are not among them; see :data:`MissingRule`.
+        How to handle labels that are not among them; see :data:`MissingRule`.
     concurrency : int
-        Requests at a time.
+        Maximum number of concurrent requests.
     retries : int
-        How often a request is repeated after a failure that may pass: with growing waits, or
-        after as long as the server says (``Retry-After``), up to two minutes each. A log line
-        says what is waited for.
+        Maximum number of retries after a transient failure, with exponential backoff or the
+        delay requested by the server (``Retry-After``), up to two minutes each. The reason is
+        logged.
     timeout : float
         Seconds until a request counts as failed.
     key_variable : str
-        Environment variable that holds the API key, if the server wants one. The key goes into
-        the requests' header and nowhere else.
+        Environment variable with the API key, if the server requires one. The key is only sent
+        in the header of the requests.
     revision : str, optional
-        The exact version of the model, where it is known; a served model may change under its
+        The exact version of the model, if known; a served model may change without a change of
         name.
 
     Raises
     ------
     InvalidInputError
-        If an option is not allowed.
+        If an option is invalid.
     """
 
     name = "openai"
@@ -120,78 +120,78 @@ class OpenAIScorer(Engine):
             "missing": missing,
         }
         self.missing: Counter[str] = Counter()
-        """How often each label word was missing from the tokens shown."""
+        """Number of responses from which each label word was missing."""
         self.answered = 0
-        """Prompts answered so far."""
+        """Number of prompts scored so far."""
         self.refused = 0
-        """Requests that the server put off so far."""
-        self._said = -math.inf
+        """Number of requests rejected by a busy or failing server so far."""
+        self._last_warning = -math.inf
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
         self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
-        # Of a server whose answers do not even begin to end.
-        self._longest = (retries + 1) * (timeout + _LONGEST_WAIT)
+        # Upper bound for servers that never finish a response.
+        self._time_limit = (retries + 1) * (timeout + _LONGEST_WAIT)
         self._key_variable = key_variable
 
     def report(self) -> list[str]:
-        """Return a line for each label word that was missing, and for a server that was busy."""
-        rule = {"bound": "took the least probability shown", "zero": "took 0"}
+        """Return one line per missing label word, and one if the server rejected requests."""
+        rule = {"bound": "used the lowest returned probability", "zero": "used 0"}
         lines = [
-            f"label word {word!r} was missing from {count} of {self.answered} answers; "
+            f"label word {word!r} was missing from {count} of {self.answered} responses; "
             f"{rule.get(self._missing_rule, 'stopped')}"
             for word, count in self.missing.most_common()
         ]
         if self.refused:
-            lines.append(f"{self.base_url} put {self.refused} requests off")
+            lines.append(f"{self.base_url} rejected {self.refused} requests temporarily")
         return lines
 
     def _score(
         self, prompts: list[str], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
-        _refuse_prefixes(label_words)
-        work = self._ask_all(prompts, label_words, progress)
+        _check_prefixes(label_words)
+        work = self._score_all(prompts, label_words, progress)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(work)
-        # In a notebook a loop runs already, in which nothing may block.
+        # A notebook already runs an event loop, which must not be blocked.
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, work).result()
 
-    async def _ask_all(
+    async def _score_all(
         self, prompts: list[str], label_words: Sequence[str], progress: Progress
     ) -> NDArray[np.float64]:
         import openai
 
         key = os.environ.get(self._key_variable, "").strip()
         probs = np.empty((len(prompts), len(label_words)))
-        rows = iter(range(len(prompts)))  # shared: each worker takes the next row
+        rows = iter(range(len(prompts)))  # shared by all workers
         async with openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=key or "none",
             timeout=self._timeout,
             max_retries=self._retries,
             http_client=openai.DefaultAsyncHttpxClient(
-                # A redirect would take the prompts, and perhaps the key, to another server.
+                # A redirect would send the prompts, and possibly the key, to another server.
                 follow_redirects=False,
                 headers={"Accept-Encoding": "identity"},
-                event_hooks={"response": [self._bound]},
+                event_hooks={"response": [self._limit_response]},
             ),
         ) as client:
 
             async def work() -> None:
                 for row in rows:
                     try:
-                        async with asyncio.timeout(self._longest):
+                        async with asyncio.timeout(self._time_limit):
                             shown = await self._next_tokens(client, prompts[row])
                     except (openai.APIError, TimeoutError) as error:
-                        raise self._failure(row, error, key) from None
+                        raise self._convert_error(row, error, key) from None
                     except _UNREADABLE:
                         raise ScoringError(
-                            f"query {row}: {self.base_url} gives no top log-probabilities for "
-                            f"model {self.model!r}; use a server and interface (api "
-                            f"{self._api!r}) that does"
+                            f"query {row}: {self.base_url} returns no top log-probabilities for "
+                            f"model {self.model!r} with api={self._api!r}; use another api or "
+                            "server"
                         ) from None
-                    probs[row] = self._read(row, shown, prompts[row], label_words)
+                    probs[row] = self._to_probs(row, shown, prompts[row], label_words)
                     self.answered += 1
                     progress(1)
 
@@ -199,7 +199,7 @@ class OpenAIScorer(Engine):
         return probs
 
     async def _next_tokens(self, client: AsyncOpenAI, prompt: str) -> dict[str, float]:
-        """Return the tokens that may follow a prompt, with their log-probabilities."""
+        """Request the most probable next tokens of a prompt and their log-probabilities."""
         body: dict[str, Any] = {"model": self.model, "max_tokens": 1, "temperature": 0}
         if self._api == "completions":
             path = "/completions"
@@ -216,85 +216,86 @@ class OpenAIScorer(Engine):
         entries = shown["content"][0]["top_logprobs"]
         return {entry["token"]: float(entry["logprob"]) for entry in entries}
 
-    async def _bound(self, response: httpx2.Response) -> None:
-        """Bound what is read of an answer, and say when the server puts a request off."""
-        # A little that is packed may become much.
+    async def _limit_response(self, response: httpx2.Response) -> None:
+        """Limit the size of a response, and warn if the server rejects the request temporarily."""
+        # A small compressed response may decompress to a very large one.
         if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
             raise ScoringError(
-                f"{self.base_url} packs its answers ({show(encoding, 20)}), which it was not "
-                "asked to; use a server that heeds Accept-Encoding"
+                f"{self.base_url} compresses its responses ({show(encoding, 20)}) despite "
+                "Accept-Encoding: identity; use a server that respects the header"
             )
-        response.stream = _Bounded(response.stream, self.base_url, self._timeout)
+        response.stream = _LimitedStream(response.stream, self.base_url, self._timeout)
         if response.status_code in (408, 409, 429) or response.status_code >= 500:
             self.refused += 1
-            if time.monotonic() - self._said > _SAID_EVERY:
-                self._said = time.monotonic()
+            if time.monotonic() - self._last_warning > _WARNING_INTERVAL:
+                self._last_warning = time.monotonic()
                 asked = response.headers.get("retry-after")
                 _log.warning(
-                    "%s answers with status %d%s; asking again, at most %d times a prompt",
+                    "%s returned status %d%s; retrying at most %d times per prompt",
                     self.base_url,
                     response.status_code,
                     f" (Retry-After: {show(asked, 40)})" if asked else "",
                     self._retries,
                 )
 
-    def _failure(self, row: int, error: Exception, key: str) -> ScoringError:
+    def _convert_error(self, row: int, error: Exception, key: str) -> ScoringError:
         if isinstance(error.__cause__, ScoringError):
-            # The client may wrap what the hook raises.
+            # The client may wrap the error of the hook.
             return error.__cause__
         status = getattr(error, "status_code", None)
         if status in (401, 403):
-            # Servers repeat parts of the key here.
+            # Omit the response: servers repeat parts of the key in it.
             return ScoringError(
-                f"{self.base_url} refuses the API key (status {status}); set the environment "
-                f"variable {self._key_variable} where the requests are sent from"
+                f"{self.base_url} rejected the API key (status {status}); set the environment "
+                f"variable {self._key_variable} on the machine that sends the requests"
             )
-        what = "does not answer" if status is None else f"refuses it with status {status}"
-        said = named(error)
+        what = "does not respond" if status is None else f"returned status {status}"
+        cause = named(error)
         return ScoringError(
-            f"query {row}: {self.base_url} {what} ({said.replace(key, '***') if key else said})"
+            f"query {row}: {self.base_url} {what} ({cause.replace(key, '***') if key else cause})"
         )
 
-    def _read(
+    def _to_probs(
         self, row: int, shown: Mapping[str, float], prompt: str, label_words: Sequence[str]
     ) -> NDArray[np.float64]:
-        """Turn the tokens shown into class probabilities [N]."""
+        """Convert the returned tokens to class probabilities [N]."""
         spaced = self._api == "completions" and not prompt[-1:].isspace()
         found = [best_token(shown, word, label_words, spaced) for word in label_words]
         absent = [word for word, value in zip(label_words, found, strict=True) if value is None]
         self.missing.update(absent)
         if absent and (self._missing_rule == "error" or len(absent) == len(label_words)):
+            rules = ", or set missing=bound or missing=zero"
             raise ScoringError(
                 f"query {row}: label words {', '.join(map(repr, absent))} are not among the "
-                f"{len(shown)} tokens that {self.base_url} shows, the first "
-                f"{next(iter(shown), '')!r}; ask for more (top_logprobs), or choose a rule for "
-                "answers without some of the labels: missing=bound or missing=zero"
+                f"{len(shown)} tokens returned by {self.base_url}, the first "
+                f"{next(iter(shown), '')!r}; increase top_logprobs"
+                f"{'' if len(absent) == len(label_words) else rules}"
             )
         least = min(shown.values()) if self._missing_rule == "bound" else -math.inf
         logs = np.array([least if value is None else value for value in found])
         if not np.isfinite([value for value in found if value is not None]).all():
-            raise ScoringError(f"query {row}: {self.base_url} gives a log-probability of {logs}")
+            raise ScoringError(f"query {row}: {self.base_url} returned log-probabilities {logs}")
         return np.asarray(softmax(logs[None])[0], dtype=np.float64)
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of an answer, read only as far and as long as answers are."""
+class _LimitedStream(httpx2.AsyncByteStream):
+    """The body of a response, with limits on its size and duration."""
 
     def __init__(self, body: Any, address: str, seconds: float) -> None:
         self._body, self._address = body, address
-        self._until = time.monotonic() + seconds
+        self._deadline = time.monotonic() + seconds
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for part in self._body:
             size += len(part)
-            if size > _ANSWER_BYTES:
+            if size > _MAX_RESPONSE_BYTES:
                 raise ScoringError(
-                    f"{self._address} answers one prompt with more than {_ANSWER_BYTES >> 20} "
-                    "MiB; is it a model server?"
+                    f"{self._address} returned more than {_MAX_RESPONSE_BYTES >> 20} MiB for one "
+                    "prompt; check that base_url is a model server"
                 )
-            if time.monotonic() > self._until:
-                raise httpx2.ReadTimeout("the answer does not end")
+            if time.monotonic() > self._deadline:
+                raise httpx2.ReadTimeout("response not finished in time")
             yield part
 
     async def aclose(self) -> None:
@@ -304,7 +305,7 @@ class _Bounded(httpx2.AsyncByteStream):
 def best_token(
     shown: Mapping[str, float], word: str, label_words: Sequence[str], spaced: bool
 ) -> float | None:
-    """Return the largest log-probability of a token that begins this label word alone."""
+    """Return the largest log-probability of the tokens that are a prefix of this word only."""
     values = []
     for token, value in shown.items():
         bare = token.strip()
@@ -315,11 +316,11 @@ def best_token(
     return max(values, default=None)
 
 
-def _refuse_prefixes(label_words: Sequence[str]) -> None:
-    """Refuse label words of which one begins another: their tokens cannot be told apart."""
+def _check_prefixes(label_words: Sequence[str]) -> None:
+    """Check that no label word is a prefix of another: their tokens would be ambiguous."""
     for first, second in combinations([word.strip() for word in label_words], 2):
         if first.startswith(second) or second.startswith(first):
             raise ScoringError(
-                f"label words {first!r} and {second!r} collide: one begins the other; choose "
-                "other words"
+                f"label words {first!r} and {second!r} collide: one is a prefix of the other; "
+                "choose other words"
             )

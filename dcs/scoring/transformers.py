@@ -1,4 +1,4 @@
-"""The Transformers engine: any causal language model that torch can run here."""
+"""The Transformers engine, for any causal language model that torch can run locally."""
 
 from __future__ import annotations
 
@@ -27,29 +27,32 @@ from dcs.scoring.models import (
 
 _log = logging.getLogger(__name__)
 
-_TOKEN_BUDGET = {"cpu": 1536, "cuda": 32768}  # on a CPU, what stays in its caches is fastest
+_TOKEN_BUDGET = {
+    "cpu": 1536,
+    "cuda": 32768,
+}  # on a CPU, batches that fit into its caches are fastest
 
-_CONTEXT_SHARE = 4  # how many cached prefix tokens weigh as much as one token to be run
+_CONTEXT_SHARE = 4  # number of cached prefix tokens that cost as much as one new token
 
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """How many tokens all prompts share, and the keys and values of those."""
+    """The number of tokens shared by all prompts, and their keys and values."""
 
     length: int = 0
     cache: Any = None
 
     @property
-    def bears_padding(self) -> bool:
-        """Whether padding may follow: a sliding window counts it, and would look less far back."""
+    def supports_padding(self) -> bool:
+        """Whether padding may follow: it would count towards a sliding attention window."""
         return self.cache is None or all(map(_is_plain, self.cache.layers))
 
     def repeated(self, times: int) -> Any:
-        """Return a copy of the cache for several rows; the model writes to it."""
+        """Return a copy of the cache for several rows, which the model may modify."""
         repeated = copy.deepcopy(self.cache)
         for layer in repeated.layers:
             if _is_plain(layer):
-                # A view will do: this layer joins new keys to old ones in a new tensor.
+                # A view suffices: this layer concatenates new and old keys in a new tensor.
                 layer.keys = layer.keys.expand(times, -1, -1, -1)
                 layer.values = layer.values.expand(times, -1, -1, -1)
             else:
@@ -58,32 +61,31 @@ class _Prefix:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Return whether a layer of a cache holds all keys and values, and nothing else."""
+    """Return whether a cache layer holds exactly the keys and values of all tokens."""
     return type(layer).__name__ == "DynamicLayer"
 
 
 class TransformersScorer(TokenEngine):
-    """Reads class probabilities off a Transformers model.
+    """Compute class probabilities with a Transformers model.
 
-    The part that all prompts share is run once and its keys and values are used again for every
+    The prefix shared by all prompts is run once, and its keys and values are reused for every
     query.
 
     Parameters
     ----------
     model : ModelReference, LoadedModel, str or path-like
-        The model; see :func:`dcs.scoring.resolve_model`. One that is loaded stays where it is and
-        as it is; a store takes equal names for equal weights.
+        The model; see :func:`dcs.scoring.resolve_model`. A loaded model keeps its device and
+        precision; a store assumes that equal names have equal weights.
     device : str, optional
-        Default: the first GPU where there is one, else the CPU. bfloat16 on a GPU, float32 on
-        the CPU.
+        By default the first GPU if available, else the CPU.
     dtype : str, optional
-        Precision, e.g. ``"float16"``, in place of that default.
+        Precision, e.g. ``"float16"``; by default bfloat16 on a GPU and float32 on the CPU.
     token_budget : int, optional
-        Tokens run at once; less takes less memory. Halved when the memory does not suffice.
+        Maximum number of tokens per batch; fewer use less memory. Halved when out of memory.
     label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is read; see :data:`dcs.scoring.LabelRule`.
+        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
     reuse_prefix : bool
-        Whether to run the shared part once. Off, every prompt is run whole.
+        Whether to run the shared prefix once; if false, every prompt is run in full.
 
     Raises
     ------
@@ -143,36 +145,35 @@ class TransformersScorer(TokenEngine):
         def read(tails: list[list[int]], prefix: _Prefix) -> Any:
             return self._run(tails, prefix).logits[:, -1, wanted].double()
 
-        return self._in_batches(prompts, read, progress)
+        return self._run_in_batches(prompts, read, progress)
 
     def _word_scores(
         self, prompts: list[list[int]], words: Sequence[tuple[int, ...]], progress: Progress
     ) -> NDArray[np.float64]:
-        read = partial(self._whole_words, words=words)
-        return self._in_batches(prompts, read, progress)
+        return self._run_in_batches(prompts, partial(self._score_words, words=words), progress)
 
-    def _in_batches(
+    def _run_in_batches(
         self,
         prompts: list[list[int]],
         read: Callable[[list[list[int]], _Prefix], Any],
         progress: Progress,
     ) -> NDArray[np.float64]:
-        """Return what `read` gives of the prompts' tails, whatever of them fits at once.
+        """Return the result of `read` for all prompts, computed in batches.
 
-        The part that all prompts share is run once, the rest in batches of similar length; a
-        batch that does not fit into the memory is halved.
+        The shared prefix is run once and the tails in batches of similar length; a batch that
+        does not fit into memory is halved.
         """
         found: dict[int, NDArray[np.float64]] = {}
         prefix = self._run_shared(prompts)
         tails = [ids[prefix.length :] for ids in prompts]
-        # Sorted, so that a batch needs little padding; longest first, so that a budget that is
-        # too large for the memory shows at once.
-        waiting = sorted(range(len(tails)), key=lambda row: -len(tails[row]))
-        while waiting:
-            longest = len(tails[waiting[0]])
+        # Sort to minimise padding; longest first, so that a token budget that exceeds the memory
+        # fails immediately.
+        pending = sorted(range(len(tails)), key=lambda row: -len(tails[row]))
+        while pending:
+            longest = len(tails[pending[0]])
             cost = longest + prefix.length / _CONTEXT_SHARE
-            rows = waiting[: max(1, int(self._budget / cost))]
-            if not prefix.bears_padding:
+            rows = pending[: max(1, int(self._budget / cost))]
+            if not prefix.supports_padding:
                 rows = [row for row in rows if len(tails[row]) == longest]
             try:
                 values = read([tails[row] for row in rows], prefix).cpu().numpy()
@@ -182,19 +183,19 @@ class TransformersScorer(TokenEngine):
             else:
                 found |= dict(zip(rows, values, strict=True))
                 progress(len(rows))
-                del waiting[: len(rows)]
+                del pending[: len(rows)]
                 continue
-            # Here the failed run's tensors are gone, unlike while it is handled.
+            # The tensors of the failed run are only freed outside of the except block.
             self._budget = cost * (len(rows) // 2)
             _log.warning(
-                "model %s: out of memory on %s; going on with at most %.0f tokens at once",
+                "model %s: out of memory on %s; continuing with at most %.0f tokens per batch",
                 *(self.model, self._device, self._budget),
             )
             self._torch.cuda.empty_cache()
         return np.stack([found[row] for row in range(len(prompts))])
 
     def _run_shared(self, prompts: list[list[int]]) -> _Prefix:
-        # At least one token of each is left to run.
+        # At least one token of each prompt must remain.
         shared = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)
         if not shared or not self._reuse:
             return _Prefix()
@@ -211,14 +212,14 @@ class TransformersScorer(TokenEngine):
         cache: Any = None,
         keep_cache: bool = False,
     ) -> Any:
-        """Run the prefix continued by each tail; `keep` last positions give logits.
+        """Run each tail after the prefix and return logits of the last `keep` positions.
 
-        With a `cache` of all that comes before those, they alone are run.
+        If `cache` holds all preceding positions, only these are run.
         """
         torch, device = self._torch, self._device
         width = max(map(len, tails))
         padding = [width - len(tail) for tail in tails]
-        # Any token will do as padding: the mask hides it.
+        # The padding token is arbitrary: the mask hides it.
         rows = [[0] * pad + tail for pad, tail in zip(padding, tails, strict=True)]
         start = prefix.length if cache is None else prefix.length + width - keep
         ids = torch.tensor(rows, device=device)[:, start - prefix.length :]
@@ -238,7 +239,7 @@ class TransformersScorer(TokenEngine):
             inputs["logits_to_keep"] = keep
         return self._model(**inputs, use_cache=keep_cache or cache is not None)
 
-    def _whole_words(
+    def _score_words(
         self, tails: list[list[int]], prefix: _Prefix, words: Sequence[tuple[int, ...]]
     ) -> Any:
         """Return the log-probabilities of whole label words [rows, N]."""
@@ -247,7 +248,7 @@ class TransformersScorer(TokenEngine):
         cache: Any = getattr(output, "past_key_values", None)
         if not (hasattr(cache, "layers") and all(map(_is_plain, cache.layers))):
             cache = None
-        # Plain layers join new keys to old ones in new tensors, so that the old ones stay.
+        # Plain layers concatenate keys in new tensors, so that the old ones are unchanged.
         layers = [] if cache is None else [(each, each.keys, each.values) for each in cache.layers]
         for column, ids in enumerate(words):
             head, rest = list(ids[:-1]), list(ids[1:])

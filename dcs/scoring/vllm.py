@@ -1,8 +1,8 @@
 """The vLLM engine: large models on one or several GPUs, with its prefix cache.
 
-The next-token log-probabilities of the label tokens alone are asked for, by token id. Whole label
-words are read token by token, each prompt continued by the tokens before; the prefix cache holds
-the rest.
+Only the next-token log-probabilities of the label tokens are requested, by token id. Whole label
+words are scored token by token, with the preceding tokens appended to each prompt; the prefix
+cache avoids recomputing the prompt.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dcs.errors import ScoringError, check_choice, named
 from dcs.scoring.base import LabelRule, Progress, TokenEngine
 from dcs.scoring.models import ModelReference, loaded_revision, require, resolve_model
 
-_MOST_TOKEN_IDS = 128  # what vLLM allows by token id
+_MAX_TOKEN_IDS = 128  # limit of vLLM for logprob_token_ids
 
 
 class VLLMScorer(TokenEngine):
-    """Reads class probabilities off a model that vLLM runs.
+    """Compute class probabilities with vLLM.
 
     Parameters
     ----------
@@ -34,18 +34,18 @@ class VLLMScorer(TokenEngine):
     dtype : str, optional
         Precision; by default bfloat16 on a GPU and float32 on a CPU.
     tensor_parallel : int
-        GPUs that share the model. In a Ray actor, give the actor as many.
+        Number of GPUs that share the model. A Ray actor must reserve as many.
     label_rule : {"auto", "mean", "first", "joint"}
-        How a label word of several tokens is read; see :data:`dcs.scoring.LabelRule`.
+        How a label word of several tokens is scored; see :data:`dcs.scoring.LabelRule`.
     memory : float, optional
-        Share of each GPU's memory for weights and cache.
+        Fraction of the memory of each GPU for weights and cache.
     max_length : int, optional
-        Most tokens of a prompt; by default what the model reads.
+        Maximum number of tokens of a prompt; by default the context length of the model.
 
     Raises
     ------
     InvalidInputError
-        If an option is not allowed.
+        If an option is invalid.
     ScoringError
         If the model cannot be found or loaded.
     MissingDependencyError
@@ -68,14 +68,14 @@ class VLLMScorer(TokenEngine):
         check_choice("label_rule", label_rule, get_args(LabelRule))
         whole_number(tensor_parallel, "tensor_parallel", least=1)
         reference = resolve_model(model)
-        self._vllm = require("vllm", "'dcs-debias[vllm]', or take the engine transformers")
+        self._vllm = require("vllm", "'dcs-debias[vllm]', or use the engine transformers")
         torch = importlib.import_module("torch")
-        # Asked of vLLM and not of torch, which would open the GPU in this process too early.
+        # Query vLLM instead of torch, which would initialise the GPU in this process too early.
         has_gpu = not importlib.import_module("vllm.platforms").current_platform.is_cpu()
         precision = dtype or ("bfloat16" if has_gpu else "float32")
-        asked = {
+        options = {
             "enforce_eager": None if has_gpu else True,
-            # In a Ray actor vLLM would choose Ray, and wait for GPUs that the actor holds.
+            # In a Ray actor vLLM would select Ray and wait for GPUs reserved by the actor.
             "distributed_executor_backend": "mp" if tensor_parallel > 1 else None,
             "gpu_memory_utilization": memory,
             "max_model_len": max_length,
@@ -88,13 +88,13 @@ class VLLMScorer(TokenEngine):
                 tokenizer_revision=reference.version,
                 tensor_parallel_size=tensor_parallel,
                 enable_prefix_caching=True,
-                max_logprobs=_MOST_TOKEN_IDS,
+                max_logprobs=_MAX_TOKEN_IDS,
                 logprobs_mode="raw_logprobs",
                 seed=0,
-                **{option: value for option, value in asked.items() if value is not None},
+                **{option: value for option, value in options.items() if value is not None},
             )
         except Exception as error:
-            # vLLM and the libraries below it raise errors of many unrelated classes.
+            # vLLM and its dependencies raise errors of many unrelated classes.
             raise ScoringError(
                 f"model {reference.name!r} cannot be loaded by vllm "
                 f"({named(error)}); check its memory (tensor_parallel, memory, "
@@ -102,7 +102,7 @@ class VLLMScorer(TokenEngine):
             ) from error
         self._tokenizer = self._engine.get_tokenizer()
         config = self._engine.llm_engine.model_config
-        self._limit = int(config.max_model_len) - 1  # one token more is generated
+        self._limit = int(config.max_model_len) - 1  # one more token is generated
         self._label_rule = label_rule
         self.model = reference.name
         self.revision = loaded_revision(reference)
@@ -112,7 +112,7 @@ class VLLMScorer(TokenEngine):
     def _next_scores(
         self, prompts: list[list[int]], wanted: list[int], progress: Progress
     ) -> NDArray[np.float64]:
-        values = self._ask(prompts, wanted)
+        values = self._generate(prompts, wanted)
         progress(len(prompts))
         return values
 
@@ -123,25 +123,25 @@ class VLLMScorer(TokenEngine):
         for word in words:
             for length, token in enumerate(word):
                 following.setdefault(word[:length], set()).add(token)
-        # The log-probabilities of each word's tokens, each after those before it, are added up.
+        # Sum the log-probabilities of each word's tokens, each given the preceding ones.
         total = np.zeros((len(prompts), len(words)))
         for head, nexts in sorted(following.items()):
             wanted = sorted(nexts)
-            values = self._ask([[*prompt, *head] for prompt in prompts], wanted)
+            values = self._generate([[*prompt, *head] for prompt in prompts], wanted)
             for column, word in enumerate(words):
                 if len(word) > len(head) and word[: len(head)] == head:
                     total[:, column] += values[:, wanted.index(word[len(head)])]
         progress(len(prompts))
         return total
 
-    def _ask(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
+    def _generate(self, prompts: Sequence[list[int]], wanted: list[int]) -> NDArray[np.float64]:
         """Return the log-probabilities of some tokens after each prompt [M, K]."""
-        if len(wanted) > _MOST_TOKEN_IDS:
+        if len(wanted) > _MAX_TOKEN_IDS:
             raise ScoringError(
-                f"{len(wanted)} label tokens: vllm reads at most {_MOST_TOKEN_IDS}; use the rule "
-                "first, or fewer classes"
+                f"{len(wanted)} label tokens: vllm allows at most {_MAX_TOKEN_IDS}; use "
+                "label_rule=first or fewer classes"
             )
-        # The same for all prompts of a call: vLLM spoils mixed batches silently.
+        # One object for all prompts: vLLM silently returns wrong values for mixed batches.
         sampling = self._vllm.SamplingParams(
             temperature=0,
             max_tokens=1,
@@ -149,15 +149,15 @@ class VLLMScorer(TokenEngine):
             logprobs=len(wanted),
             logprob_token_ids=wanted,
         )
-        asked = [{"prompt_token_ids": ids} for ids in prompts]
-        answers = self._engine.generate(asked, sampling, use_tqdm=False)
-        shown = [answer.outputs[0].logprobs[0] for answer in answers]
+        requests = [{"prompt_token_ids": ids} for ids in prompts]
+        outputs = self._engine.generate(requests, sampling, use_tqdm=False)
+        shown = [output.outputs[0].logprobs[0] for output in outputs]
         return np.array([[found[token].logprob for token in wanted] for found in shown])
 
     def _free(self) -> None:
         engine = self._engine
         del self._engine
-        # There is no public way: ask the engine core, if it is where it is known to be.
+        # vLLM has no public shutdown method: call that of the engine core if it exists.
         core = getattr(getattr(engine, "llm_engine", None), "engine_core", None)
         shutdown = getattr(core, "shutdown", None)
         if callable(shutdown):

@@ -100,8 +100,16 @@ def test_sources_of_one_name_are_told_apart(tmp_path):
     assert [who(each)[:2] for each in given] == [("toy", "a"), ("toy", "b")]
 
 
+def test_tables_with_the_same_file_name_are_named_after_their_paths(tmp_path):
+    paths = [str(tmp_path / folder / "moods.parquet") for folder in "ab"]
+    for i, path in enumerate(paths):
+        write(Path(path), seed=i)
+    given = given_tables(config(str(tmp_path / "*" / "moods.parquet")))
+    assert [who(each)[:2] for each in given] == [("moods", path) for path in paths]
+
+
 def test_tables_of_one_name_are_told_apart_by_words_that_files_can_have():
-    assert [*called([Path("a/x.parquet"), Path("b/y.npz")])] == ["x", "y"]
+    assert [*called([Path("a/x.parquet"), Path("b/y.npz"), Path()])] == ["x", "y", Path.cwd().name]
     paths = [Path("a/x.parquet"), Path("/b/../x.parquet"), Path("a/y/x.parquet")]
     found = called(paths)
     assert [*found.values()] == paths

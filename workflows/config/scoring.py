@@ -1,4 +1,4 @@
-"""How prompts are scored: the engine, its options, and what of them decides the numbers."""
+"""Settings of prompt scoring: the engine, its options, and those that determine its numbers."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from dcs.scoring import (
 from dcs.scoring.base import SCORING_VERSION
 from dcs.scoring.cache import local_folder
 
-#: What does not decide the numbers: where they are kept, how fast they come.
+#: Options that do not affect the numbers, only storage and speed.
 INDECISIVE = frozenset(
     {"store", "device", "tensor_parallel", "memory", "max_length", "concurrency", "key_variable"}
 )
 
 
-def _holds_no_secret(address: str) -> str:
-    # Checked here too, before a plan or a record can repeat it.
+def _check_address(address: str) -> str:
+    # Checked here too, before the address is written to a plan or a record.
     plain_address(address)
     return address
 
 
 class ScoringSettings(Strict):
-    """The part ``scoring:`` of a sweep, and the options of ``dcs generate``.
+    """The section ``scoring:`` of a sweep, and the options of ``dcs generate``.
 
     Attributes
     ----------
-    engine : "transformers", "vllm", "openai" or that of an installed package
-        What runs the models; ``openai`` is any server of that protocol.
+    engine : "transformers", "vllm", "openai" or the engine of an installed package
+        Runs the models; ``openai`` is any server with an OpenAI-compatible API.
     label_rule : "auto", "mean", "first" or "joint"
-        How label words of several tokens are read; see :data:`dcs.scoring.LabelRule`.
+        How label words of several tokens are scored; see :data:`dcs.scoring.LabelRule`.
     dtype : str or None
         transformers, vllm: precision; by default bfloat16 on a GPU and float32 on a CPU.
     device : str or None
-        transformers: ``cpu``, ``cuda:1``, ...; by default a GPU where there is one.
+        transformers: ``cpu``, ``cuda:1``, ...; by default a GPU if available.
     tensor_parallel : int or None
-        vllm: GPUs that share a model; an actor of a sweep holds as many.
+        vllm: number of GPUs per model; reserved by each actor of a sweep.
     memory, max_length : float, int or None
-        vllm: share of each GPU's memory to use, and most tokens of a prompt.
+        vllm: fraction of GPU memory to use, and maximum number of tokens of a prompt.
     base_url, api, top_logprobs, missing, concurrency : str, int or None
         openai: see :class:`dcs.scoring.openai.OpenAIScorer`.
     revision : str or None
-        openai: exact version of the served model, where it is known.
+        openai: exact version of the served model, if known.
     key_variable : str or None
-        openai: environment variable with the API key, by default OPENAI_API_KEY.
+        openai: environment variable with the API key; by default OPENAI_API_KEY.
     store : str or None
-        Where scored prompts are kept: a local folder; by default beside the tables.
+        Local folder in which scored prompts are stored; by default next to the tables.
     """
 
     engine: str = "transformers"
@@ -68,7 +68,7 @@ class ScoringSettings(Strict):
     tensor_parallel: int | None = Field(default=None, ge=1)
     memory: float | None = Field(default=None, gt=0.0, le=1.0)
     max_length: int | None = Field(default=None, ge=1)
-    base_url: Annotated[str, AfterValidator(_holds_no_secret)] | None = None
+    base_url: Annotated[str, AfterValidator(_check_address)] | None = None
     api: Literal["completions", "chat"] | None = None
     top_logprobs: int | None = Field(default=None, ge=1)
     missing: Literal["error", "bound", "zero"] | None = None
@@ -78,20 +78,20 @@ class ScoringSettings(Strict):
     store: Annotated[str, AfterValidator(local_folder)] | None = None
 
     @model_validator(mode="after")
-    def _fits_the_engine(self) -> ScoringSettings:
+    def _has_known_options(self) -> ScoringSettings:
         allowed = as_value_error(engine_options, self.engine)
         for name in self.options:
             if name not in allowed:
                 owners = [e for e in engine_names() if name in engine_options(e)]
                 raise ValueError(
-                    f"engine {self.engine} has no option {name!r}; it belongs to "
+                    f"engine {self.engine} has no option {name!r}; it is an option of "
                     f"{' and '.join(owners)}"
                 )
         return self
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is given to the engine: all that was set."""
+        """The options that are set, as passed to the engine."""
         values = self.model_dump(exclude={"engine", "store"}, exclude_none=True)
         return {k: v for k, v in values.items() if (k, v) != ("label_rule", "auto")}
 
@@ -101,33 +101,33 @@ class ScoringSettings(Strict):
         Parameters
         ----------
         model : str
-            Its name, or its folder.
+            Model name or folder.
 
         Returns
         -------
         Scorer
-            Ready to score; to be closed.
+            The loaded model; must be closed by the caller.
 
         Raises
         ------
         ScoringError
-            The model cannot be found or loaded.
+            If the model cannot be found or loaded.
         MissingDependencyError
-            The engine is not installed.
+            If the engine is not installed.
         """
         return load_scorer(model, engine=self.engine, **self.options)
 
     def identity(self, model: str) -> dict[str, Any]:
-        """Return what decides a model's numbers, as far as it shows without loading it.
+        """Return what determines a model's numbers, as far as known without loading it.
 
-        Engine and its installed version, the model's weights (their hash, or the name and
-        revision of a model of the hub or a server), precision, label rule and the server's
-        options. Where a model runs and how fast does not count.
+        Contains the engine and its installed version, the model's weights (their hash, or the
+        name and revision of a hub or served model), precision, label rule and the options of the
+        server. Options that only affect placement and speed are excluded.
 
         Parameters
         ----------
         model : str
-            Its name, or its folder.
+            Model name or folder.
 
         Returns
         -------
@@ -137,16 +137,16 @@ class ScoringSettings(Strict):
         Raises
         ------
         ScoringError
-            The model cannot be found.
+            If the model cannot be found.
         """
-        versions = {package: _installed(package) for package in engine_packages(self.engine)}
+        versions = {package: _find_version(package) for package in engine_packages(self.engine)}
         named = model
         if not is_served(self.engine):
             reference = resolve_model(model)
             named = reference.revision or reference.name
         decisive = {k: v for k, v in self.options.items() if k not in INDECISIVE}
         if self.device is not None and self.device.startswith("cpu"):
-            decisive.setdefault("dtype", "float32")  # which it would not be on a GPU
+            decisive.setdefault("dtype", "float32")  # a GPU defaults to bfloat16
         return {
             "model": named,
             "engine": self.engine,
@@ -156,8 +156,8 @@ class ScoringSettings(Strict):
         }
 
 
-def _installed(package: str) -> str:
-    """Return the version of an importable package, also of one built under another name."""
+def _find_version(package: str) -> str:
+    """Return the version of an importable package, even if distributed under another name."""
     try:
         return version(package)
     except PackageNotFoundError:

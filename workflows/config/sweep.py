@@ -1,4 +1,4 @@
-"""The one typed configuration of a sweep.
+"""The typed configuration of a sweep.
 
 Precedence: command line > YAML > defaults.
 """
@@ -40,45 +40,45 @@ from workflows.config.tuner import (
 
 Model = TypeVar("Model", bound=Strict)
 
-#: Fewer rows than this tell nothing about more than a few classes.
-_FEWEST_ROWS: Final = 10
+#: Minimum number of optimization rows: fewer are not informative for more than a few classes.
+_MIN_ROWS: Final = 10
 
 
-def _size(value: Any) -> Any:
-    number = isinstance(value, int) and not isinstance(value, bool) and value >= _FEWEST_ROWS
+def _check_size(value: Any) -> Any:
+    number = isinstance(value, int) and not isinstance(value, bool) and value >= _MIN_ROWS
     if number or value == "full":
         return value
     raise ValueError(
-        f"{value!r} is not a number of optimization rows; write {_FEWEST_ROWS} or more, or full"
+        f"invalid number of optimization rows {value!r}: must be {_MIN_ROWS} or greater, or full"
     )
 
 
 #: A number of optimization rows, or ``"full"``.
-SizeChoice = Annotated[int | str, PlainValidator(_size)]
+SizeChoice = Annotated[int | str, PlainValidator(_check_size)]
 
-#: The settings of the tuner that ``axes:`` may vary. The objective has an axis of its own name.
+#: Tuner settings that ``axes:`` may vary. The objective has the separate axis ``objectives``.
 ABLATED: Final = tuple(name for name in TunerSettings.model_fields if name != "objective")
 
-#: How people write the value None of an axis; of a limit it is that there is none.
-_NONE: Final = {"weight_scale": "tuned", "memberships": "all", "optimization_sizes": "full"}
+#: Displayed name of the value None of an axis; the default is "none".
+_NONE_LABELS: Final = {"weight_scale": "tuned", "memberships": "all", "optimization_sizes": "full"}
 
 
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Refuse the values of an axis if one comes twice."""
-    twice = sorted(str(value) for value, number in Counter(values).items() if number > 1)
-    if twice:
-        raise ValueError(f"names {', '.join(twice)} more than once; each entry once")
+    """Return the values; raise ValueError if they contain duplicates."""
+    duplicates = sorted(str(value) for value, number in Counter(values).items() if number > 1)
+    if duplicates:
+        raise ValueError(f"names {', '.join(duplicates)} more than once; entries must be unique")
     return values
 
 
-#: The values of an axis of the type given, and those of one that must have some.
+#: Unique values of an axis of the given type; those of `Axis` must not be empty.
 T = TypeVar("T")
 Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(_distinct)]
 Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
 
 
 def _axes_model() -> Any:
-    """Return a model with a list of values for each setting, each checked as the setting is."""
+    """Return a model with a list of values per setting, validated like the setting itself."""
     fields: dict[str, Any] = {}
     for name in ABLATED:
         value: Any = TunerSettings.model_fields[name].rebuild_annotation()
@@ -89,66 +89,66 @@ def _axes_model() -> Any:
 _AXES: Final = _axes_model()
 
 
-def _checked(value: Any) -> dict[str, tuple[Any, ...]]:
+def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
     given = _AXES.model_validate(value)
-    # In the order of the settings, however they were written.
+    # In the order of the settings, not in that of the file.
     return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
 
 
-#: Values for settings of the tuner, by name.
+#: Values of tuner settings by name.
 AxisValues = Annotated[
-    dict[str, tuple[Any, ...]], PlainValidator(_checked), PlainSerializer(dict, return_type=Any)
+    dict[str, tuple[Any, ...]], PlainValidator(_check_axes), PlainSerializer(dict, return_type=Any)
 ]
 
 
 def value_label(axis: str, value: Any) -> str:
-    """Return how people write a value of an axis; ``--only`` takes it as well.
+    """Return the displayed form of an axis value, which ``--only`` accepts.
 
     Parameters
     ----------
     axis : str
         ``models``, ..., ``objectives``, ``optimization_sizes`` or a setting of the tuner.
     value : object
-        One of its values.
+        A value of the axis.
     """
     if axis == "objectives":
         return objective_name(value.model_dump() if isinstance(value, FixedObjective) else value)
-    return _NONE.get(axis, "none") if value is None else str(value)
+    return _NONE_LABELS.get(axis, "none") if value is None else str(value)
 
 
-def _table_choice(value: Any) -> Any:
+def _check_table(value: Any) -> Any:
     if isinstance(value, str) and value:
         return value
     if isinstance(value, dict) and len(value) > 1:
-        return {str(name): _table_choice(each) for name, each in value.items()}
+        return {str(name): _check_table(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)) and [type(each) for each in value] == [str, str]:
         return value[0], value[1]
     raise ValueError(
-        f"{show(value)} is neither a path or pattern such as folder/*.parquet, nor a pair "
-        "[OPTIMIZATION, TEST], nor several of them by name: {NAME: PATH, NAME: PATH}"
+        f"{show(value)}: expected a path or pattern such as folder/*.parquet, a pair "
+        "[OPTIMIZATION, TEST], or several of them by name: {NAME: PATH, NAME: PATH}"
     )
 
 
-#: A path or pattern of tables, those of the optimization and the test rows, or by name tables of
-#: the same rows that are tuned on together.
+#: A path or pattern of tables, a pair of paths of the optimization and test rows, or a mapping of
+#: names to tables of the same rows that are tuned jointly.
 TableChoice = Annotated[
-    str | tuple[str, str] | dict[str, str | tuple[str, str]], PlainValidator(_table_choice)
+    str | tuple[str, str] | dict[str, str | tuple[str, str]], PlainValidator(_check_table)
 ]
 
 
-def _known_storage(address: SecretStr) -> SecretStr:
+def _check_storage(address: SecretStr) -> SecretStr:
     StudyStorage(address.get_secret_value())
     return address
 
 
-_StorageAddress = Annotated[SecretStr, AfterValidator(_known_storage)]
+_StorageAddress = Annotated[SecretStr, AfterValidator(_check_storage)]
 
-#: What tables of the same rows differ in.
+#: The respect in which the tables of an ensemble differ.
 Grouping = Literal["prompts", "seeds", "models"]
 
 
 class PromptsConfig(Strict):
-    """Which prompts are scored with which models: all of `dcs generate`, and part of a sweep.
+    """The prompts and models to score: configuration of `dcs generate`, and part of a sweep.
 
     Attributes
     ----------
@@ -157,16 +157,16 @@ class PromptsConfig(Strict):
     tasks : tuple of str
         Task names, or paths of task YAML files.
     shots : tuple of int or "N"
-        Demonstrations per prompt; ``N`` is one per class.
+        Number of demonstrations per prompt; ``N`` is one per class.
     seeds : tuple of int
-        Root seeds; demonstrations, split, annealing and sampler derive theirs from each.
+        Root seeds, from which those of demonstrations, split, annealing and sampler derive.
     data : str or None
-        Folder with the texts of tasks that come without them; on a cluster, one that all nodes
-        share.
+        Folder with the texts of tasks that are packaged without texts; on a cluster, it must be
+        shared by all nodes.
     limit : int or None
-        At most so many texts of each split; None means all of them.
+        Maximum number of texts per split; None means all.
     scoring : ScoringSettings
-        The engine that scores prompts, and its options.
+        The scoring engine and its options.
     """
 
     models: Axis[str] = ("tiny_lm",)
@@ -180,7 +180,7 @@ class PromptsConfig(Strict):
     @field_validator("tasks")
     @classmethod
     def _known_tasks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        # Results know a task by its name, whatever its file is called.
+        # Results identify a task by its name and not by its file name.
         _distinct(tuple(as_value_error(get_task, value).name for value in values))
         return values
 
@@ -191,14 +191,14 @@ class PromptsConfig(Strict):
 
 
 class TuneConfig(Strict):
-    """How schemes are searched and what is recorded: all of `dcs tune`, and half of a sweep.
+    """The search and its tracking: configuration of `dcs tune`, and part of a sweep.
 
     Attributes
     ----------
     tuner : TunerSettings
         The hyperparameter search of each cell.
     tracking : TrackingSettings
-        What becomes a run or a figure in MLflow.
+        What is recorded as runs and figures in MLflow.
     """
 
     tuner: TunerSettings = TunerSettings()
@@ -206,44 +206,43 @@ class TuneConfig(Strict):
 
 
 class SweepConfig(PromptsConfig, TuneConfig):
-    """A grid of models x tasks x shots x seeds x methods x ablations, and how a cell is tuned.
+    """A grid of models x tasks x shots x seeds x methods x ablations, and its tuner settings.
 
     Attributes
     ----------
     name : str
         Name of the sweep and of its MLflow experiment.
     tables : tuple of str, pair of str, or mapping
-        Probability tables in the place of prompts: paths, folders, patterns, or pairs of the
-        optimization and the test rows; by name, several of the same rows that are tuned on
-        together; what :func:`dcs.data.importers.read_tables` takes. Where
-        there are any, no model is loaded: model, task and shots are as the tables say.
+        Probability tables to use instead of prompts, in any format of
+        :func:`dcs.data.importers.read_tables`: paths, folders, patterns, pairs of the
+        optimization and test rows, or named tables of the same rows to be tuned jointly. If given,
+        no model is loaded; model, task and shots are taken from the tables.
     ensemble : tuple of "prompts", "seeds" or "models"
-        Tables of the same rows that are also tuned on together, those that differ in this: in
-        shots, demonstrations or template; in the seed of the demonstrations; or in the model.
+        Additionally tune jointly on tables of the same rows that differ in shots, demonstrations
+        or template (``prompts``), in the demonstration seed, or in the model.
     held_out : float
-        Share of the rows of a table that become its test rows where it does not tell them apart,
-        another draw for each seed.
+        Fraction of the rows of a table to hold out as test rows if it has no test rows; drawn
+        separately for each seed.
     methods : tuple of str
         Correction methods; ``icl`` is the uncorrected model.
     objectives : tuple of str or FixedObjective
-        Objectives to compare, as in :class:`TunerSettings`; none means that of the tuner.
+        Objectives to compare, as in :class:`TunerSettings`; by default that of the tuner.
     axes : mapping of str to tuple
-        Values to compare of other settings of the tuner, by name.
+        Values to compare of other tuner settings, by name.
     optimization_sizes : tuple of int or "full"
-        Numbers of optimization rows to compare. Each is a seeded, stratified choice of the rows,
-        the smaller within the larger; ``full`` and what is not smaller are all rows.
+        Numbers of optimization rows to compare. Each is a seeded, stratified, nested sample of
+        the rows; ``full`` and sizes that are not smaller use all rows.
     combine : "all" or "one_at_a_time"
-        Whether objectives, axes and sizes are combined with each other, or each is varied while
-        the others are as in `tuner`, on all rows.
+        Whether to combine all objectives, axes and sizes, or to vary one at a time with the
+        others set as in `tuner` and all rows.
     optuna_storage : str or None
-        URL of a database or path of a journal file in which Optuna's studies are written down,
-        one per cell; None keeps them in memory. Shown and recorded nowhere: a URL may hold a
-        password.
+        URL of a database or path of a journal file for the Optuna studies, one per cell; None
+        keeps them in memory. Never displayed or recorded, because a URL may contain a password.
     """
 
     tasks: Distinct[str] = ()
     tables: tuple[TableChoice, ...] = ()
-    ensemble: tuple[Grouping, ...] = ()
+    ensemble: Distinct[Grouping] = ()
     held_out: float = Field(default=0.3, gt=0.0, lt=1.0)
     name: str = Field(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     methods: Axis[str] = method_names()
@@ -261,15 +260,15 @@ class SweepConfig(PromptsConfig, TuneConfig):
             as_value_error(get_method, value)
         if "contextual" in values:
             raise ValueError(
-                "'contextual' needs the probabilities of content-free inputs, which sweeps do "
+                "'contextual' requires the probabilities of content-free inputs, which sweeps do "
                 "not score; use dcs.get_method('contextual').fit(..., content_free=...)"
             )
         return values
 
     @model_validator(mode="after")
-    def _values_go_together(self) -> SweepConfig:
+    def _is_consistent(self) -> SweepConfig:
         if not self.tasks and not self.tables:
-            raise ValueError("needs tasks whose prompts are scored, or tables")
+            raise ValueError("tasks or tables is required")
         own = dict(self.tuner) | {"objectives": self.tuner.objective, "optimization_sizes": "full"}
         varied = {a: v for a, v in self.axis_values.items() if a in own and v != (own[a],)}
         for axis, values in varied.items() if self.combine == "one_at_a_time" else ():
@@ -277,21 +276,21 @@ class SweepConfig(PromptsConfig, TuneConfig):
                 lacking = "null" if own[axis] is None else value_label(axis, own[axis])
                 others = ", ".join(other for other in varied if other != axis)
                 raise ValueError(
-                    f"axis {axis} lacks the tuner's own value {lacking}, with which combine: "
-                    f"one_at_a_time varies {others}; add it"
+                    f"axis {axis} does not contain the tuner's value {lacking}, which combine: "
+                    f"one_at_a_time requires to vary {others}; add it"
                 )
         for settings, _ in self.variants:
             TunerSettings.model_validate(settings.model_dump())
             if "furud" in self.methods and settings.memberships in (0, 1):
                 raise ValueError(
-                    f"memberships {settings.memberships} leaves method furud nothing to choose "
-                    "from; give it 2 or more, or leave the method out"
+                    f"memberships {settings.memberships}: method furud requires 2 or more; change "
+                    "it or remove the method"
                 )
         return self
 
     @property
     def variants(self) -> list[tuple[TunerSettings, int | None]]:
-        """Every combination of tuner settings and optimization rows; of these, None is all."""
+        """Every combination of tuner settings and number of optimization rows; None means all."""
         choices = {"objective": self.objectives or (self.tuner.objective,), **self.axes}
         sizes = [None if size == "full" else int(size) for size in self.optimization_sizes]
         found: list[tuple[TunerSettings, int | None]] = []
@@ -307,7 +306,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     @property
     def axis_values(self) -> dict[str, tuple[Any, ...]]:
         """The values of every axis, outermost first."""
-        # Tables say the others themselves.
+        # Tables determine their model, task and shots.
         prompts = () if self.tables else ("models", "tasks", "shots")
         return {
             **{name: getattr(self, name) for name in (*prompts, "seeds", "methods")},
@@ -320,34 +319,34 @@ class SweepConfig(PromptsConfig, TuneConfig):
 def configured(
     model: type[Model], content: dict[str, Any], *, source: str, sets: Sequence[str], **named: Any
 ) -> Model:
-    """Return a configuration in which the command line wins over the content of a file.
+    """Return a configuration in which the command line takes precedence over the file.
 
     Parameters
     ----------
     model : type
-        :class:`SweepConfig` or one of its halves.
+        :class:`SweepConfig` or one of its base classes.
     content : dict
-        Plain values by key; is changed.
+        Plain values by key; modified in place.
     source : str
-        Where they come from, for the error.
+        Origin of the values, for error messages.
     sets : sequence of str
-        Each ``key=value`` with a dotted key of the configuration and a value in YAML.
+        Strings ``key=value`` with a dotted configuration key and a YAML value.
     **named
-        Further values by key, ``__`` for a dot; None means not given.
+        Further values by key, with ``__`` for a dot; None values are ignored.
 
     Raises
     ------
     ConfigError
-        A key or value is not allowed.
+        If a key or value is invalid.
     """
     given = [(name.split("__"), value) for name, value in named.items() if value is not None]
     for text in sets:
         key, sign, value = text.partition("=")
         if not sign or not key:
-            raise ConfigError(f"--set {show(text)}: write KEY=VALUE, e.g. tuner.trials=10")
+            raise ConfigError(f"--set {show(text)}: must be KEY=VALUE, e.g. tuner.trials=10")
         parsed = parse_yaml(value, source=f"--set {key}", error=ConfigError)
         given.append((key.strip().split("."), parsed))
-    _leave_engine(content, [value for path, value in given if path == ["scoring", "engine"]])
+    _drop_options(content, [value for path, value in given if path == ["scoring", "engine"]])
     for path, value in given:
         node = content
         for name in path[:-1]:
@@ -360,8 +359,8 @@ def configured(
     )
 
 
-def _leave_engine(content: dict[str, Any], engines: list[Any]) -> None:
-    """Drop what only the file's engine knows where the command line names another."""
+def _drop_options(content: dict[str, Any], engines: list[Any]) -> None:
+    """Remove options that the engine given on the command line does not support."""
     scoring = content.get("scoring")
     if not isinstance(scoring, dict) or not engines or engines[-1] not in engine_names():
         return
@@ -380,91 +379,91 @@ def load_config(
     path : path-like
         A YAML file.
     sets, **named
-        Values from the command line, which win; see :func:`configured`.
+        Values from the command line, which take precedence; see :func:`configured`.
 
     Returns
     -------
     SweepConfig
-        Checked.
+        The validated configuration.
 
     Raises
     ------
     ConfigError
-        The file is missing or not YAML, or a key or value is not allowed; names file and key.
+        If the file does not exist or is not YAML, or a key or value is invalid.
     """
     content = read_yaml(path, error=ConfigError)
     if not isinstance(content, dict):
         raise ConfigError(
-            f"{path}: holds {type(content).__name__}, not a mapping of keys such as name, tasks"
+            f"{path}: expected a mapping of keys such as name, tasks, got {type(content).__name__}"
         )
     return configured(SweepConfig, content, source=str(path), sets=sets, **named)
 
 
 def narrowed(config: SweepConfig, restrictions: Sequence[str]) -> SweepConfig:
-    """Return a sweep without the cells that are not asked for.
+    """Return a sweep restricted to the requested cells.
 
     Parameters
     ----------
     config : SweepConfig
         The whole sweep.
     restrictions : sequence of str
-        Each ``axis=value,value``, e.g. ``tasks=trec,rte``; the axes are models, tasks, shots,
-        seeds, methods, objectives, optimization_sizes and the settings under ``axes``. None is
-        written as :func:`workflows.config.sweep.value_label` does: ``weight_scale=tuned``. Of
-        several restrictions for one axis, all must be met.
+        Strings ``axis=value,value``, e.g. ``tasks=trec,rte``; the axes are models, tasks, shots,
+        seeds, methods, objectives, optimization_sizes and the settings in ``axes``. Values are
+        written as returned by :func:`value_label`, e.g. ``weight_scale=tuned``. Several
+        restrictions of one axis are combined with AND.
 
     Returns
     -------
     SweepConfig
-        The part.
+        The restricted sweep.
 
     Raises
     ------
     ConfigError
-        An axis is not known, a value is not in the configuration, or nothing is left.
+        If an axis is unknown, a value is not in the configuration, or no cell remains.
     """
     axes = config.axis_values
-    kept: dict[str, tuple[Any, ...]] = {}
+    selected: dict[str, tuple[Any, ...]] = {}
     for restriction in restrictions:
         axis, _, text = restriction.partition("=")
         axis = axis.removeprefix("axes.")
         if axis not in axes:
             raise ConfigError(
                 f"--only {restriction!r}: unknown axis {axis!r}{suggest(axis, axes)}; "
-                f"write AXIS=VALUE,... with one of {', '.join(axes)}"
+                f"must be AXIS=VALUE,... with one of {', '.join(axes)}"
             )
-        there = {value_label(axis, value): value for value in axes[axis]}
-        if axis == "tasks":  # A file also by what it calls its task.
-            there |= {get_task(value).name: value for value in axes[axis]}
+        known = {value_label(axis, value): value for value in axes[axis]}
+        if axis == "tasks":  # A task file is also accepted by the name of its task.
+            known |= {get_task(value).name: value for value in axes[axis]}
         wanted = text.split(",")
         for name in wanted:
-            if name not in there:
+            if name not in known:
                 raise ConfigError(
                     f"--only {restriction!r}: {name!r} is not among the {axis} of the sweep "
-                    f"({', '.join(there)}){suggest(name, there)}"
+                    f"({', '.join(known)}){suggest(name, known)}"
                 )
-        chosen = [there[name] for name in wanted]
-        among = kept.get(axis, axes[axis])
-        kept[axis] = tuple(value for value in among if value in chosen)
-        if not kept[axis]:
-            raise ConfigError(f"--only {restriction!r}: no {axis} are left beside the others")
-    own = {name: kept.pop(name, values) for name, values in config.axes.items()}
-    part = config.model_copy(update={**kept, "axes": own})
+        chosen = [known[name] for name in wanted]
+        among = selected.get(axis, axes[axis])
+        selected[axis] = tuple(value for value in among if value in chosen)
+        if not selected[axis]:
+            raise ConfigError(f"--only {restriction!r}: excludes all remaining {axis}")
+    own = {name: selected.pop(name, values) for name, values in config.axes.items()}
+    part = config.model_copy(update={**selected, "axes": own})
     if not part.variants:
         raise ConfigError(
-            f"--only {' '.join(restrictions)}: with combine: one_at_a_time no cell is left; keep "
-            "the value of the tuner in all axes but one"
+            f"--only {' '.join(restrictions)}: no cell remains with combine: one_at_a_time; keep "
+            "the tuner's value in all axes but one"
         )
     return part
 
 
 def packaged_config(name: str) -> Path:
-    """Return the path of a configuration that comes with the package.
+    """Return the path of a packaged configuration.
 
     Parameters
     ----------
     name : str
-        Its file's stem, e.g. ``quickstart``.
+        File name without suffix, e.g. ``quickstart``.
 
     Returns
     -------
@@ -474,7 +473,7 @@ def packaged_config(name: str) -> Path:
     Raises
     ------
     ConfigError
-        There is none of that name.
+        If the configuration does not exist.
     """
     folder = Path(__file__).parents[1] / "configs"
     path = folder / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""How a cell is tuned, where its Optuna study is kept, and what is recorded of it."""
+"""Settings of the tuning of a cell, the storage of its Optuna study, and its tracking."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from sqlalchemy.engine import URL
 
-#: The terms of Z that a search may have beside the error rate, by the name of the objective.
+#: Weights of the terms of Z that are tuned besides the error rate, by name of the objective.
 _TERMS: Final[dict[str, frozenset[str]]] = {
     "full": frozenset({"beta", "tau"}),
     "err": frozenset(),
@@ -57,10 +57,10 @@ class FixedObjective(Strict):
     tau: float = Field(ge=0.0)
 
 
-def _objective(value: Any) -> str | FixedObjective:
+def _check_objective(value: Any) -> str | FixedObjective:
     if isinstance(value, dict | FixedObjective):
         fixed = FixedObjective.model_validate(value)
-        # One name for one objective: the same work must not be done under two.
+        # Canonical name, so that the same work is not done under two names.
         return "err" if fixed.beta == fixed.tau == 0.0 else fixed
     if isinstance(value, str) and value in _TERMS:
         return value
@@ -68,18 +68,20 @@ def _objective(value: Any) -> str | FixedObjective:
     raise unknown("objective", value, OBJECTIVE_NAMES, weights)
 
 
-def _plain(value: str | FixedObjective) -> Any:
+def _serialize(value: str | FixedObjective) -> Any:
     return value if isinstance(value, str) else value.model_dump()
 
 
-#: The name of an objective, or fixed weights. Checked by hand: pydantic names the members of a
-#: union in its paths, which nobody wrote.
+#: The name of an objective, or fixed weights. Validated by a function, because pydantic would
+#: include the types of the union in the key of an error.
 ObjectiveChoice: TypeAlias = Annotated[
-    str | FixedObjective, PlainValidator(_objective), PlainSerializer(_plain, return_type=Any)
+    str | FixedObjective,
+    PlainValidator(_check_objective),
+    PlainSerializer(_serialize, return_type=Any),
 ]
 
 
-#: What is tuned of a Metropolis chain; recorded under these names by both protocols.
+#: Tuned parameters of a Metropolis chain; both protocols record them with these names.
 SCHEDULE_PARAMETERS: Final = (
     "initial_temperature",
     "final_temperature",
@@ -87,25 +89,25 @@ SCHEDULE_PARAMETERS: Final = (
     "lambda1",
     "lambda2",
 )
-#: What is drawn in equal ratios.
+#: Parameters that are sampled on a logarithmic scale.
 LOGARITHMIC: Final = frozenset({"pseudo_count", *SCHEDULE_PARAMETERS} - {"cooling_rate"})
 _PREFERENCE_FIELDS: Final = tuple(each.name for each in fields(Preference))
-#: Fields of a schedule that a tuner may set in place of those of its search.
+#: Fields of a schedule that override those of the search.
 _SCHEDULE_FIELDS: Final = ("moves", "restarts", "descend", "reheat", "budget")
-#: Trials of a study, and the pseudo-count, where nothing else is said.
-_TRIALS: Final = 30
+#: Default number of trials of a study, and default pseudo-count.
+_DEFAULT_TRIALS: Final = 30
 _PSEUDO_COUNT: Final = 4000.0
 
-#: Names the storage where the configuration does not.
+#: Environment variable with the storage, used if the configuration has none.
 STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
 _DATABASES: Final = ("postgresql", "mysql", "mariadb")
 _CONNECT_SECONDS: Final = 10
 
 
 class Bounds(Strict):
-    """Values between which hyperparameters are tuned, in ascending order; one value fixes it.
+    """Bounds of the tuned hyperparameters, in ascending order; a single value fixes one.
 
-    Those between the first and the last count for ``sampler: grid`` alone.
+    Values between the first and the last are only used by ``sampler: grid``.
 
     Attributes
     ----------
@@ -114,13 +116,13 @@ class Bounds(Strict):
     beta, tau, error_weight, pseudo_count : tuple of float
         Weights of the terms of Z, and the pseudo-count k of the PMI term.
     initial_temperature, final_temperature : tuple of float
-        On the scale of Z: the published 200,000 and 200 are 200,000 / M and 200 / M here. The
-        final one is at most the initial one.
+        On the scale of Z: the published 200,000 and 200 correspond to 200,000 / M and 200 / M.
+        The final temperature is at most the initial temperature.
     cooling_rate : tuple of float
-        The published one is 0.95.
+        The published value is 0.95.
     lambda1, lambda2 : tuple of float
-        Accepted and generated moves per class. The published 3 and 6, or 150 and 300, are of all
-        classes together.
+        Accepted and generated moves per class. The published 3 and 6, or 150 and 300, are totals
+        over all classes.
     """
 
     weight_scale: tuple[int, ...] = (10, 60)
@@ -136,79 +138,79 @@ class Bounds(Strict):
 
     @field_validator("*")
     @classmethod
-    def _in_range(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+    def _is_in_range(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         name = str(info.field_name)
         least, most = {"weight_scale": (2, 1000), "cooling_rate": (0.01, 0.999)}.get(
             name, (1e-9 if name in LOGARITHMIC else 0.0, math.inf)
         )
         if not values or list(values) != sorted(set(values)):
-            raise ValueError(f"{list(values)}: needs ascending values such as [low, high]")
+            raise ValueError(f"{list(values)}: must be ascending values such as [low, high]")
         if not least <= values[0] <= values[-1] <= most:
             raise ValueError(f"{list(values)}: must lie between {least:g} and {most:g}")
         return values
 
 
-def _unused(value: str | bool | None) -> bool:
+def _is_unused(value: str | bool | None) -> bool:
     return value in (None, "none", False, "published")
 
 
 class TunerSettings(Strict):
-    """How the scheme of one cell is found.
+    """Settings of the search for the scheme of a cell.
 
     Attributes
     ----------
     protocol : "cross-validation" or "study"
-        ``cross-validation``: a front of accuracy and COBias, each point chosen by 5-fold
+        ``cross-validation``: a front of accuracy and COBias, each point selected by 5-fold
         cross-validation; see docs/results.md. ``study``: one Optuna study whose trials anneal on
-        the optimization rows and are judged on development rows, as in the paper. From what
-        either tried, `prefer` and the limits choose.
+        the optimization rows and are evaluated on development rows, as in the paper. `prefer` and
+        the limits select among the tried schemes of either protocol.
     trials : int or None
-        Settings that Optuna tries per cell; None is 30 for a study, and none beside the standard
-        settings of cross-validation.
+        Number of Optuna trials per cell; None means 30 for a study, and no trials in addition to
+        the standard settings for cross-validation.
     sampler : "tpe", "gp", "random" or "grid"
-        Optuna's sampler of that name; ``grid`` takes combinations of the values in `bounds`, all
-        of them if `trials` is None.
+        Optuna sampler; ``grid`` uses combinations of the values in `bounds`, all of them if
+        `trials` is None.
     window : int
-        Trials that may run at once where there are CPUs to spare. Each is suggested without
-        knowing the results of those under way, on one CPU too, so it is part of the result.
+        Maximum number of concurrent trials. Each trial is suggested without the results of those
+        still running, also on a single CPU, so the window affects the result.
     development : float
-        Share of the rows on which a study judges trials (paper, Appendix D: 0.05).
+        Fraction of the rows on which a study evaluates trials (paper, Appendix D: 0.05).
     search : "heat-bath", "metropolis", "published" or "published-long"
-        How a study anneals. ``heat-bath``: by the default schedule, which ends alike at any
-        temperatures, so that none are tuned. ``metropolis``: by the paper's chain; temperatures,
-        cooling rate, lambda1 and lambda2 are tuned. ``published``: by the schedule of the
-        published code, as it is; ``published-long``: with 150 accepted and 300 generated moves a
-        temperature, which it advises for large runs.
+        Annealing of a study. ``heat-bath``: the default schedule, whose result does not depend on
+        the temperatures, so that none are tuned. ``metropolis``: the chain of the paper;
+        temperatures, cooling rate, lambda1 and lambda2 are tuned. ``published``: the schedule of
+        the published code, unchanged; ``published-long``: with 150 accepted and 300 generated
+        moves per temperature, as recommended by the published code for large runs.
     moves, restarts, descend, reheat, budget : str, int, bool or None
-        Fields of :class:`dcs.Schedule`, in place of those of the search; in either protocol.
+        Fields of :class:`dcs.Schedule` that override those of the search, in either protocol.
     objective : "full", "err", "err+pmi", "err+cobias" or FixedObjective
-        The terms of Z that are searched for beside each other; the weights of those named are
-        tuned, those of the others are 0 (paper, Section 4.4). Or fixed weights of all.
+        The terms of Z; the weights of those named are tuned, those of the others are 0 (paper,
+        Section 4.4). Alternatively, fixed weights of all terms.
     error_weight, pseudo_count : float or None
-        Weight of the error rate and k of the PMI term in a study; None tunes them. An error
-        weight counts beside another term alone, and is 1 otherwise.
+        Weight of the error rate and k of the PMI term in a study; None tunes them. The error
+        weight is only used together with another term, and is 1 otherwise.
     pmi : "published" or "normalised"
-        The PMI term of a study; see :class:`dcs.Objective`. The normalised one has no k.
+        The PMI term of a study; see :class:`dcs.Objective`. The normalised term has no k.
     weight_scale : int or None
         The weight scale D_W; None tunes it.
     memberships : int or None
-        How many of the membership functions are offered, from coarse to fine; None is all. See
+        Number of available membership functions, from coarse to fine; None means all. See
         :meth:`dcs.CorrectionSet.limited`.
     bounds : Bounds
-        Values between which Optuna tunes.
+        Bounds of the hyperparameters tuned by Optuna.
     cost : "moves", "seconds" or None
-        Second objective of a study, to be low: candidate solutions that the search of a trial
-        judged, or its time. Optuna's Pareto front is marked among the trials. The time is
-        another on every run, and so is then what is tried.
+        Second objective of a study, to be minimised: the number of candidate solutions evaluated
+        by the search of a trial, or its time. Trials on Optuna's Pareto front are marked. Times
+        differ between runs, and so do the trials suggested with them.
     pruner : "successive-halving", "hyperband" or "none"
-        Optuna's pruner of that name ends a trial whose scheme is behind those of earlier trials
-        at the same share of the budget of its annealing.
+        Optuna pruner, which stops a trial whose scheme is worse than those of earlier trials at
+        the same fraction of its annealing budget.
     keep_unlabelled : bool
-        Whether optimization rows beyond a number under `optimization_sizes` stay, without their
-        labels, beside those that the table has without.
+        Whether to keep optimization rows beyond a number in `optimization_sizes` as unlabelled
+        rows, in addition to the unlabelled rows of the table.
     prefer, exchange_rate, max_accuracy_loss, max_cobias : str, float or None
-        What is chosen among all that was tried; see :class:`dcs.Preference`. ``accuracy``, with
-        ties by lowest COBias, is the rule of the published code.
+        Selection among all tried schemes; see :class:`dcs.Preference`. ``accuracy``, with ties
+        broken by lowest COBias, is the rule of the published code.
     """
 
     protocol: Literal["cross-validation", "study"] = "cross-validation"
@@ -228,30 +230,30 @@ class TunerSettings(Strict):
     weight_scale: int | None = Field(default=None, ge=2, le=1000)
     memberships: int | None = Field(default=None, ge=0, le=MEMBERSHIP_COUNT)
     bounds: Bounds = Bounds()
-    # Left out of what names a cell where they are not used: it is the cell it was without them.
-    cost: Literal["moves", "seconds"] | None = Field(default=None, exclude_if=_unused)
+    # Excluded from the cell identity if unused, so that keys of earlier versions remain valid.
+    cost: Literal["moves", "seconds"] | None = Field(default=None, exclude_if=_is_unused)
     pruner: Literal["none", "successive-halving", "hyperband"] = Field(
-        default="none", exclude_if=_unused
+        default="none", exclude_if=_is_unused
     )
-    keep_unlabelled: bool = Field(default=False, exclude_if=_unused)
-    pmi: PmiTerm = Field(default="published", exclude_if=_unused)
+    keep_unlabelled: bool = Field(default=False, exclude_if=_is_unused)
+    pmi: PmiTerm = Field(default="published", exclude_if=_is_unused)
     prefer: Prefer = "no-harm"
     exchange_rate: float | None = Field(default=None, ge=0.0)
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
     max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
 
     @model_validator(mode="after")
-    def _go_together(self) -> TunerSettings:
+    def _is_consistent(self) -> TunerSettings:
         if self.protocol == "study":
             if self.trials == 0:
-                raise ValueError("trials 0: a study needs at least one")
+                raise ValueError("trials 0: must be 1 or greater with protocol: study")
             if self.pruner != "none" and self.cost is not None:
-                raise ValueError(f"pruner {self.pruner} needs a single objective; leave cost out")
+                raise ValueError(f"pruner {self.pruner} requires a single objective; remove cost")
             coolings = self.restarts or (1000 if self.search == "heat-bath" else 1)
             if self.pruner != "none" and coolings == 1:
                 raise ValueError(
-                    f"pruner {self.pruner}: a search of one cooling has nothing to show before "
-                    "its end; set restarts to 2 or more"
+                    f"pruner {self.pruner}: a search without restarts reports only its end; "
+                    "set restarts to 2 or more"
                 )
             return self
         for name in ("search", "error_weight", "pseudo_count", "pmi", "cost", "pruner"):
@@ -263,23 +265,23 @@ class TunerSettings(Strict):
 
     @property
     def preference(self) -> Preference:
-        """Which point of a trade-off is asked for."""
+        """The preferred point of the trade-off."""
         return Preference(**{name: getattr(self, name) for name in _PREFERENCE_FIELDS})
 
     @property
     def without_preference(self) -> TunerSettings:
-        """The same for all settings that differ in their preference alone."""
+        """The settings with the default preference, equal for all that differ only in it."""
         given = {name: TunerSettings.model_fields[name].default for name in _PREFERENCE_FIELDS}
         return self.model_copy(update=given)
 
     @property
     def schedule_fields(self) -> dict[str, Any]:
-        """What is set of a schedule in place of what the search has."""
+        """The fields of the schedule that override those of the search."""
         values = {name: getattr(self, name) for name in _SCHEDULE_FIELDS}
         return {name: value for name, value in values.items() if value is not None}
 
     def values(self, name: str) -> tuple[float, ...]:
-        """Return the values between which a hyperparameter is tuned: one where it is fixed.
+        """Return the bounds of a hyperparameter; a single value if it is fixed.
 
         Parameters
         ----------
@@ -294,16 +296,16 @@ class TunerSettings(Strict):
             fixed = 0.0
         if name == "pseudo_count" and self.pmi == "normalised":
             fixed = _PSEUDO_COUNT
-        # Without another term beside it the weight of the error rate counts for nothing.
+        # Without another term, the weight of the error rate has no effect.
         if fixed is None and name == "error_weight" and not _TERMS.get(str(objective)):
             fixed = 1.0
         bounds: tuple[float, ...] = getattr(self.bounds, name)
         return bounds if fixed is None else (fixed,)
 
     def space(self, method: Method) -> dict[str, tuple[float, ...]]:
-        """Return what a study tunes of a method, and between which values.
+        """Return the hyperparameters of a study of a method, with their bounds.
 
-        What is fixed is there with its one value, so that it is among a trial's parameters.
+        Fixed hyperparameters are included with one value, so that trials record them.
         """
         names = ["beta", "tau", "error_weight", "pseudo_count"]
         if method.uses_weight_scale:
@@ -313,25 +315,25 @@ class TunerSettings(Strict):
         return {name: self.values(name) for name in names}
 
     def n_trials(self, method: Method) -> int:
-        """Return how many trials Optuna is asked for."""
+        """Return the number of Optuna trials."""
         if self.protocol == "cross-validation":
-            # The other methods have nothing to try beside their own corrections.
+            # Other methods have no hyperparameters besides their corrections.
             return (self.trials or 0) if method.name == "dcs" else 0
         if self.sampler == "grid":
             combinations = math.prod(len(values) for values in self.space(method).values())
             return min(self.trials or combinations, combinations)
-        return _TRIALS if self.trials is None else self.trials
+        return _DEFAULT_TRIALS if self.trials is None else self.trials
 
 
 class TrackingSettings(Strict):
-    """What a sweep leaves in MLflow; the results are the same in any case.
+    """What a sweep records in MLflow; the results are not affected.
 
     Attributes
     ----------
     trials : "all", "none", "best:K" or int
-        Trials that become runs: all, none, or the best so many of each cell.
+        Trials to record as runs: all, none, or the K best of each cell.
     figures : "all" or "none"
-        Whether the scheme and the search of each cell, and the sweep, are drawn.
+        Whether to draw figures of the scheme and the search of each cell, and of the sweep.
     """
 
     trials: Annotated[str | int, AfterValidator(parse_trials)] = 5
@@ -339,12 +341,12 @@ class TrackingSettings(Strict):
 
 
 class StudyStorageError(DCSError):
-    """The storage of the Optuna studies cannot be used."""
+    """Raised if the storage of the Optuna studies cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyStorage:
-    """The storage of Optuna's studies, one study per cell.
+    """The storage of the Optuna studies, one study per cell.
 
     Parameters
     ----------
@@ -354,7 +356,7 @@ class StudyStorage:
     Raises
     ------
     ConfigError
-        It is neither.
+        If the address is neither.
     """
 
     address: str = field(repr=False)
@@ -363,20 +365,20 @@ class StudyStorage:
         url = self.url
         if url is not None and url.get_backend_name() not in _DATABASES:
             raise ConfigError(
-                f"optuna_storage: {url.get_backend_name()}:// is not taken (SQLite loses trials "
-                "when several cells write to it); give the path of a journal file, or "
+                f"optuna_storage: {url.get_backend_name()}:// is not supported (SQLite loses "
+                "trials with several concurrent writers); use the path of a journal file, or "
                 f"{', '.join(f'{name}://' for name in _DATABASES)}"
             )
 
     @classmethod
     def chosen(cls, configured: SecretStr | None) -> StudyStorage | None:
-        """Return what a configuration names, or else the environment; None for neither."""
+        """Return the storage of the configuration or the environment; None if neither is set."""
         address = configured.get_secret_value() if configured else os.environ.get(STORAGE_VARIABLE)
         return cls(address) if address else None
 
     @property
     def url(self) -> URL | None:
-        """The address of a database; None for a journal file."""
+        """The URL of the database; None for a journal file."""
         if "://" not in self.address:
             return None
         from sqlalchemy.engine import make_url
@@ -385,35 +387,35 @@ class StudyStorage:
         try:
             return make_url(self.address)
         except (ArgumentError, ValueError):
-            # The reason would quote a part of the password.
+            # The original message may contain a part of the password.
             raise ConfigError(
-                "optuna_storage: not a URL; write the special characters of a password as %2F "
-                "and so on"
+                "optuna_storage: invalid URL; percent-encode special characters of the password, "
+                "e.g. / as %2F"
             ) from None
 
     @property
     def label(self) -> str:
-        """The address without password and options."""
+        """The address without password and query options."""
         url = self.url
         if url is None:
             return self.address
         return url.set(query={}).render_as_string(hide_password=True)
 
     def hide(self, text: str) -> str:
-        """Return a text without the password, should it be there."""
+        """Return the text with the password removed."""
         url = self.url
         text = redact(text.replace(self.address, self.label))
         return text if url is None or not url.password else text.replace(url.password, "***")
 
     def check(self) -> None:
-        """Reach the storage and make its tables, before anything is computed.
+        """Connect to the storage and create its tables, before anything is computed.
 
         Raises
         ------
         StudyStorageError
-            It cannot be reached, or is not to be written to.
+            If the storage cannot be reached or written.
         MissingDependencyError
-            The database's driver is not installed.
+            If the database driver is not installed.
         """
         import optuna
 
@@ -422,48 +424,48 @@ class StudyStorage:
 
     @contextmanager
     def opened(self, *, first: bool = False) -> Iterator[BaseStorage]:
-        """Give Optuna's storage, and say of any failure in the block where and why.
+        """Yield the Optuna storage, and convert failures in the block to one-line errors.
 
         Parameters
         ----------
         first : bool
-            Whether the tables of a database may have to be made. Workers that all make them at
-            once get into each other's way.
+            Whether to create the tables of a database. Concurrent creation by several workers
+            would conflict.
 
         Raises
         ------
         StudyStorageError, MissingDependencyError
-            As :meth:`check` does.
+            As for :meth:`check`.
         """
         from optuna.exceptions import StorageInternalError
         from optuna.storages import RDBStorage
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            opened = self._journal() if self.url is None else self._database(first)
+            opened = self._open_journal() if self.url is None else self._open_database(first)
         except ModuleNotFoundError as error:
             raise MissingDependencyError(
                 f"optuna_storage: {error.name} is not installed; run: pip install "
                 "'dcs-debias[cluster]'"
             ) from None
         except Exception as error:
-            # Whatever SQLAlchemy, the driver or the file system raises.
-            raise self._failure(error) from None
+            # SQLAlchemy, drivers and the file system raise errors of many unrelated classes.
+            raise self._convert_error(error) from None
         try:
             yield opened
         except (StorageInternalError, SQLAlchemyError, OSError) as error:
-            raise self._failure(error) from None
+            raise self._convert_error(error) from None
         finally:
             if isinstance(opened, RDBStorage):
                 opened.remove_session()
                 opened.engine.dispose()
 
-    def _database(self, first: bool) -> BaseStorage:
+    def _open_database(self, first: bool) -> BaseStorage:
         from optuna.storages import RDBStorage
 
         return RDBStorage(
             self.address,
-            # One process, one writer: more than a connection is of no use.
+            # Each process has a single writer, so one connection suffices.
             engine_kwargs={
                 "pool_pre_ping": True,
                 "pool_size": 1,
@@ -473,7 +475,7 @@ class StudyStorage:
             skip_compatibility_check=not first,
         )
 
-    def _journal(self) -> BaseStorage:
+    def _open_journal(self) -> BaseStorage:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
@@ -481,11 +483,11 @@ class StudyStorage:
         path.parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(str(path)))
 
-    def _failure(self, error: BaseException) -> StudyStorageError:
-        """Say what is wrong without the cause, which may quote the password."""
+    def _convert_error(self, error: BaseException) -> StudyStorageError:
+        """Return a one-line error without its cause, which may contain the password."""
         while error.__cause__ is not None:
-            error = error.__cause__  # The innermost one names the host and what it said.
+            error = error.__cause__  # the innermost error names the host and the reason
         return StudyStorageError(
             f"optuna_storage: {self.label} cannot be used: {self.hide(reason(error))}; "
-            "see that it is reachable from every node, or leave optuna_storage out"
+            "make sure that it is reachable from every node, or remove optuna_storage"
         )

@@ -31,7 +31,7 @@ from dcs.prompting import (
 from dcs.prompting.files import (
     DESCRIBED,
     HubLocation,
-    _hub_is_near,
+    _is_hub_reachable,
     read_examples,
     read_task_file,
 )
@@ -357,8 +357,8 @@ class TestHub:
         monkeypatch.setenv("http_proxy", proxy)  # empty: none
         with socket.create_server(("127.0.0.1", 0)) as server:
             monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-            assert _hub_is_near.__wrapped__()
-        assert _hub_is_near.__wrapped__() is bool(proxy)  # Only the proxy can tell.
+            assert _is_hub_reachable.__wrapped__()
+        assert _is_hub_reachable.__wrapped__() is bool(proxy)  # Only the proxy can tell.
 
     @pytest.mark.parametrize("name", COLUMNS)
     def test_fields_and_labels_are_mapped(
@@ -391,7 +391,7 @@ class TestHub:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-        _hub_is_near.cache_clear()
+        _is_hub_reachable.cache_clear()
         refused("agnews", None, "agnews", "--data")
         assert constants.HF_HUB_OFFLINE and datasets.config.HF_HUB_OFFLINE
-        _hub_is_near.cache_clear()
+        _is_hub_reachable.cache_clear()

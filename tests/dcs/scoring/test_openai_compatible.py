@@ -198,7 +198,7 @@ class TestKey:
     def test_a_wrong_key(self, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
         server.key = SECRET
         monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong")
-        with pytest.raises(ScoringError, match="refuses the API key.*OPENAI_API_KEY") as caught:
+        with pytest.raises(ScoringError, match="API key.*OPENAI_API_KEY") as caught:
             ask(server)
         assert "sk-wrong" not in str(caught.value)
 
@@ -229,6 +229,8 @@ class TestMissing:
             scorer = make(server, top_logprobs=2, **rule)
             names = ["query 0", repr(words[0])]
             refuses(ScoringError, scorer.score, PREFIX, QUERIES[:1], words, names=names)
+        with pytest.raises(ScoringError, match="top_logprobs$"):  # no rule helps then
+            scorer.score(PREFIX, QUERIES[:1], words)
 
     def test_a_token_of_two_words_counts_for_neither(self) -> None:
         shown = {" A": -0.1, " Ar": -0.5, " Ath": -0.7, "Ath": -0.2, "": -1.0, " ": -1.0}

@@ -84,6 +84,7 @@ def test_shots_are_numbers_or_n(tmp_path):
         ({"methods": ["dsc"]}, "'dcs'"),
         ({"shots": ["many"]}, "'shots'"),
         ({"seeds": [0, 0]}, "'seeds'"),
+        ({"ensemble": ["seeds", "seeds"]}, "'ensemble'"),
         ({"limit": 5}, "'limit'"),
         ({"tracking": {"trials": "best"}}, "tracking.trials"),
         ({"objectives": ["eror"]}, "'objectives.0'"),
@@ -134,7 +135,7 @@ def test_a_sweep_is_narrowed_to_what_is_named():
         (["task=reviews"], "'tasks'"),
         (["tasks=revews"], "'reviews'"),
         (["shots=2"], "'2'"),
-        (["tasks=reviews", "tasks=helpdesk"], "no tasks are left"),
+        (["tasks=reviews", "tasks=helpdesk"], "remaining tasks"),
     ],
 )
 def test_what_a_sweep_does_not_have_cannot_be_asked_for(asked, named):
