@@ -66,7 +66,7 @@ _SECRET_PATTERNS = (
 )
 _URL = r"(?i)https?://[^\s'\"]+"
 #: Part of a URL's path, query or fragment that may be a token: long, with digits, not a hash.
-_URL_TOKEN = (
+_URL_PART = (
     r"(?i)([/?#=&]|%[0-9a-f]{2})(?![0-9a-f-]+(?![\w.~+-]))(?=(?:[a-z_.~+-]*\d){4})[\w.~+-]{20,}"
 )
 _SECRET_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
@@ -91,7 +91,7 @@ def redact(text: str, *, environment: bool = True) -> str:
             text = text.replace(value, _REDACTED)
     for pattern in _SECRET_PATTERNS:
         text = re.sub(pattern, rf"\1{_REDACTED}", text)
-    return re.sub(_URL, lambda url: re.sub(_URL_TOKEN, rf"\1{_REDACTED}", url[0]), text)
+    return re.sub(_URL, lambda url: re.sub(_URL_PART, rf"\1{_REDACTED}", url[0]), text)
 
 
 def plain_address(address: str) -> str:

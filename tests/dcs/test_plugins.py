@@ -91,8 +91,8 @@ def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:
         ("dcs.importers", "plugged:NO_READER", "absent"),
         ("dcs.importers", "plugged:NO_MODULE", "absent_module"),
         ("dcs.methods", "plugged:NO_FITTER", "fitter"),
-        ("dcs.engines", "plugged:Mute", "score and the method close"),
-        ("dcs.engines", "plugged:Nameless", "attribute version"),
+        ("dcs.engines", "plugged:Mute", "close"),
+        ("dcs.engines", "plugged:Nameless", "version"),
     ],
 )
 def test_what_is_wrong_with_a_plugin_is_named(
