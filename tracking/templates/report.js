@@ -1,5 +1,5 @@
 "use strict";
-// Sorts a table by a column when its head is clicked; numbers by their leading figure.
+// Sort a table by a column when its header is clicked; cells by their leading number.
 const value = (row, column) => row.cells[column].textContent.trim();
 const number = (text) => {
   const found = text.replace(/,/g, "").replace("\u2212", "-").match(/^<?([+-]?\d+(\.\d+)?)/);
@@ -19,7 +19,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     heads.forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const rows = [...body.rows];
-    // What has no value stays at the end, whichever way.
+    // Empty cells stay at the end in both directions.
     const filled = rows.filter((row) => value(row, column) !== "");
     const empty = rows.filter((row) => value(row, column) === "");
     filled.sort((a, b) => (up ? 1 : -1) * compare(value(a, column), value(b, column)));

@@ -121,6 +121,6 @@ def test_the_page_of_one_seed_has_p_values_and_is_always_the_same() -> None:
 def test_a_sweep_may_have_no_search_and_must_have_a_finished_cell() -> None:
     (cell,) = paper_cells(tasks=("trec",), methods=("icl",), seeds=(0,))
     page = Page(_render([replace(cell, trials=(), trace=())]))
-    assert "Nothing was searched in this sweep." in page.text
+    assert "This sweep has no searched schemes." in page.text
     with pytest.raises(InvalidInputError, match="demo.*seed 1 failed with: ValueError: bad"):
         _render([failed_cell(1)])
