@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -375,10 +376,10 @@ def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> in
 
 
 @contextmanager
-def _server(
-    folder: Path, database: str | None, options: list[str], port: int = 5987
-) -> Iterator[str]:
+def _server(folder: Path, database: str | None, options: list[str]) -> Iterator[str]:
     folder.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     database = database or f"sqlite:///{folder}/mlflow.db"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "4"]
     command += [*options, "--port", str(port), "--backend-store-uri", database]
