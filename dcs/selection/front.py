@@ -91,14 +91,13 @@ class Preference:
 
     def __post_init__(self) -> None:
         check_choice("prefer", self.prefer, get_args(Prefer))
-        if self.exchange_rate is not None:
-            finite_number(self.exchange_rate, "exchange_rate", least=0.0)
-        for name in ("max_accuracy_loss", "max_cobias"):
-            value = getattr(self, name)
-            if value is not None and finite_number(value, name, least=0.0) > 100.0:
-                raise InvalidInputError(
-                    f"{name} {value!r}: must be between 0 and 100 points (0.5 is half a point)"
-                )
+        for name in ("exchange_rate", "max_accuracy_loss", "max_cobias"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, finite_number(value, name, least=0.0))
+                if name != "exchange_rate" and value > 100.0:
+                    raise InvalidInputError(
+                        f"{name} {value!r}: must be between 0 and 100 points (0.5 is half a point)"
+                    )
 
     @property
     def limited(self) -> bool:
