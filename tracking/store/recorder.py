@@ -332,7 +332,7 @@ class Recorder:
         """Write a cell to the store unless the store has its record already."""
         digest = self.archive.digest(key)
         # The file may be damaged, so an existing run is only replaced once the record was read.
-        written = digest is not None and runs.keep(key, digest, replace=False) is None
+        written = digest is not None and runs.keep(key, digest, overwrite=False) is None
         if written:
             try:
                 record = self.archive.read(key)

@@ -179,12 +179,12 @@ class SweepRuns:
             found = _ExistingRun.of(run)
             self._found.setdefault(found.key, []).append(found)
 
-    def keep(self, key: str, digest: str, *, replace: bool = True) -> str | None:
+    def keep(self, key: str, digest: str, *, overwrite: bool = True) -> str | None:
         """Return the id of the complete run of a record, and delete other runs with its key.
 
         These are incomplete after a crash, or of an older record. Runs that another driver is
         writing are not deleted. A run of this sweep that a user deleted counts as complete.
-        Without `replace`, runs are only deleted if a complete one exists.
+        Without `overwrite`, runs are only deleted if a complete one exists.
         """
         kept: _ExistingRun | None = None
         others = []
@@ -199,7 +199,7 @@ class SweepRuns:
                     self._client.set_tag(run.id, schema.PARENT, self.parent_id)
             elif not run.claimed_by_other(self._owner):
                 others.append(run)
-        if kept is None and not replace:
+        if kept is None and not overwrite:
             return None
         for run in others:
             self._delete_cell(run)
