@@ -227,11 +227,10 @@ def recording(folder: Path, *, cells: int, database: str | None) -> None:
     _record(folder / "sqlite", None, cells, writers=1)
     if database is not None:
         _record(folder / "database", database, cells, writers=4)
-    for app in ([], ["--app-name", "dcs"]):
-        with _server(folder / " ".join(["server", *app]), database, app) as address:
-            print("mlflow server", *app)
-            for writers in (1, 2, 4, 8):
-                _record(folder / f"{len(app)} {writers}", address, cells, writers=writers)
+    with _server(folder / "server", database) as address:
+        print("mlflow server")
+        for writers in (1, 2, 4, 8):
+            _record(folder / f"server {writers}", address, cells, writers=writers)
 
 
 def _finished_cell(number: int, *, cell: Cell | None = None, started_ms: int = 1) -> CellRecord:

@@ -17,7 +17,6 @@ import json
 import logging
 import math
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from filelock import FileLock, Timeout
 from pydantic import (
@@ -39,7 +38,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json, to_jsonable_python
 
-from dcs.errors import ConfigError, TrackingError, show, suggest
+from dcs.errors import TrackingError, show
 from dcs.io import atomic_write_text, first_fault, parse_json, read_text
 from dcs.schemes.scheme import CorrectionScheme
 
@@ -369,31 +368,10 @@ def trace_rows(points: Iterable[TracePoint]) -> tuple[TraceRow, ...]:
     return tuple((p.temperature, p.current, p.best, p.acceptance) for p in points)
 
 
-def parse_trials(text: str | int) -> str | int:
-    """Parse the option for the trials that get runs: ``all``, ``none``, ``best:K`` or ``K``.
-
-    Parameters
-    ----------
-    text : str or int
-        User-specified value.
-
-    Returns
-    -------
-    str or int
-        ``all``, ``none``, or a number of trials.
-
-    Raises
-    ------
-    dcs.errors.ConfigError
-        Raised for any other value.
-    """
-    number = str(text).removeprefix("best:")
-    if number.isascii() and number.isdigit():
-        return int(number)
-    if text in ("all", "none"):
-        return text
-    hint = suggest(text, ["all", "none"])
-    raise ConfigError(f"tracking.trials is {text!r}{hint}; allowed: all, none, best:K")
+#: How the trials of a cell are recorded in MLflow.
+TrialTracking: TypeAlias = Literal["table", "runs", "none"]
+#: Which figures are drawn and recorded.
+FigureTracking: TypeAlias = Literal["all", "sweep", "none"]
 
 
 class Sweep(BaseModel):
@@ -412,10 +390,11 @@ class Sweep(BaseModel):
         Parameters of the parent run.
     run_name : str or None
         Name of the parent run; by default that of the experiment.
-    trials : {"all", "none"} or int
-        Trials that get a run; an integer is a number of the best ones.
-    figures : {"all", "none"}
-        Whether figures of the sweep are drawn at its end.
+    trials : {"table", "runs", "none"}
+        How the trials of the cells are recorded: as step metrics and one table of each cell, as
+        a nested run each in addition, or not at all.
+    figures : {"all", "sweep", "none"}
+        Figures to record: those of the cells and of the sweep, those of the sweep, or none.
     scorings : tuple of ScoringRecord
         Records of its scored tables.
     status : {"FINISHED", "FAILED", "KILLED"} or None
@@ -429,8 +408,8 @@ class Sweep(BaseModel):
     tracking_uri: str | None = None
     sweep_params: Annotated[dict[str, Any], BeforeValidator(plain)] = {}
     run_name: str | None = None
-    trials: Annotated[str | int, BeforeValidator(parse_trials)] = 5
-    figures: Literal["all", "none"] = "all"
+    trials: TrialTracking = "table"
+    figures: FigureTracking = "sweep"
     scorings: tuple[ScoringRecord, ...] = ()
     status: SweepStatus | None = None
 
@@ -465,11 +444,6 @@ class Archive:
         self.output = Path(output).absolute()
         self.cells = self.output / "cells"
         self._sweeps = self.output / "sweeps"
-
-    @property
-    def owner(self) -> str:
-        """Identifier of the writer of a sweep: a hash of the machine and the folder."""
-        return text_digest(f"{platform.node()}:{self.output}")[:16]
 
     def path(self, key: str) -> Path:
         """Return the path of the file of a cell, which may not exist."""

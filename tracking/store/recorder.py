@@ -69,7 +69,7 @@ class RecorderReport:
 
 
 class Recorder:
-    """Records a sweep: its parent run, a run per cell, a run per trial.
+    """Records a sweep: its parent run, and a run per cell.
 
     Recording a sweep again reuses its parent run. Use the recorder as a context manager, or call
     `finish` or `close`, so that no run is left RUNNING.
@@ -362,7 +362,9 @@ class Recorder:
         records = list(self.archive.load(keys).values())
         try:
             runs.write_scorings(self._sweep.scorings)
+            runs.remove_doubles()
             runs.write_summary(records)
+            runs.write_models(records)
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
@@ -373,7 +375,7 @@ class Recorder:
         runs.end(status)
         self._ended = True
         # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
-        if deadline == math.inf and self._sweep.figures == "all":
+        if deadline == math.inf and self._sweep.figures != "none":
             try:
                 runs.write_figures(figure_files(overview_figures(records)))
             except Exception as error:
