@@ -55,7 +55,8 @@ def test_a_server_that_goes_and_comes_back_has_every_cell_once(
 
 def test_a_cell_costs_eight_requests(output: Path, tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "access.log"
-    cells = [make_cell(number) for number in range(5)]
+    identity = {"model": "m", "task": "t", "method": "dcs", "optimization_digest": "ab" * 32}
+    cells = [make_cell(number, identity=identity | {"seed": number}) for number in range(5)]
 
     def requests_for(count: int) -> int:
         before = len(log.read_text().splitlines())
