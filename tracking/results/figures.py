@@ -25,7 +25,6 @@ from dcs.selection.front import FittedScheme, pareto_front
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, style
-from tracking.results.findings import finding_figure
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates
 from tracking.results.paper import task_rank, task_title
 from tracking.results.settings import axes_of
@@ -748,10 +747,6 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "DCS by the terms of its objective, mean and standard deviation over seeds: error rate "
         "(err), COBias and pointwise mutual information (pmi)",
         ablation_figure,
-    ),
-    "findings": (
-        "Figures of settings, means over sources; changes with 95 % intervals over sources",
-        finding_figure,
     ),
     "annealing_time": (
         "Time of one annealing run, with the size of its search in grey on the right axis, and "
