@@ -197,7 +197,7 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
 
 
 def test_cells_come_with_their_figures(scored):
-    _sweep(CONFIG.model_copy(update={**ONE, "tracking": TrackingSettings()}), scored)
+    _sweep(CONFIG.model_copy(update={**ONE, "tracking": TrackingSettings(figures="all")}), scored)
     # The uncorrected cell has no scheme.
     for name, number in (("scheme.png", 1), ("confusion.png", 2)):
         assert len([*scored.glob(f"mlartifacts/**/figures/{name}")]) == number

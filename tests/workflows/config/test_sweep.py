@@ -31,7 +31,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path
     assert (plain.tuner.trials, plain.tuner.prefer, plain.tuner.window) == (5, "knee", 4)
     given = ["tuner.trials=7", "seeds=[3]", "tracking.trials=runs", "axes.memberships=[null, 5]"]
     config = load_config(path, sets=given, limit=50, tuner__window=2)
-    assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, 2)
+    assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, "runs")
     assert config.axes == {"memberships": (None, 5)}
     assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "knee", 2)
 
