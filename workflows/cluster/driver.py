@@ -527,16 +527,7 @@ def run_cell(
         if _is_cluster_error(error):
             raise
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms), {}
-    return record, _draw_figures(record) if drawn else {}
-
-
-def _draw_figures(record: CellRecord) -> Figures:
-    """Draw the figures of a cell; failures are logged, since `dcs report` can redraw them."""
-    try:
-        return cell_figures(record)
-    except Exception:
-        _log.exception("the figures of cell %s could not be drawn", record.key)
-        return {}
+    return record, cell_figures(record) if drawn else {}
 
 
 def warm_up() -> None:

@@ -160,9 +160,9 @@ class TunerSettings(Strict):
     ----------
     protocol : "cross-validation" or "study"
         ``cross-validation``: a front of accuracy and COBias, each point selected by 5-fold
-        cross-validation; see docs/results.md. ``study``: one Optuna study whose trials anneal on
-        the optimization rows and are evaluated on development rows, as in the paper. `prefer` and
-        the limits select among the tried schemes of either protocol.
+        cross-validation; see reports/results.md. ``study``: one Optuna study whose trials anneal
+        on the optimization rows and are evaluated on development rows, as in the paper. `prefer`
+        and the limits select among the tried schemes of either protocol.
     trials : int or None
         Number of Optuna trials per cell; None means 30 for a study, and no trials in addition to
         the standard settings for cross-validation.
