@@ -151,12 +151,12 @@ def test_a_scheme_is_registered_by_its_run_or_its_file(dcs, tuned):
     uri = f"sqlite:///{output / 'mlflow.db'}"
     for number, what in enumerate(("best:method=dcs", scheme_of(output)), start=1):
         outcome = dcs("register", what, "--name", "moods", "--alias", "champion", "-o", output)
-        run_id = MlflowClient(uri).get_model_version("moods", str(number)).run_id
-        files = artifacts.download_artifacts(
-            run_id=run_id, artifact_path="model/artifacts/scheme.json", tracking_uri=uri
+        model = MlflowClient(uri).get_model_version("moods", str(number)).source
+        file = artifacts.download_artifacts(
+            artifact_uri=f"{model}/artifacts/scheme.json", tracking_uri=uri
         )
-        assert CorrectionScheme.load(files) == CorrectionScheme.load(scheme_of(output))
-        assert run_id in outcome.out and "models:/moods@champion" in outcome.out
+        assert CorrectionScheme.load(file) == CorrectionScheme.load(scheme_of(output))
+        assert model in outcome.out and "models:/moods@champion" in outcome.out
 
 
 def test_tune_tells_its_front_and_keeps_to_a_limit(dcs, table, output):
