@@ -21,7 +21,7 @@ from dcs.errors import ConfigError, TrackingError, one_line, show, suggest
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path
 from tracking import schema
-from tracking.records import write_files
+from tracking.archive import write_files
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

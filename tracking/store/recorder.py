@@ -19,7 +19,8 @@ from typing import Any
 
 from dcs.errors import ConfigError, TrackingError, named, one_line
 from dcs.io import validated
-from tracking.records import Archive, CellRecord, ScoringRecord, Sweep, SweepStatus
+from tracking.archive import Archive, Sweep
+from tracking.records import CellRecord, ScoringRecord, SweepStatus
 from tracking.results.figures import figure_files, overview_figures
 from tracking.store.client import (
     default_tracking_uri,

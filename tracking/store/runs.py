@@ -18,13 +18,12 @@ import numpy as np
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
+from tracking.archive import Archive, Sweep
 from tracking.environment import git_commit, user_name
 from tracking.records import (
     TRACE_COLUMNS,
-    Archive,
     CellRecord,
     ScoringRecord,
-    Sweep,
     TrialRecord,
     sealed,
     text_digest,

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from tests.tracking.cells import content, make_cell, runs, table
 from tests.tracking.paper_cells import paper_cells
 from tracking import schema
-from tracking.records import Archive, Sweep
+from tracking.archive import Archive, Sweep
 from tracking.store.client import open_client
 from tracking.store.runs import SweepRuns, thin
 

@@ -25,7 +25,7 @@ from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from tests.servers import free_port, running
 from tests.tracking.cells import make_cell, recorded
-from tracking.records import files_of
+from tracking.archive import files_of
 from tracking.store.queries import stored_cells
 from tracking.store.scheme_model import SchemeModel
 from tracking.store.serving import log_cell_scheme, log_scheme, register_model, save_model

@@ -86,7 +86,7 @@ def test_shots_are_numbers_or_n(tmp_path):
         ({"seeds": [0, 0]}, "'seeds'"),
         ({"ensemble": ["seeds", "seeds"]}, "'ensemble'"),
         ({"limit": 5}, "'limit'"),
-        ({"tracking": {"trials": "best"}}, "tracking.trials"),
+        ({"tracking": {"trials": "best"}}, "'tracking.trials'"),
         ({"objectives": ["eror"]}, "'objectives.0'"),
         ({"objectives": [{"beta": 1}]}, "'objectives.0.tau'"),
         ({"optimization_sizes": [5]}, "'optimization_sizes.0'"),
