@@ -248,9 +248,10 @@ def register_model(
     try:
         if not client.search_registered_models(f"name = '{name}'"):
             client.create_registered_model(name)
-        source = client.get_logged_model(model_id)
+        model = client.get_logged_model(model_id)
+        # Not its models:/ URI, which MLflow looks up in the store of the environment.
         made = client.create_model_version(
-            name, f"models:/{model_id}", source.source_run_id, model_id=model_id
+            name, model.artifact_location, model.source_run_id, model_id=model_id
         )
         if alias is not None:
             try:
