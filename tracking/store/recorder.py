@@ -19,7 +19,8 @@ from typing import Any
 
 from dcs.errors import ConfigError, TrackingError, named, one_line
 from dcs.io import validated
-from tracking.records import Archive, CellRecord, ScoringRecord, Sweep, SweepStatus
+from tracking.archive import Archive, Sweep
+from tracking.records import CellRecord, ScoringRecord, SweepStatus
 from tracking.results.figures import figure_files, overview_figures
 from tracking.store.client import (
     default_tracking_uri,
@@ -69,7 +70,7 @@ class RecorderReport:
 
 
 class Recorder:
-    """Records a sweep: its parent run, a run per cell, a run per trial.
+    """Records a sweep: its parent run, and a run per cell.
 
     Recording a sweep again reuses its parent run. Use the recorder as a context manager, or call
     `finish` or `close`, so that no run is left RUNNING.
@@ -147,7 +148,11 @@ class Recorder:
         self._thread.start()
         atexit.register(self.close)
 
-    def record(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> None:
+    def record(
+        self,
+        record: CellRecord,
+        figures: Mapping[str, bytes] | Callable[[], Mapping[str, bytes]] | None = None,
+    ) -> None:
         """Save a finished cell and schedule its recording; returns once it is on disk.
 
         May be called from any thread, and for cells of an earlier run of the sweep, which are
@@ -157,8 +162,8 @@ class Recorder:
         ----------
         record : CellRecord
             Record of the cell.
-        figures : mapping of str to bytes, optional
-            Figures of the cell, by artifact path.
+        figures : mapping of str to bytes, or callable that returns it, optional
+            Figures of the cell, by artifact path; drawn when the record is on disk.
 
         Raises
         ------
@@ -171,6 +176,9 @@ class Recorder:
         if record.key not in self._keys:
             self.archive.add(self._sweep.sweep_key, record.key)
             self._keys.add(record.key)
+        if callable(figures):
+            self.archive.write(record)
+            figures = figures()
         self.archive.write(record, figures)
         self._queue.put(record.key)
 
@@ -362,7 +370,9 @@ class Recorder:
         records = list(self.archive.load(keys).values())
         try:
             runs.write_scorings(self._sweep.scorings)
+            runs.remove_doubles()
             runs.write_summary(records)
+            runs.write_models(records)
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
@@ -373,7 +383,7 @@ class Recorder:
         runs.end(status)
         self._ended = True
         # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
-        if deadline == math.inf and self._sweep.figures == "all":
+        if deadline == math.inf and self._sweep.figures != "none":
             try:
                 runs.write_figures(figure_files(overview_figures(records)))
             except Exception as error:

@@ -135,7 +135,7 @@ def _standard_settings(method: Method, settings: TunerSettings) -> SelectionSett
     """Return the candidates of a method without Optuna, restricted by the settings.
 
     The front omits the PMI term unless the objective has no COBias term: beside COBias it gains
-    nothing (docs/results.md).
+    nothing (reports/results.md).
     """
     standard = SelectionSettings.of_method(method.name)
     betas, taus = settings.values("beta"), settings.values("tau")[:1]
