@@ -13,7 +13,9 @@ class NonInferiority:
     """One-sided score test of paired accuracies on the same rows (Tango 1998).
 
     The null hypothesis is that the true accuracy decreases by the margin or more. The variance is
-    estimated under this hypothesis, so that few or no differing rows prove nothing.
+    estimated under this hypothesis, so that few or no differing rows prove nothing. The rows may
+    be cross-validated: for stable fits, the variance over all held-out rows is valid for the mean
+    of the folds (Bayle et al. 2020, arXiv 2007.12671). `benchmarks/calibration.py` simulates it.
 
     Parameters
     ----------
@@ -25,10 +27,6 @@ class NonInferiority:
         Largest acceptable loss of accuracy, as a fraction.
     confidence : float
         One minus the level of the test.
-    folds : int, optional
-        Number of folds of cross-validated predictions, which are dependent since their training
-        rows overlap: the variance is multiplied by ``1 + K / (K - 1)`` (Nadeau and Bengio 2003).
-        By default, the predictions are those of a scheme that was fitted on other rows.
     """
 
     gained: int
@@ -36,7 +34,6 @@ class NonInferiority:
     n_rows: int
     margin: float
     confidence: float = 0.95
-    folds: int | None = None
 
     @property
     def statistic(self) -> float:
@@ -48,8 +45,6 @@ class NonInferiority:
         c = self.lost * loss * (1.0 + loss)
         losses = (math.sqrt(max(0.0, b * b - 8.0 * n * c)) - b) / (4.0 * n)
         variance = n * (2.0 * losses - loss * (1.0 + loss))
-        if self.folds is not None:
-            variance *= 1.0 + self.folds / (self.folds - 1.0)
         if variance <= 0.0:
             return math.inf if excess > 0.0 else -math.inf
         return excess / math.sqrt(variance)

@@ -327,7 +327,6 @@ class Folds:
             gained=int(((after == self.labels) & (before != self.labels)).sum()),
             lost=int(((after != self.labels) & (before == self.labels)).sum()),
             changed=int((before != after).sum()),
-            folds=self.n_folds,
         )
 
 

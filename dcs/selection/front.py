@@ -144,8 +144,6 @@ class Figures:
         of rows on which they differ.
     n_rows : int
         Number of rows.
-    folds : int
-        Number of folds of cross-validated predictions, 0 for a single held-out set.
     """
 
     accuracy: float
@@ -157,7 +155,6 @@ class Figures:
     lost: int
     changed: int
     n_rows: int
-    folds: int = 0
 
     @classmethod
     def from_predictions(
@@ -186,7 +183,6 @@ class Figures:
             n_rows=int(self.n_rows),
             margin=preference.margin / 100.0,
             confidence=preference.confidence,
-            folds=int(self.folds) or None,
         )
 
 
@@ -270,7 +266,7 @@ class Change:
         P-value of the exact McNemar test of equal accuracy.
     accuracy_error, cobias_error, score_error : float
         Standard errors of the differences of accuracy, of COBias, and of accuracy minus COBias.
-    gained, lost, changed, folds : int
+    gained, lost, changed : int
         See :class:`Figures`.
     """
 
@@ -282,7 +278,6 @@ class Change:
     gained: int
     lost: int
     changed: int
-    folds: int
 
     def error(self, accuracy_rate: float, cobias_rate: float) -> float:
         """Return the standard error of the change in weighted accuracy minus weighted COBias."""
@@ -359,7 +354,6 @@ class FrontPoint:
             lost=self.change.lost,
             changed=self.change.changed,
             n_rows=self.estimate.n_rows,
-            folds=self.change.folds,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -32,12 +32,6 @@ def test_no_difference_on_few_rows_proves_nothing() -> None:
     assert NonInferiority(0, 0, 1000, 0.005).passed
 
 
-def test_cross_validated_rows_prove_less() -> None:
-    alone = NonInferiority(30, 20, 1000, 0.005)
-    folded = NonInferiority(30, 20, 1000, 0.005, folds=5)
-    assert folded.statistic == pytest.approx(alone.statistic / 1.5)
-
-
 def test_testing_stops_at_the_first_failure() -> None:
     good, bad = NonInferiority(50, 5, 1000, 0.005), NonInferiority(5, 50, 1000, 0.005)
     assert count_passed([good, good, bad, good]) == 2
