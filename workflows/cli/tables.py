@@ -37,8 +37,9 @@ Prefer = Annotated[
     typer.Option(
         metavar="NAME",
         help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
-        "accuracy, balance maximizes accuracy minus COBias, knee is where the price of fairness starts to "
-        "rise; accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric.",
+        "accuracy, balance maximizes accuracy minus COBias, knee is where the price of fairness "
+        "starts to rise; accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that "
+        "metric.",
         show_default="no-harm",
     ),
 ]
