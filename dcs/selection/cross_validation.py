@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
+from dcs.data.splits import identical_rows
 from dcs.errors import InvalidInputError, show
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
@@ -87,15 +88,35 @@ class Threads:
                 pool.shutdown(cancel_futures=True)
 
 
-def stratified_folds(labels: ArrayLike, folds: int, *, seed: int) -> NDArray[np.int64]:
-    """Return the fold of every row, with similar class proportions in every fold."""
+def stratified_folds(
+    labels: ArrayLike, folds: int, *, seed: int, groups: ArrayLike | None = None
+) -> NDArray[np.int64]:
+    """Return the fold of every row, with similar class proportions in every fold.
+
+    Parameters
+    ----------
+    labels : array of int, shape [M]
+        True class indices.
+    folds : int
+        Number of folds.
+    seed : int
+        Random seed.
+    groups : array of int, shape [M], optional
+        Group of every row; the rows of a group are in one fold. A group belongs to the class of
+        its first row.
+    """
     values = np.asarray(labels, dtype=np.int64)
+    members = np.arange(values.size) if groups is None else groups
+    _, first, of_row, sizes = np.unique(
+        members, return_index=True, return_inverse=True, return_counts=True
+    )
     generator = derive_generator(seed, "folds")
-    shuffled = generator.permutation(values.size)
-    order = shuffled[np.argsort(values[shuffled], kind="stable")]
-    places = np.empty(values.size, dtype=np.int64)
-    places[order] = np.arange(values.size) % folds
-    return places
+    shuffled = generator.permutation(first.size)
+    # Deal out the largest groups of each class first, so that the folds are of similar size.
+    order = shuffled[np.lexsort((-sizes[shuffled], values[first][shuffled]))]
+    places = np.empty(first.size, dtype=np.int64)
+    places[order] = np.arange(first.size) % folds
+    return places[of_row]
 
 
 def cross_validate(
@@ -199,6 +220,8 @@ class Folds:
         Number of unlabelled rows.
     place : array of int, shape [M]
         The fold of every row.
+    duplicates : int
+        Number of rows that repeat another one; identical rows are in one fold.
     few : bool
         Whether there are too few rows to compute COBias within each fold.
     part : array of int, shape [M]
@@ -226,7 +249,9 @@ class Folds:
             )
         self.unlabelled = labels.size - self.labels.size
         self.n_folds = min(folds, self.labels.size)
-        self.place = stratified_folds(self.labels, self.n_folds, seed=seed)
+        groups = identical_rows(self.probs)
+        self.duplicates = int(self.labels.size - np.unique(groups).size)
+        self.place = stratified_folds(self.labels, self.n_folds, seed=seed, groups=groups)
         places = np.full(labels.size, -1)
         places[known] = self.place
         # Picklable, so that it can run in other processes.
@@ -299,6 +324,9 @@ class Folds:
             accuracy_error=pair.accuracy.standard_error,
             cobias_error=pair.cobias.standard_error,
             score_error=pair.score.standard_error,
+            gained=int(((after == self.labels) & (before != self.labels)).sum()),
+            lost=int(((after != self.labels) & (before == self.labels)).sum()),
+            changed=int((before != after).sum()),
         )
 
 

@@ -36,9 +36,10 @@ Prefer = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Point of the front: no-harm is the fairest that costs no accuracy beyond noise, "
-        "balance maximizes accuracy minus COBias, knee is where the price of fairness starts to "
-        "rise; accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric.",
+        help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
+        "accuracy, balance maximizes accuracy minus COBias, knee is where the price of fairness "
+        "starts to rise; accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that "
+        "metric.",
         show_default="no-harm",
     ),
 ]

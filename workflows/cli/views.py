@@ -438,7 +438,7 @@ def _advice(fitted: FittedScheme) -> str:
     if chosen is not plain:
         bias = chosen.lasting_cobias - plain.lasting_cobias
         price = _price(chosen.change.accuracy, bias, chosen.change.accuracy_p)
-        return price and f"{price}; --prefer no-harm costs none beyond noise"
+        return price and f"{price}; --prefer no-harm costs at most half a point"
     fairer = [point for point in fitted.front if point.cobias < plain.cobias]
     if not fairer:
         return "no class is corrected: no point that was tried is fairer"

@@ -207,7 +207,7 @@ class TunerSettings(Strict):
     keep_unlabelled : bool
         Whether to keep optimization rows beyond a number in `optimization_sizes` as unlabelled
         rows, in addition to the unlabelled rows of the table.
-    prefer, exchange_rate, max_accuracy_loss, max_cobias : str, float or None
+    prefer, exchange_rate, max_accuracy_loss, max_cobias, margin, confidence
         Selection among all tried schemes; see :class:`dcs.Preference`. ``accuracy``, with ties
         broken by lowest COBias, is the rule of the published code.
     """
@@ -240,6 +240,8 @@ class TunerSettings(Strict):
     exchange_rate: float | None = Field(default=None, ge=0.0)
     max_accuracy_loss: float | None = Field(default=None, ge=0.0, le=100.0)
     max_cobias: float | None = Field(default=None, ge=0.0, le=100.0)
+    margin: float = Field(default=0.5, ge=0.0, le=100.0)
+    confidence: float = Field(default=0.95, ge=0.5, le=0.9999)
 
     @model_validator(mode="after")
     def _is_consistent(self) -> TunerSettings:

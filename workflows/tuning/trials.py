@@ -210,7 +210,10 @@ class StudyTrial(Generic[W, P]):
     @property
     def figures(self) -> Figures:
         """The figures by which trials are selected."""
-        return Figures(**{each.name: self.metrics[f"dev/{each.name}"] for each in fields(Figures)})
+        values: dict[str, Any] = {
+            each.name: self.metrics[f"dev/{each.name}"] for each in fields(Figures)
+        }
+        return Figures(**values)
 
     def record(self, aim: str, params: Mapping[str, Any] | None = None) -> TrialRecord:
         """Return the record of the trial, with the metric `aim` as its value."""
