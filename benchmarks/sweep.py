@@ -42,7 +42,7 @@ from workflows.config.sweep import SweepConfig, TunerSettings, load_config, pack
 from workflows.parallel import one_thread
 from workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore, TableRequest, split_rows
-from workflows.tuning.study import study_rows
+from workflows.study.study import study_rows
 
 
 @contextmanager

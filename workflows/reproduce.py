@@ -19,8 +19,7 @@ from tracking.environment import DISTRIBUTION
 from workflows.config.sweep import SweepConfig, TuneConfig
 from workflows.plan import Cell, called, plan_sweep, plan_tuning
 from workflows.tables import ProbabilityStore, Rows
-from workflows.tuning.cell import compute_cell, failed_record
-from workflows.tuning.trials import unheard
+from workflows.study.cell import compute_cell, failed_record
 
 Tables = Mapping[str, Rows]
 
@@ -164,7 +163,7 @@ def tuned_tables(
 
 
 def recompute(
-    record: CellRecord, tables: Tables, *, progress: Callable[[float], None] = unheard
+    record: CellRecord, tables: Tables, *, progress: Callable[[float], None] = lambda share: None
 ) -> CellRecord:
     """Recompute a recorded cell; if it raises, return a FAILED record like a sweep.
 

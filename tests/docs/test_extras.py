@@ -19,8 +19,8 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.optimum import exact_search
 from dcs.selection.methods import get_method
 from workflows.config.sweep import TunerSettings
-from workflows.tuning.study import study_scheme
-from workflows.tuning.trials import Tuning
+from workflows.study.study import study_scheme
+from workflows.study.trials import Tuning
 
 pytestmark = pytest.mark.usefixtures("extras")
 

@@ -16,7 +16,7 @@ from tracking import Archive
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
 from workflows.plan import SweepPlan, plan_sweep, rest_of, sharing
 from workflows.tables import ProbabilityStore
-from workflows.tuning.cell import compute_cell, failed_record
+from workflows.study.cell import compute_cell, failed_record
 
 CONFIG = SweepConfig(
     name="ablated",

@@ -23,7 +23,7 @@ from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
 from workflows.config.tuner import TrackingSettings, TunerSettings
 from workflows.plan import Progress, plan_sweep, sweep_key
-from workflows.tuning.cell import failed_record
+from workflows.study.cell import failed_record
 
 CONFIG = SweepConfig(
     name="small",

@@ -31,9 +31,9 @@ from dcs.selection.methods import get_method, method_names
 from tracking.results.settings import objective_name
 from workflows.config.scoring import ScoringSettings
 from workflows.config.tuner import (
+    PARTS,
     FixedObjective,
     ObjectiveChoice,
-    StudyStorage,
     TrackingSettings,
     TunerSettings,
 )
@@ -56,11 +56,21 @@ def _check_size(value: Any) -> Any:
 #: A number of optimization rows, or ``"full"``.
 SizeChoice = Annotated[int | str, PlainValidator(_check_size)]
 
-#: Tuner settings that ``axes:`` may vary. The objective has the separate axis ``objectives``.
-ABLATED: Final = tuple(name for name in TunerSettings.model_fields if name != "objective")
+#: Tuner settings that ``axes:`` may vary, those of the space, search and judge among them. The
+#: objective has the separate axis ``objectives``.
+ABLATED: Final = {
+    name: model.model_fields[name]
+    for model in (TunerSettings, *PARTS.values())
+    for name in model.model_fields
+    if name not in ("objective", *PARTS)
+}
 
 #: Displayed name of the value None of an axis; the default is "none".
 _NONE_LABELS: Final = {"weight_scale": "tuned", "memberships": "all", "optimization_sizes": "full"}
+
+
+def _as_single(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -77,11 +87,17 @@ Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(_distinct)]
 Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
 
 
+#: An axis value of a knob: as in the space, or None for the space of the tuner.
+_KnobValue: TypeAlias = Annotated[T | None, AfterValidator(_as_single)]
+
+
 def _axes_model() -> Any:
     """Return a model with a list of values per setting, validated like the setting itself."""
     fields: dict[str, Any] = {}
     for name in ABLATED:
-        value: Any = TunerSettings.model_fields[name].rebuild_annotation()
+        value: Any = ABLATED[name].rebuild_annotation()
+        if name in PARTS["space"].model_fields:
+            value = _KnobValue[value]
         fields[name] = (Axis[value], ())
     return create_model("Axes", __base__=Strict, **fields)
 
@@ -90,6 +106,8 @@ _AXES: Final = _axes_model()
 
 
 def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
+    if isinstance(value, dict) and ("objective" in value or "objectives" in value):
+        raise ValueError("objectives: a key of the sweep, not of axes; write objectives: [...]")
     given = _AXES.model_validate(value)
     # In the order of the settings, not in that of the file.
     return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
@@ -135,13 +153,6 @@ TableChoice = Annotated[
     str | tuple[str, str] | dict[str, str | tuple[str, str]], PlainValidator(_check_table)
 ]
 
-
-def _check_storage(address: SecretStr) -> SecretStr:
-    StudyStorage(address.get_secret_value())
-    return address
-
-
-_StorageAddress = Annotated[SecretStr, AfterValidator(_check_storage)]
 
 #: The respect in which the tables of an ensemble differ.
 Grouping = Literal["prompts", "seeds", "models"]
@@ -236,8 +247,9 @@ class SweepConfig(PromptsConfig, TuneConfig):
         Whether to combine all objectives, axes and sizes, or to vary one at a time with the
         others set as in `tuner` and all rows.
     optuna_storage : str or None
-        URL of a database or path of a journal file for the Optuna studies, one per cell; None
-        keeps them in memory. Never displayed or recorded, because a URL may contain a password.
+        Path of a journal file, URL of a database, or ``grpc://host:port`` for the Optuna studies,
+        one per cell; by default ``optuna.journal`` in the output folder. Never displayed or
+        recorded, because a URL may contain a password.
     """
 
     tasks: Distinct[str] = ()
@@ -251,7 +263,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     axes: AxisValues = Field(default_factory=dict)
     optimization_sizes: Axis[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
-    optuna_storage: _StorageAddress | None = Field(default=None, exclude=True)
+    optuna_storage: SecretStr | None = Field(default=None, exclude=True)
 
     @field_validator("methods")
     @classmethod
@@ -269,18 +281,15 @@ class SweepConfig(PromptsConfig, TuneConfig):
     def _is_consistent(self) -> SweepConfig:
         if not self.tasks and not self.tables:
             raise ValueError("tasks or tables is required")
-        own = dict(self.tuner) | {"objectives": self.tuner.objective, "optimization_sizes": "full"}
-        varied = {a: v for a, v in self.axis_values.items() if a in own and v != (own[a],)}
+        varied = {axis: v for axis, v in self._tuner_axes.items() if not self._is_own(axis, *v)}
         for axis, values in varied.items() if self.combine == "one_at_a_time" else ():
-            if own[axis] not in values and len(varied) > 1:
-                lacking = "null" if own[axis] is None else value_label(axis, own[axis])
+            if len(varied) > 1 and not any(self._is_own(axis, value) for value in values):
                 others = ", ".join(other for other in varied if other != axis)
                 raise ValueError(
-                    f"axis {axis} does not contain the tuner's value {lacking}, which combine: "
+                    f"axis {axis} does not contain the tuner's value, which combine: "
                     f"one_at_a_time requires to vary {others}; add it"
                 )
         for settings, _ in self.variants:
-            TunerSettings.model_validate(settings.model_dump())
             if "furud" in self.methods and settings.memberships in (0, 1):
                 raise ValueError(
                     f"memberships {settings.memberships}: method furud requires 2 or more; change "
@@ -297,11 +306,23 @@ class SweepConfig(PromptsConfig, TuneConfig):
         for *values, size in itertools.product(*choices.values(), sizes):
             changed = dict(zip(choices, values, strict=True))
             if self.combine == "one_at_a_time":
-                others = sum(getattr(self.tuner, name) != value for name, value in changed.items())
+                others = sum(self.tuner.changed({n: v}) != self.tuner for n, v in changed.items())
                 if others + (size is not None) > 1:
                     continue
-            found.append((self.tuner.model_copy(update=changed), size))
+            found.append((self.tuner.changed(changed), size))
         return found
+
+    @property
+    def _tuner_axes(self) -> dict[str, tuple[Any, ...]]:
+        named = ("objectives", "optimization_sizes", *self.axes)
+        return {name: self.axis_values[name] for name in named}
+
+    def _is_own(self, axis: str, *values: Any) -> bool:
+        """Whether every value of an axis is that of the tuner."""
+        if axis == "optimization_sizes":
+            return all(value == "full" for value in values)
+        name = "objective" if axis == "objectives" else axis
+        return all(self.tuner.changed({name: value}) == self.tuner for value in values)
 
     @property
     def axis_values(self) -> dict[str, tuple[Any, ...]]:

@@ -18,7 +18,7 @@ from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import cells_of, sweep_key, variants_of
 from workflows.tables import ProbabilityStore, request_key, table_requests
-from workflows.tuning.cell import compute_cell
+from workflows.study.cell import compute_cell
 
 SWEEP = SweepConfig(
     name="small",

@@ -27,8 +27,8 @@ from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import Pulse, RayMapper, one_thread
 from workflows.tables import TableRequest
-from workflows.tuning.cell import compute_cell
-from workflows.tuning.trials import StudyRun
+from workflows.study.cell import compute_cell
+from workflows.study.trials import StudyRun
 
 TABLE = biased_table(60)
 TUNER = TunerSettings(protocol="study", trials=2, budget=1000)

@@ -21,9 +21,9 @@ from workflows.config.tuner import SCHEDULE_PARAMETERS
 from workflows.parallel import in_process
 from workflows.plan import Cell
 from workflows.reproduce import compare_results
-from workflows.tuning.cell import compute_cell, optimization_rows
-from workflows.tuning.study import study_rows, study_scheme
-from workflows.tuning.trials import Fitted, Tuning
+from workflows.study.cell import compute_cell, optimization_rows
+from workflows.study.study import study_rows, study_scheme
+from workflows.study.trials import Fitted, Tuning
 
 TABLE, TEST = biased_table(), biased_table(600, seed=1)
 STUDY = {"protocol": "study", "trials": 4, "development": 0.3, "budget": 3000}

@@ -11,9 +11,9 @@ from dcs.selection.front import pareto_front
 from dcs.selection.methods import get_method
 from tests.workflows.conftest import biased_table
 from workflows.config.sweep import TunerSettings
-from workflows.tuning import cross_validation
-from workflows.tuning.cross_validation import cross_validated_scheme
-from workflows.tuning.trials import Tuning
+from workflows.study import cross_validation
+from workflows.study.cross_validation import cross_validated_scheme
+from workflows.study.trials import Tuning
 
 #: One point per fit keeps these tests short.
 _SETTINGS = TunerSettings(

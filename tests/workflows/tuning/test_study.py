@@ -19,9 +19,9 @@ from tests.workflows.conftest import biased_table
 from workflows.config.sweep import TunerSettings
 from workflows.config.tuner import StudyStorage
 from workflows.parallel import RayMapper, in_process
-from workflows.tuning.cross_validation import cross_validated_scheme
-from workflows.tuning.study import study_scheme
-from workflows.tuning.trials import (
+from workflows.study.cross_validation import cross_validated_scheme
+from workflows.study.study import study_scheme
+from workflows.study.trials import (
     StoredStudy,
     StudyRun,
     StudyTrial,
@@ -244,7 +244,7 @@ def test_a_kill_before_or_after_any_write_changes_nothing(stored, monkeypatch, o
 
 def test_other_code_judges_again(stored, monkeypatch):
     _trials(stored=stored)
-    monkeypatch.setattr("workflows.tuning.trials.source_digest", lambda: "another")
+    monkeypatch.setattr("workflows.study.trials.source_digest", lambda: "another")
     judge = Judge()
     _trials(judge, stored=stored)
     assert judge.judged == list(range(TRIALS))
