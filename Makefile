@@ -32,17 +32,16 @@ demo: $(INSTALLED)  ## run the main job on the embedded model and tasks
 # FOLDER=... holds the tables, RUNS=... the output; MORE='--only seeds=0' selects a part.
 RUNS := dcs-runs
 FINDINGS := findings findings_rows findings_moves findings_terms findings_weights findings_selection
-findings: $(INSTALLED)  ## compute the results of docs/findings.md from the tables in FOLDER=...
+findings: $(INSTALLED)  ## compute the results of reports/findings.md from the tables in FOLDER=...
 	@test -n "$(FOLDER)" || { echo 'findings: FOLDER is not set; run make findings FOLDER=...'; exit 2; }
 	$(BIN)/python scripts/overlapping_tables.py $(RUNS)/overlapping
-	$(BIN)/dcs sweep findings --tables $(RUNS)/overlapping --set name=findings_overlapping \
+	$(BIN)/dcs sweep benchmarks/configs/findings.yaml --tables $(RUNS)/overlapping --set name=findings_overlapping \
 		--output $(RUNS) $(MORE)
 	for name in $(FINDINGS); do \
-		$(BIN)/dcs sweep $$name --tables $(FOLDER) --output $(RUNS) $(MORE) || exit; done
+		$(BIN)/dcs sweep benchmarks/configs/$$name.yaml --tables $(FOLDER) --output $(RUNS) $(MORE) || exit; done
 	for name in $(FINDINGS) findings_overlapping; do \
-		$(BIN)/dcs table $$name findings --runs $(RUNS) > $(RUNS)/$$name.md && \
-		$(BIN)/dcs report $$name --runs $(RUNS) --files $(RUNS)/$$name \
-			-o $(RUNS)/$$name.html || exit; done
+		$(BIN)/python -m benchmarks.findings $$name --runs $(RUNS) --figure $(RUNS)/$$name.svg \
+			> $(RUNS)/$$name.md || exit; done
 
 # Two processes: tests spend much of their time waiting for subprocesses.
 test: $(INSTALLED)  ## run the tests

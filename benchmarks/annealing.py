@@ -1,6 +1,6 @@
 """Measure the cost of moves, their scaling, and the time of each solver to the best-known Z.
 
-    python benchmarks/annealing.py [TABLE.npz ...] [--part rates|bounds|sizes|...] ...
+    python -m benchmarks.annealing [TABLE.npz ...] [--part rates|bounds|sizes|...] ...
 
 Tables are npz files with `probs` [M, N] and `labels` [M]; by default generated ones are used.
 Prints text tables, each followed by the same data as JSON lines. Requires the extra `bench`. Times
@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from annealing_solvers import SOLVERS, Target
 from numba import njit
 
+from benchmarks.annealing_solvers import SOLVERS, Target
+from benchmarks.lower_bound import lower_bound
 from dcs import (
     ClassificationMetrics,
     CorrectionSet,
@@ -32,7 +33,6 @@ from dcs import (
     Schedule,
     anneal,
     exact_search,
-    lower_bound,
 )
 from dcs.data.splits import stratified_choice
 from dcs.search.kernels import candidates as _candidates

@@ -41,8 +41,8 @@ from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
 from workflows.parallel import one_thread
 from workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
-from workflows.tables import ProbabilityStore, TableRequest, split_rows
 from workflows.study.study import study_rows
+from workflows.tables import ProbabilityStore, TableRequest, split_rows
 
 
 @contextmanager

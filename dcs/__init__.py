@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dcs.schemes.scheme import CorrectionScheme as CorrectionScheme
     from dcs.search.annealing import anneal as anneal
     from dcs.search.optimum import exact_search as exact_search
-    from dcs.search.optimum import lower_bound as lower_bound
     from dcs.search.problem import AnnealingResult as AnnealingResult
     from dcs.search.schedule import Schedule as Schedule
     from dcs.selection.cross_validation import SelectionSettings as SelectionSettings
@@ -38,7 +37,7 @@ _EXPORTS = {
     "dcs.schemes.corrections": ("CorrectionSet", "Membership", "Weight"),
     "dcs.schemes.scheme": ("CorrectionScheme",),
     "dcs.search.annealing": ("anneal",),
-    "dcs.search.optimum": ("exact_search", "lower_bound"),
+    "dcs.search.optimum": ("exact_search",),
     "dcs.search.problem": ("AnnealingResult",),
     "dcs.search.schedule": ("Schedule",),
     "dcs.selection.estimator": ("DCSClassifier",),

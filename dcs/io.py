@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
+import re
+import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,9 @@ JSON_BYTES: Final = 2**28
 #: Nesting limit: deeper documents overflow the stack of the compiled YAML parser.
 _MAX_YAML_DEPTH: Final = 100
 
+#: Limit of values after aliases are replaced: 2 kB of nested aliases can stand for billions.
+_MAX_YAML_VALUES: Final = 10**6
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -35,7 +39,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary sibling of `path` to write to, which replaces `path` on success.
 
     The data is flushed to disk before the rename, so that after a crash `path` holds either the
-    old content or all of the new.
+    old content or all of the new. A file that is replaced keeps its permissions.
 
     Parameters
     ----------
@@ -61,6 +65,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name[:40]}.{uuid.uuid4().hex}.part")
     try:
         temporary.touch(exist_ok=False)
+        if target.is_file():
+            shutil.copymode(target, temporary)
         yield temporary
         _fsync(temporary)
         temporary.replace(target)
@@ -179,7 +185,11 @@ def parse_json(text: str, *, source: str, error: type[DCSError], finite: bool = 
         The given class, if the text is not valid JSON.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant if finite else None)
+        content = json.loads(text, parse_constant=_refuse_constant if finite else None)
+        if re.search(r"(?i)\\ud[89a-f]", text):
+            # Half a pair of surrogates is not a character, and could not be written to a file.
+            json.dumps(content, ensure_ascii=False).encode("utf-8")
+        return content
     except (ValueError, RecursionError) as problem:
         raise error(f"{source}: not valid JSON ({reason(problem)})") from None
 
@@ -203,16 +213,33 @@ def parse_yaml(text: str, *, source: str, error: type[DCSError]) -> Any:
         The given class; names `source` and, if known, the line.
     """
     try:
-        steps = (
-            isinstance(e, yaml.CollectionStartEvent) - isinstance(e, yaml.CollectionEndEvent)
-            for e in yaml.parse(text, Loader=yaml.CSafeLoader)
-        )
-        if any(depth > _MAX_YAML_DEPTH for depth in itertools.accumulate(steps)):
-            raise yaml.YAMLError(f"nested deeper than {_MAX_YAML_DEPTH}; is it the right file?")
+        _check_yaml_size(text)
         return yaml.load(text, Loader=_UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError) as problem:
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
         # ValueError: an invalid value of a type, such as the date 2026-13-41.
         raise error(f"{source}: not valid YAML: {escaped(one_line(problem))}") from None
+
+
+def _check_yaml_size(text: str) -> None:
+    """Refuse documents that are nested deeply, or that their aliases make large or endless."""
+    sizes: dict[str | None, int] = {}
+    collections: list[tuple[str | None, int]] = []
+    total = 0  # of the values before an event
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            # Until the collection ends, an alias of it would refer to itself.
+            sizes[event.anchor] = _MAX_YAML_VALUES
+            collections.append((event.anchor, total))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = collections.pop()
+            sizes[anchor] = total - before
+        elif isinstance(event, yaml.AliasEvent):
+            total += sizes.get(event.anchor, 0)
+        total += 1
+        if len(collections) > _MAX_YAML_DEPTH:
+            raise yaml.YAMLError(f"nested deeper than {_MAX_YAML_DEPTH}; is it the right file?")
+        if total > _MAX_YAML_VALUES:
+            raise yaml.YAMLError(f"more than {_MAX_YAML_VALUES:,} values; is it the right file?")
 
 
 class _UniqueKeyLoader(yaml.CSafeLoader):

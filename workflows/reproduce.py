@@ -18,8 +18,8 @@ from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
 from workflows.config.sweep import SweepConfig, TuneConfig
 from workflows.plan import Cell, called, plan_sweep, plan_tuning
-from workflows.tables import ProbabilityStore, Rows
 from workflows.study.cell import compute_cell, failed_record
+from workflows.tables import ProbabilityStore, Rows
 
 Tables = Mapping[str, Rows]
 

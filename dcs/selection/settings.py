@@ -189,7 +189,9 @@ class Hyperparameters:
         if self.corrections == "none":
             return {"calibration": self.calibration, "ridge": self.ridge, "corrections": "none"}
         ratio = self.schedule.final_temperature / self.schedule.initial_temperature
-        return values | schedule | {"temperature_ratio": ratio}
+        values |= schedule
+        values["temperature_ratio"] = ratio
+        return values
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Hyperparameters:

@@ -18,7 +18,7 @@ from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.scoring.openai import OpenAIScorer
 from dcs.scoring.vllm import VLLMScorer
 from dcs.search.annealing import anneal
-from dcs.search.optimum import exact_search, lower_bound
+from dcs.search.optimum import exact_search
 from dcs.search.problem import SchemeEvaluator
 from dcs.search.schedule import Schedule
 from dcs.selection.cross_validation import SelectionSettings, cross_validate, fit_scheme
@@ -69,8 +69,6 @@ REFUSED: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
             "seed": [-1],
         },
     ),
-    (partial(lower_bound, **_ON_ROWS, steps=1), {"indices": [[0], [0, 99]]}),
-    (partial(lower_bound, **_ON_ROWS, indices=[0, 0]), {"steps": [0]}),
     *(
         (call, {"indices": [[0], [0, 99], [-1, 0], [0.5, 0]]})
         for call in (_EVALUATOR.confusion, _EVALUATOR.scheme)
@@ -153,6 +151,4 @@ def test_it_is_named(call: Callable[..., object], name: str, value: Any) -> None
 def test_searches_refuse_what_would_take_for_ever() -> None:
     refuses(InvalidInputError, exact_search, *coarse_problem(300, 250), names=["250 classes"])
     probs, labels = coarse_problem(30, 8)
-    many = CorrectionSet.dcs(weight_scale=999)
     refuses(InvalidInputError, exact_search, probs, labels, names=["8 classes"])
-    refuses(InvalidInputError, lower_bound, probs, labels, [0] * 8, corrections=many)

@@ -69,7 +69,9 @@ class Block:
 def documents() -> list[str]:
     """Return the names of all that people read, as seen from the root of the checkout."""
     return ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"] + sorted(
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")
+        path.relative_to(ROOT).as_posix()
+        for folder in ("docs", "reports")
+        for path in (ROOT / folder).glob("*.md")
     )
 
 

@@ -15,8 +15,8 @@ from tests.workflows.conftest import biased_table, toy_cell
 from tracking import Archive
 from workflows.config.sweep import SweepConfig, TunerSettings, narrowed
 from workflows.plan import SweepPlan, plan_sweep, rest_of, sharing
-from workflows.tables import ProbabilityStore
 from workflows.study.cell import compute_cell, failed_record
+from workflows.tables import ProbabilityStore
 
 CONFIG = SweepConfig(
     name="ablated",

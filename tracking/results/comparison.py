@@ -1,24 +1,13 @@
-"""Comparisons of methods over sources of probabilities, and transfer of schemes between tables.
-
-A method gives one point of accuracy and COBias, DCS a whole front: the COBias of the front is also
-compared at the accuracy of each other method.
-"""
+"""Comparisons of methods over sources of probabilities."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from dcs.data.table import ProbabilityTable
-from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import percent
 from dcs.io import content_key
-from dcs.schemes.scheme import CorrectionScheme
-from dcs.selection.front import pareto_front
 from tracking.records import CellRecord
 from tracking.results import frames, settings
 from tracking.results.formats import ResultTable, points
@@ -33,7 +22,6 @@ _MEASURES: Final = {
     "balanced_accuracy": "balanced accuracy",
     "weakest_class": "weakest class",
 }
-_VERDICTS: Final = ("lower", "within one error", "higher", "out of reach")
 #: Figures that differ by less than half a tenth of a point are considered equal.
 _ROUNDING: Final = 0.0005
 _NOTE: Final = (
@@ -52,11 +40,6 @@ _LABELS_NOTE: Final = (
     "labelled rows. The other optimization rows are left out or used without labels; methods "
     "that need no labels use all rows."
 )
-_TRANSFER_NOTE: Final = (
-    "Rows are the tables that schemes were fitted on, columns the tables that they are evaluated "
-    "on: accuracy / COBias of the same test rows. Uncorrected has no scheme. A dash: the tables "
-    "have different test rows."
-)
 
 
 def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
@@ -73,8 +56,7 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     -------
     list of ResultTable
         ``method_means``, a row per method, and ``methods_by_source``, a row per source; empty
-        for fewer than two sources or methods. Then, if cells have a front of DCS with test
-        metrics, ``front_comparison``, a row per other method; and `ensemble_tables`.
+        for fewer than two sources or methods. Then `ensemble_tables`.
     """
     cells = frames.finished_cells(records)
     others = [a.name for a in settings.axes_of(cells) if a.name not in settings.LABEL_AXES]
@@ -86,7 +68,7 @@ def method_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
     joint = ensemble_tables(cells)
     if tidy["source"].nunique() < 2 or tidy["method"].nunique() < 2:
         return joint
-    return [_tabulate_means(tidy), _tabulate_sources(tidy), *_compare_fronts(cells, frame), *joint]
+    return [_tabulate_means(tidy), _tabulate_sources(tidy), *joint]
 
 
 def _build_frame(cells: list[CellRecord]) -> pd.DataFrame:
@@ -177,62 +159,6 @@ def _pivot_texts(
 
 def _format_pair(accuracy: float, cobias: float, mark: str = "") -> str:
     return f"{percent(accuracy)} / {percent(cobias)}{mark}" if accuracy == accuracy else "-"
-
-
-def _compare_fronts(cells: list[CellRecord], frame: pd.DataFrame) -> list[ResultTable]:
-    import pandas as pd
-
-    fronts: dict[tuple[object, ...], list[frames.Point]] = {}
-    for cell in cells:
-        reached = [
-            frames.Point(trial.metrics["test/accuracy"], trial.metrics["test/cobias"])
-            for trial in cell.trials
-            if "test/accuracy" in trial.metrics and cell.identity.get("method") == "dcs"
-        ]
-        if reached:
-            # The front starts with the most accurate point; np.interp needs increasing accuracy.
-            fronts.setdefault(_get_source_and_seed(cell), list(pareto_front(reached))[::-1])
-    names = frame.set_index("key")[["source", "method"]]
-    rows = []
-    for cell in cells:
-        front = fronts.get(_get_source_and_seed(cell), [])
-        if not front or cell.identity.get("method") == "dcs" or cell.key not in names.index:
-            continue
-        accuracy = cell.metrics["test/accuracy"]
-        at = np.interp(accuracy, [p.accuracy for p in front], [p.cobias for p in front])
-        gap = float(at) - cell.metrics["test/cobias"]
-        rows.append((*names.loc[cell.key], gap, max(0.0, accuracy - front[-1].accuracy)))
-    if not rows:
-        return []
-    tidy = pd.DataFrame(rows, columns=["source", "method", "gap", "beyond"])
-    groups = tidy.groupby(["source", "method"], sort=False)
-    means, errors = groups.mean(), groups.sem().fillna(0.0).clip(lower=_ROUNDING)
-    verdicts = pd.Series("within one error", index=means.index)
-    verdicts[means["gap"] <= 0.0] = "lower"
-    verdicts[means["gap"] > errors["gap"]] = "higher"
-    verdicts[means["beyond"] > errors["beyond"]] = "out of reach"
-    counts = verdicts.groupby("method", sort=False).value_counts().unstack(fill_value=0)
-    counts = counts.reindex(tidy["method"].unique(), columns=[*_VERDICTS], fill_value=0)
-    counts.loc["all"] = counts.sum()
-    counts = counts.rename_axis(index="method", columns=None).reset_index()
-    return [
-        ResultTable(
-            name="front_comparison",
-            title="COBias of the front of DCS at the accuracy of other methods, sources",
-            frame=counts,
-            text=counts.astype(str),
-            words=("method",),
-            about=(
-                "Per seed the front is interpolated at the other method's accuracy; errors are "
-                "standard errors over seeds. Out of reach: no point is as accurate."
-            ),
-        )
-    ]
-
-
-def _get_source_and_seed(cell: CellRecord) -> tuple[object, ...]:
-    """Return the source and the seed of a cell."""
-    return tuple(map(cell.identity.get, ("model", "task", "shots", "seed")))
 
 
 def ensemble_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
@@ -370,74 +296,3 @@ def label_tables(records: Iterable[CellRecord]) -> list[ResultTable]:
         for figure, (name, title) in titles.items()
         if any(texts[figure])
     ]
-
-
-def transfer_tables(
-    records: Iterable[CellRecord], tests: Mapping[str, ProbabilityTable]
-) -> list[ResultTable]:
-    """Return evaluations of each table's scheme on the other tables, one per task and method.
-
-    Parameters
-    ----------
-    records : iterable of CellRecord
-        Cells; those of ensembles are left out.
-    tests : mapping of str to ProbabilityTable
-        Test rows by cell key; cells without an entry are left out.
-
-    Returns
-    -------
-    list of ResultTable
-        Only for tasks and methods with at least two tables.
-    """
-    groups: dict[str, list[CellRecord]] = {}
-    for record in frames.finished_cells(records):
-        if frames.has_chosen(record) and record.key in tests:
-            # Cells of one group differ only in their tables.
-            own = {"model", "shots", "seed", "optimization_digest", "test_digest"}
-            shared = {k: v for k, v in record.identity.items() if k not in own}
-            groups.setdefault(content_key(shared), []).append(record)
-    several = [group for group in groups.values() if len(group) > 1]
-    return [_build_transfer_table(group, tests, number) for number, group in enumerate(several, 1)]
-
-
-def _build_transfer_table(
-    group: Sequence[CellRecord], tests: Mapping[str, ProbabilityTable], number: int
-) -> ResultTable:
-    import pandas as pd
-
-    names = [frames.name_of(record.identity, "model", "shots", "seed") for record in group]
-    count = Counter(names)
-    names = [
-        name if count[name] == 1 else f"{name}, cell {record.key[:8]}"
-        for name, record in zip(names, group, strict=True)
-    ]
-    schemes = [CorrectionScheme.from_dict(record.scheme) for record in group]
-    rows: list[dict[str, Any]] = []
-    for other, judged_on in zip(group, names, strict=True):
-        test = tests[other.key].only_labelled()
-        plain = CorrectionScheme.identity(test.classes)
-        rows.append({"fitted on": "uncorrected", "judged on": judged_on, **_score(plain, test)})
-        for record, scheme, fitted_on in zip(group, schemes, names, strict=True):
-            own = tests[record.key]
-            # The test rows of another split may be among the rows that the scheme was fitted on.
-            same_rows = {*own.ids} == {*tests[other.key].ids} and {*own.classes} == {*test.classes}
-            figures = _score(scheme.for_classes(test.classes), test) if same_rows else {}
-            rows.append({"fitted on": fitted_on, "judged on": judged_on, **figures})
-    frame = pd.DataFrame(rows, columns=["fitted on", "judged on", "accuracy", "cobias"])
-    about = frames.name_of(group[0].identity, "task", "method")
-    pairs = list(map(_format_pair, frame["accuracy"], frame["cobias"]))
-    return ResultTable(
-        name=f"transfer_{number}",
-        title=f"{about}: schemes on tables they were not fitted on, accuracy / COBias in %",
-        frame=frame,
-        text=_pivot_texts(frame, ["fitted on"], "judged on", pairs),
-        words=("fitted on",),
-        about=_TRANSFER_NOTE,
-    )
-
-
-def _score(scheme: CorrectionScheme, test: ProbabilityTable) -> dict[str, float]:
-    found = ClassificationMetrics.from_predictions(
-        test.labels, scheme.predict(test.probs), test.n_classes
-    )
-    return {"accuracy": found.accuracy, "cobias": found.cobias}

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dcs.data.table import ProbabilityTable
 from dcs.errors import InvalidInputError
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.corrections import Correction, Weight
@@ -25,7 +24,6 @@ from dcs.selection.front import FittedScheme, pareto_front
 from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import frames, style
-from tracking.results.findings import finding_figure
 from tracking.results.frames import MEASURES, Estimate, cells_frame, estimates
 from tracking.results.paper import task_rank, task_title
 from tracking.results.settings import axes_of
@@ -53,9 +51,6 @@ _MAX_TITLE_WIDTH = 56
 #: Dots are rasterized if there are more.
 _MAX_VECTOR_DOTS = 2000
 _FIRST_TRIAL_COLOR = "#f0c9d5"
-
-BINS = 40
-"""Number of bins of a histogram between 0 and 1."""
 
 _MAX_RESTART_LINES = 60
 #: The color limits keep shades of shares up to 100 % light enough for dark text. Shades are a
@@ -534,37 +529,6 @@ def _is_logarithmic(values: pd.Series[float]) -> bool:
     return bool(low > 0 and high / low > 30 and values.median() < low + 0.25 * (high - low))
 
 
-def class_histograms(
-    table: ProbabilityTable, scheme: CorrectionScheme
-) -> dict[str, list[list[int]]]:
-    """Return histograms of the probabilities of each class before its correction.
-
-    Parameters
-    ----------
-    table : ProbabilityTable
-        The rows, with the scheme's classes in any order.
-    scheme : CorrectionScheme
-        The scheme; its calibration, if any, is applied before the rows are counted.
-
-    Returns
-    -------
-    dict of str to list of list of int
-        ``all`` and ``own``: for each class of the scheme, in its order, the numbers of all rows
-        and of the rows of the class in `BINS` bins of equal width.
-    """
-    scheme_order = [table.classes.index(name) for name in scheme.classes]
-    # The calibration combines classes, and expects them in the order of the scheme.
-    probs = table.probs[:, scheme_order]
-    if scheme.calibration is not None:
-        probs = scheme.calibration.apply(probs)
-    counts: dict[str, list[list[int]]] = {"all": [], "own": []}
-    for column, index in enumerate(scheme_order):
-        values = probs[:, column]
-        for name, chosen in (("all", values), ("own", values[table.labels == index])):
-            counts[name].append(np.histogram(chosen, bins=BINS, range=(0.0, 1.0))[0].tolist())
-    return counts
-
-
 @style.styled
 def confusion_figure(record: CellRecord) -> Figure:
     """Draw the confusion matrices of the test rows, uncorrected and corrected.
@@ -749,10 +713,6 @@ _FIGURES: dict[str, tuple[str, Callable[[list[CellRecord]], Figure]]] = {
         "(err), COBias and pointwise mutual information (pmi)",
         ablation_figure,
     ),
-    "findings": (
-        "Figures of settings, means over sources; changes with 95 % intervals over sources",
-        finding_figure,
-    ),
     "annealing_time": (
         "Time of one annealing run, with the size of its search in grey on the right axis, and "
         "its number of temperatures",
@@ -825,10 +785,9 @@ def _draw_all(
 ) -> dict[str, tuple[str, Figure]]:
     found = {}
     for name, (caption, draw) in figures.items():
-        try:
-            found[name] = caption, draw(records)
-        except InvalidInputError:
-            continue  # The records lack the data.
+        figure = style.drawn_or_none(name, partial(draw, records))
+        if figure is not None:
+            found[name] = caption, figure
     return found
 
 
@@ -845,7 +804,10 @@ def figure_files(
     files: dict[str, bytes] = {}
     for name, (_, figure) in figures.items():
         for form in forms:
-            files[f"{schema.FIGURES_FOLDER}/{name}.{form}"] = style.figure_bytes(figure, form)
+            content = style.drawn_or_none(name, partial(style.figure_bytes, figure, form))
+            if content is None:
+                break
+            files[f"{schema.FIGURES_FOLDER}/{name}.{form}"] = content
             # The layout is final, and computing it again takes as long as drawing.
             figure.set_layout_engine("none")
     return files

@@ -52,7 +52,6 @@ _RESULT_FIGURES = (
     "accuracy_cobias",
     "class_groups",
     "learning_curve",
-    "findings",
 )
 _SEARCH_FIGURES = ("annealing_time", "importances", "costs", "slices", "annealing")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+
+from dcs.errors import InvalidInputError, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +62,9 @@ _STYLE: Final[dict[Any, Any]] = {
 _TOOLTIPS: Final = re.compile(rb'<g id="tip ([^"]*)">')
 
 _P = ParamSpec("_P")
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
@@ -173,6 +179,21 @@ def legend(figure: Figure, *, columns: int = 5) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(list(entries.values()), list(entries), loc="outside upper right", ncols=columns)
+
+
+def drawn_or_none(name: str, draw: Callable[[], T]) -> T | None:
+    """Return what `draw` returns, or None: a figure must never lose the results it shows.
+
+    None without a warning if the records lack the data of the figure, and after a warning of one
+    line if it cannot be drawn.
+    """
+    try:
+        return draw()
+    except InvalidInputError:
+        return None
+    except Exception as error:
+        _log.warning("figure %s could not be drawn (%s)", name, one_line(error))
+        return None
 
 
 def figure_bytes(figure: Figure, form: Literal["png", "svg"]) -> bytes:

@@ -16,7 +16,6 @@ from tracking import schema
 from tracking.records import CellRecord
 from tracking.results import formats, frames, paper, settings
 from tracking.results.comparison import label_tables, method_tables
-from tracking.results.findings import finding_tables
 from tracking.results.formats import ResultTable, RowKind, filled, points
 from tracking.results.frames import MEASURES, Estimate
 
@@ -562,7 +561,6 @@ TABLES: Final[dict[str, Callable[[Sequence[CellRecord]], list[ResultTable]]]] = 
     "ablation": ablation_tables,
     "methods": method_tables,
     "labels": label_tables,
-    "findings": finding_tables,
 }
 """The tables by short name, those of the paper first."""
 

@@ -147,7 +147,11 @@ class Recorder:
         self._thread.start()
         atexit.register(self.close)
 
-    def record(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> None:
+    def record(
+        self,
+        record: CellRecord,
+        figures: Mapping[str, bytes] | Callable[[], Mapping[str, bytes]] | None = None,
+    ) -> None:
         """Save a finished cell and schedule its recording; returns once it is on disk.
 
         May be called from any thread, and for cells of an earlier run of the sweep, which are
@@ -157,8 +161,8 @@ class Recorder:
         ----------
         record : CellRecord
             Record of the cell.
-        figures : mapping of str to bytes, optional
-            Figures of the cell, by artifact path.
+        figures : mapping of str to bytes, or callable that returns it, optional
+            Figures of the cell, by artifact path; drawn when the record is on disk.
 
         Raises
         ------
@@ -171,6 +175,9 @@ class Recorder:
         if record.key not in self._keys:
             self.archive.add(self._sweep.sweep_key, record.key)
             self._keys.add(record.key)
+        if callable(figures):
+            self.archive.write(record)
+            figures = figures()
         self.archive.write(record, figures)
         self._queue.put(record.key)
 

@@ -8,10 +8,9 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import quote
 
 import typer
@@ -26,8 +25,6 @@ from workflows.cli.options import Results
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dcs.data.table import ProbabilityTable
-    from tracking import CellRecord
     from workflows.reproduce import Compared
 
 _HEADS = {"test/accuracy": "accuracy ↑", "test/cobias": "COBias ↓"}
@@ -123,8 +120,6 @@ def table(
             "timing",
             "methods",
             "labels",
-            "findings",
-            "transfer",
         ],
         typer.Argument(help="Which table."),
     ] = "main",
@@ -137,39 +132,18 @@ def table(
 ) -> None:
     """Print a table of a sweep as in the paper, with the published results below the measured.
 
-    transfer evaluates schemes on the tables of other prompts, demonstrations and models, which it
-    reads from the output folder of the runs.
-
     Example: `dcs table quickstart ablation --format latex`
     """
-    from tracking.results.comparison import transfer_tables
     from tracking.results.tables import TABLES
 
     records = [cell.record for cell in Results(runs, tracking_uri).cells(experiment)]
-    if which == "transfer":
-        made = transfer_tables(records, _test_rows(records, runs))
-    else:
-        made = [each for each in TABLES[which](records) if each.rows]
+    made = [each for each in TABLES[which](records) if each.rows]
     if not made:
         raise TrackingError(f"experiment {experiment!r} has no finished cells for table {which!r}")
     texts: list[str] = [getattr(each, f"to_{form}")() for each in made]
     lines = "\n".join(texts).rstrip("\n").split("\n")
     # On a terminal, control characters in names could move the cursor or reverse the text.
     typer.echo("\n".join(map(escaped, lines) if sys.stdout.isatty() else lines))
-
-
-def _test_rows(records: Sequence[CellRecord], runs: Path) -> dict[str, ProbabilityTable]:
-    """Return the stored test rows of cells that have a single table, by cell key."""
-    from dcs.data.table import ProbabilityTable
-    from workflows.reproduce import stored_tables
-
-    known: dict[str, Any] = {}
-    for record in records:
-        digest = record.identity["test_digest"]
-        if record.finished and digest not in known:
-            known[digest] = (stored_tables(record, runs) or {}).get("test")
-    found = {record.key: known.get(record.identity["test_digest"]) for record in records}
-    return {key: test for key, test in found.items() if isinstance(test, ProbabilityTable)}
 
 
 def ui(

@@ -37,7 +37,7 @@ from tracking.results import frames
 from tracking.results.figures import class_accuracy_figure, learning_curve_figure
 from tracking.results.frames import MEASURES, Estimate
 from tracking.results.settings import axes_of
-from tracking.results.style import figure_bytes
+from tracking.results.style import drawn_or_none, figure_bytes
 from tracking.store.runs import cell_name
 from workflows.cli.console import bars, column_tables, console, duration, new_table, width_of
 from workflows.cli.scoring import announce
@@ -146,8 +146,12 @@ def show_results(records: Sequence[CellRecord], picture: Path) -> None:
         console.print("add --retry-failed to compute the failed cells again")
     console.print()
     if any(record.identity["method"] == "dcs" for record in finished):
-        atomic_write_bytes(picture, figure_bytes(class_accuracy_figure(finished), "png"))
-        console.print(f"class accuracies before and after plotted in {picture}")
+        content = drawn_or_none(
+            picture.name, lambda: figure_bytes(class_accuracy_figure(finished), "png")
+        )
+        if content is not None:
+            atomic_write_bytes(picture, content)
+            console.print(f"class accuracies before and after plotted in {picture}")
 
 
 def _group(record: CellRecord) -> tuple[str, str]:
@@ -445,9 +449,12 @@ def show_learning_curve(records: Sequence[CellRecord], method: str, path: Path) 
         figures = (percent(row[measure]) for measure in MEASURES)
         shown.add_row(f"{row['labelled']:,}", row["rows_used"], *figures)
     console.print(shown)
-    figure = learning_curve_figure(records, method=method)
-    atomic_write_bytes(path, figure_bytes(figure, "svg"))
-    console.print(f"learning curve written to {path}")
+    content = drawn_or_none(
+        path.name, lambda: figure_bytes(learning_curve_figure(records, method=method), "svg")
+    )
+    if content is not None:
+        atomic_write_bytes(path, content)
+        console.print(f"learning curve written to {path}")
 
 
 def cost_of(record: CellRecord) -> str:

@@ -39,11 +39,11 @@ from workflows.cluster.connect import (
 )
 from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
-from workflows.study.study import StudyStorageError, open_storage
 from workflows.parallel import Heartbeat, Mapper, RayMapper, StoppedWorkers
 from workflows.plan import Cell, Progress, SweepPlan, sharing
-from workflows.tables import ProbabilityStore, Rows, TableRequest
 from workflows.study.cell import compute_cell, failed_record
+from workflows.study.study import StudyStorageError, open_storage
+from workflows.tables import ProbabilityStore, Rows, TableRequest
 
 _log = logging.getLogger(__name__)
 
@@ -524,16 +524,7 @@ def run_cell(
         if _is_cluster_error(error):
             raise
         return failed_record(cell, error, sweep=sweep, started_ms=started_ms), {}
-    return record, _draw_figures(record) if drawn else {}
-
-
-def _draw_figures(record: CellRecord) -> Figures:
-    """Draw the figures of a cell; failures are logged, since `dcs report` can redraw them."""
-    try:
-        return cell_figures(record)
-    except Exception:
-        _log.exception("the figures of cell %s could not be drawn", record.key)
-        return {}
+    return record, cell_figures(record) if drawn else {}
 
 
 def warm_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tracking import CellRecord, Recorder, ScoringRecord
@@ -118,7 +119,7 @@ def run_here(
 
 def _run_in_process(
     plan: SweepPlan, progress: Callable[[float], None]
-) -> Iterator[tuple[CellRecord, Figures]]:
+) -> Iterator[tuple[CellRecord, Figures | Callable[[], Figures]]]:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     from dcs.selection.cross_validation import Threads
@@ -142,11 +143,13 @@ def _run_in_process(
                     storage=plan.study_storage,
                     known=known,
                 )
-                yield record, cell_figures(record) if drawn else {}
+                yield record, partial(cell_figures, record) if drawn else {}
 
 
 def _record_all(
-    plan: SweepPlan, recorder: Recorder, ended: Iterable[tuple[CellRecord, Figures]]
+    plan: SweepPlan,
+    recorder: Recorder,
+    ended: Iterable[tuple[CellRecord, Figures | Callable[[], Figures]]],
 ) -> list[CellRecord]:
     """Record all cells of a plan and return their summaries in configuration order."""
     for key, record in plan.ended.items():

@@ -58,9 +58,10 @@ SizeChoice = Annotated[int | str, PlainValidator(_check_size)]
 
 #: Tuner settings that ``axes:`` may vary, those of the space, search and judge among them. The
 #: objective has the separate axis ``objectives``.
+_MODELS: Final[tuple[type[Strict], ...]] = (TunerSettings, *PARTS.values())
 ABLATED: Final = {
     name: model.model_fields[name]
-    for model in (TunerSettings, *PARTS.values())
+    for model in _MODELS
     for name in model.model_fields
     if name not in ("objective", *PARTS)
 }
@@ -87,17 +88,14 @@ Distinct: TypeAlias = Annotated[tuple[T, ...], AfterValidator(_distinct)]
 Axis: TypeAlias = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
 
 
-#: An axis value of a knob: as in the space, or None for the space of the tuner.
-_KnobValue: TypeAlias = Annotated[T | None, AfterValidator(_as_single)]
-
-
 def _axes_model() -> Any:
     """Return a model with a list of values per setting, validated like the setting itself."""
     fields: dict[str, Any] = {}
     for name in ABLATED:
         value: Any = ABLATED[name].rebuild_annotation()
         if name in PARTS["space"].model_fields:
-            value = _KnobValue[value]
+            # None stands for the space of the tuner.
+            value = Annotated[value | None, AfterValidator(_as_single)]
         fields[name] = (Axis[value], ())
     return create_model("Axes", __base__=Strict, **fields)
 

@@ -111,7 +111,9 @@ class Space(Strict):
     Attributes
     ----------
     calibration, corrections, spacing : tuple of str
-        See :class:`dcs.selection.settings.Hyperparameters`.
+        See :class:`dcs.selection.settings.Hyperparameters`. By default only standard settings
+        have no corrections: without a search they cost no moves, so that a sampler would try
+        little else.
     weight_scale : tuple of int
         D_W.
     beta, tau, error_weight, pseudo_count : tuple of float
@@ -126,7 +128,7 @@ class Space(Strict):
     """
 
     calibration: Knob[CalibrationKind] = get_args(CalibrationKind)
-    corrections: Knob[CorrectionFamily] = get_args(CorrectionFamily)
+    corrections: Knob[CorrectionFamily] = ("weights", "memberships", "both")
     spacing: Knob[WeightSpacing] = get_args(WeightSpacing)
     weight_scale: Knob[Annotated[int, Field(ge=2, le=1000)]] = (10, 120)
     beta: Knob[_Weight] = (0.0, 2.0)
@@ -165,7 +167,7 @@ class Judge(Strict):
 
     @model_validator(mode="after")
     def _is_one(self) -> Judge:
-        if self.development is not None and "folds" in self.model_fields_set:
+        if self.development is not None and self.folds != Judge.model_fields["folds"].default:
             raise ValueError("folds and development: give one of them")
         return self
 
@@ -278,6 +280,12 @@ class TunerSettings(Strict):
             if given:
                 own[part] = model.model_copy(update=given)
         return self.model_copy(update=own)
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Names of the knobs whose values are not the default ones."""
+        known = Space.model_fields
+        return frozenset(n for n in known if getattr(self.space, n) != known[n].default)
 
     def values(self, name: str) -> tuple[Any, ...]:
         """Return the bounds or choices of a knob; a single value if it is fixed."""

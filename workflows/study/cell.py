@@ -22,11 +22,10 @@ from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
 from dcs.selection.front import FittedScheme
 from dcs.selection.methods import Method, get_method
 from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
-from tracking.results.figures import class_histograms
 from workflows.parallel import Mapper, in_process, one_thread
 from workflows.plan import UNFITTED, Cell
-from workflows.tables import Rows
 from workflows.study.study import StoredStudy, Tuned, Tuning, study_scheme
+from workflows.tables import Rows
 
 
 @one_thread()
@@ -181,6 +180,41 @@ def failed_record(cell: Cell, error: BaseException, *, sweep: str, started_ms: i
         finished_ms=_now_ms(),
         provenance=collect_provenance(seeds=_seeds(cell)),
     )
+
+
+#: Number of bins of a histogram of probabilities between 0 and 1.
+_BINS: Final = 40
+
+
+def class_histograms(
+    table: ProbabilityTable, scheme: CorrectionScheme
+) -> dict[str, list[list[int]]]:
+    """Return histograms of the probabilities of each class before its correction.
+
+    Parameters
+    ----------
+    table : ProbabilityTable
+        The rows, with the scheme's classes in any order.
+    scheme : CorrectionScheme
+        The scheme; its calibration, if any, is applied before the rows are counted.
+
+    Returns
+    -------
+    dict of str to list of list of int
+        ``all`` and ``own``: for each class of the scheme, in its order, the numbers of all rows
+        and of the rows of the class in `_BINS` bins of equal width.
+    """
+    scheme_order = [table.classes.index(name) for name in scheme.classes]
+    # The calibration combines classes, and expects them in the order of the scheme.
+    probs = table.probs[:, scheme_order]
+    if scheme.calibration is not None:
+        probs = scheme.calibration.apply(probs)
+    counts: dict[str, list[list[int]]] = {"all": [], "own": []}
+    for column, index in enumerate(scheme_order):
+        values = probs[:, column]
+        for name, chosen in (("all", values), ("own", values[table.labels == index])):
+            counts[name].append(np.histogram(chosen, bins=_BINS, range=(0.0, 1.0))[0].tolist())
+    return counts
 
 
 #: Maximum number of classes for which the confusion matrix of a cell is recorded.

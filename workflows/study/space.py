@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from optuna.trial import BaseTrial, FixedTrial
 
+from dcs.search.schedule import Schedule
 from dcs.selection.methods import Method
 from dcs.selection.settings import STANDARD_SCHEDULE, Hyperparameters
-from dcs.search.schedule import Schedule
 from workflows.config.tuner import INTEGERS, LOGARITHMIC, SCHEDULE_KNOBS, TunerSettings
 
 #: Corrections of the methods of the paper.
 _FAMILIES: Final = {"dnip": "weights", "furud": "memberships"}
+#: User attribute of enqueued trials without a search, which the space need not contain.
+UNSEARCHED: Final = "unsearched"
 #: Calibrations with a ridge penalty.
 _PENALISED: Final = ("vector", "logistic", "balanced")
 #: Number of accepted and generated moves that end a temperature of the published schedules.
@@ -55,14 +57,12 @@ class SearchSpace:
         if settings.memberships is not None and settings.memberships < 2:
             families = self._values["corrections"]
             self._values["corrections"] = tuple(f for f in families if f != "memberships")
-        if "corrections" not in settings.space.model_fields_set and method.name == "dcs":
+        if "corrections" not in settings.given and method.name == "dcs":
             # A class with few rows has too few for functions that are not shrunk.
             families = {each.corrections for each in standard}
             if "both" not in families:
-                unsuitable = ("memberships", "both")
-                families_left = [f for f in self._values["corrections"] if f not in unsuitable]
-                self._values["corrections"] = tuple(families_left)
-        if "calibration" not in settings.space.model_fields_set and method.name == "dcs":
+                self._values["corrections"] = ("weights",)
+        if "calibration" not in settings.given and method.name == "dcs":
             known = {each.calibration for each in standard}
             self._values["calibration"] = tuple(
                 c for c in self._values["calibration"] if c in known
@@ -70,7 +70,7 @@ class SearchSpace:
         # As the standard settings, searches among many classes make fewer moves per class.
         self._share = min(1.0, standard[0].schedule.lambda2 / STANDARD_SCHEDULE.lambda2)
         for name in ("lambda1", "lambda2"):
-            if name not in settings.space.model_fields_set:
+            if name not in settings.given:
                 self._values[name] = tuple(v * self._share for v in self._values[name])
         self._prior = (0.0, max(400.0, *(each.prior_rows for each in standard)))
         self._paper = method.name != "dcs"
@@ -81,17 +81,21 @@ class SearchSpace:
         ridge = Hyperparameters().ridge
         if calibration in _PENALISED:
             ridge = trial.suggest_float("ridge", 1.0, 200.0, log=True)
+        if UNSEARCHED in trial.user_attrs:
+            return Hyperparameters(calibration=calibration, ridge=ridge, corrections="none")
         corrections = self._draw(trial, "corrections")
         chosen = Hyperparameters(calibration=calibration, ridge=ridge, corrections=corrections)
         if corrections == "none":
             return chosen
-        terms = {name: self._draw(trial, name) for name in ("beta", "tau", "error_weight")}
+        terms: dict[str, Any] = {
+            name: self._draw(trial, name) for name in ("beta", "tau", "error_weight")
+        }
         if terms["tau"] > 0.0 and self._settings.pmi == "published":
             terms["pseudo_count"] = self._draw(trial, "pseudo_count")
         if terms["beta"] == terms["tau"] == 0.0:
             # Without another term, the weight of the error rate has no effect.
             terms["error_weight"] = 1.0
-        regularised = {"prior_rows": 0.0, "averages": 0}
+        regularised: dict[str, Any] = {"prior_rows": 0.0, "averages": 0}
         if not self._paper:
             regularised["prior_rows"] = trial.suggest_float("prior_rows", *self._prior)
             if corrections == "weights":
@@ -109,37 +113,32 @@ class SearchSpace:
             schedule=self._schedule(trial),
         )
 
-    def first(self, standard: Sequence[Hyperparameters]) -> list[dict[str, Any]]:
-        """Return the parameters of the trials to enqueue, as near to `standard` as possible.
+    def first(self, standard: Sequence[Hyperparameters]) -> list[FixedTrial]:
+        """Return the trials to enqueue, as near to `standard` as possible.
 
         With ``sampler: grid``, all combinations of the values that the configuration gives.
         """
         if self._settings.sampler == "grid":
-            given = [n for n in type(self._settings.space).model_fields if n in self._given]
+            given = [n for n in self._values if n in self._settings.given]
             combined = itertools.product(*(self._values[name] for name in given))
             base = [self._params(each) for each in standard[:1]]
             found = [base[0] | dict(zip(given, values, strict=True)) for values in combined]
         else:
             found = [self._params(each) for each in standard if self._admits(each)]
             found = found or [self._params(standard[0])]
-        distinct: dict[Hyperparameters, dict[str, Any]] = {}
+        distinct: dict[Hyperparameters, FixedTrial] = {}
         for params in found:
             trial = FixedTrial(params)
-            setting = self.suggest(trial)
-            distinct.setdefault(setting, trial.params)
+            if params["corrections"] == "none" and "none" not in self._values["corrections"]:
+                trial.set_user_attr(UNSEARCHED, True)
+            distinct.setdefault(self.suggest(trial), trial)
         return [*distinct.values()]
-
-    @property
-    def _given(self) -> frozenset[str]:
-        return frozenset(self._settings.space.model_fields_set)
 
     def _admits(self, setting: Hyperparameters) -> bool:
         names = ("calibration", "corrections", "spacing")
-        unsearched = setting.corrections == "none"
-        return all(
-            getattr(setting, name) in self._values[name] or (unsearched and name == "spacing")
-            for name in names
-        )
+        if setting.corrections == "none" and not self._settings.given & {"corrections", "spacing"}:
+            names = names[:1]
+        return all(getattr(setting, name) in self._values[name] for name in names)
 
     def _params(self, setting: Hyperparameters) -> dict[str, Any]:
         """Return the parameters nearest to a setting."""
@@ -148,7 +147,9 @@ class SearchSpace:
         params["prior_rows"] = min(max(params["prior_rows"], self._prior[0]), self._prior[1])
         params["corrections"] = setting.corrections
         for name, values in self._values.items():
-            value = {**defaults, "corrections": setting.corrections}[name]
+            if name == "corrections" and setting.corrections == "none":
+                continue
+            value = defaults[name] if name != "corrections" else setting.corrections
             if value not in values:
                 if isinstance(value, str) or isinstance(values[0], str):
                     value = values[0]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import importlib
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import optuna
@@ -23,7 +24,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FixedTrial, FrozenTrial, TrialState
 
 from dcs.data.table import ProbabilityTable
 from dcs.errors import ConfigError, DCSError, last_line, reason, redact
@@ -49,7 +50,11 @@ from workflows.parallel import Mapper, in_process, one_thread
 from workflows.study.space import SearchSpace
 
 #: Objectives of every study, with their directions.
-OBJECTIVES: Final = {"accuracy": "maximize", "cobias": "minimize", "moves": "minimize"}
+OBJECTIVES: Final[dict[str, Literal["maximize", "minimize"]]] = {
+    "accuracy": "maximize",
+    "cobias": "minimize",
+    "moves": "minimize",
+}
 
 #: Optuna seeds NumPy's legacy generator, which accepts 32 bits.
 _SAMPLER_SEEDS: Final = 2**32
@@ -246,7 +251,7 @@ class _Study:
     """The study while it runs."""
 
     def __init__(
-        self, tuning: Tuning, folds: Folds, space: SearchSpace, first: Sequence[dict[str, Any]]
+        self, tuning: Tuning, folds: Folds, space: SearchSpace, first: Sequence[FixedTrial]
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._tuning, self._folds, self._space, self._first = tuning, folds, space, first
@@ -274,8 +279,8 @@ class _Study:
 
     def run(self) -> None:
         """Judge the standard settings together, then those of the sampler in a window."""
-        for params in self._first:
-            self._study.enqueue_trial(params)
+        for trial in self._first:
+            self._study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
         settings = [self._ask()[1] for _ in self._first]
         clock, started_ms = time.perf_counter(), _now_ms()
         if len(self._earlier) < self.n_first:
@@ -523,7 +528,10 @@ def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
     )
     drawn = {name: each for trial in trials for name, each in trial.distributions.items()}
     evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD_SHARE)
-    shares = get_param_importances(study, evaluator=evaluator)
+    with warnings.catch_warnings():
+        # Of conditional hyperparameters that few trials have.
+        warnings.simplefilter("ignore", UserWarning)
+        shares = get_param_importances(study, evaluator=evaluator)
     return {name: float(share) for name, share in shares.items() if not drawn[name].single()}
 
 

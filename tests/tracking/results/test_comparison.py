@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from dcs.data.table import ProbabilityTable
 from dcs.io import content_key
-from dcs.schemes.corrections import Weight
-from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import make_cell
 from tests.tracking.paper_cells import paper_cells
 from tracking.records import CellRecord
@@ -76,25 +72,6 @@ def test_sources_that_lack_a_method_are_left_out(cells: list[CellRecord]) -> Non
     assert len(by_source.rows) == 2
 
 
-def test_a_front_is_compared_at_the_accuracy_of_others(cells: list[CellRecord]) -> None:
-    front = tuple(
-        replace(make_cell().trials[0], metrics={"test/accuracy": accuracy, "test/cobias": bias})
-        for accuracy, bias in ((0.62, 0.42), (0.55, 0.08), (0.40, 0.02))
-    )
-    fronts = {("a", "dcs"): front, ("b", "dcs"): front[1:]}
-    with_fronts = [
-        replace(c, trials=fronts.get((c.who["task"], c.who["method"]), ())) for c in cells
-    ]
-    *_, compared = comparison.method_tables(with_fronts)
-    # Batch calibration has COBias 0.05 at 0.50, where the front has 0.06, beyond the spread of
-    # seeds; at 0.60, where uncorrected has 0.40, it has 0.323. All of b is above 0.55.
-    assert compared.rows == (
-        ("uncorrected", "1", "0", "0", "1"),
-        ("Batch calibration", "0", "0", "1", "1"),
-        ("all", "1", "0", "1", "2"),
-    )
-
-
 def _labelled(methods: tuple[str, ...], size: int | None, kept: bool | None) -> list[CellRecord]:
     """Cells of two sources; accuracy is a tenth of the digits of the number of labels."""
     tuner = None if kept is None else {"keep_unlabelled": kept}
@@ -149,51 +126,3 @@ def test_an_ensemble_is_compared_with_the_best_of_its_tables(cells: list[CellRec
     assert row["gain_error"] == pytest.approx(0.08)
     assert table.rows[0][1:5] == ("DCS", "74.0 / 10.0", "70.0 / 10.0", "m")
     assert comparison.ensemble_tables(cells) == []
-
-
-CLASSES = ("Sports", "World")
-
-
-def _scheme_cell(weight: float, **identity: object) -> CellRecord:
-    scheme = CorrectionScheme(CLASSES, (Weight(weight), Weight(1.0)))
-    return replace(_cell(**identity), scheme=scheme.to_dict())
-
-
-def _table(seed: int, *, first: int = 0) -> ProbabilityTable:
-    labels = np.arange(80) % 2
-    probs = np.random.default_rng(seed).dirichlet([2.0, 1.5], 80)
-    return ProbabilityTable.from_arrays(
-        probs, labels, classes=CLASSES, ids=range(first, first + 80)
-    )
-
-
-def test_each_scheme_is_judged_on_the_tables_of_the_others() -> None:
-    whose = ({"seed": 0}, {"seed": 1}, {"task": "other"}, {"seed": 5})
-    weights = (0.4, 0.9, 0.6, 0.5)
-    cells = [_scheme_cell(weight, **who) for weight, who in zip(weights, whose, strict=True)]
-    tests = {c.key: _table(i) for i, c in enumerate(cells[:3])}
-    tests[cells[3].key] = _table(3, first=40)
-    (table,) = comparison.transfer_tables([*cells, make_cell(7)], tests)
-    found = table.frame.set_index(["fitted on", "judged on"])["accuracy"]
-    first, second, third = (f"tiny_lm, 1-shot, seed {seed}" for seed in (0, 1, 5))
-    for fitted, weight in ((first, 0.4), (second, 0.9), ("uncorrected", 1.0)):
-        rows = tests[cells[1].key]
-        predictions = (rows.probs * [weight, 1.0]).argmax(axis=1)
-        assert found[fitted, second] == pytest.approx((predictions == rows.labels).mean())
-    # Of other rows, some may have been fitted on.
-    assert np.isnan(found[first, third]) and np.isnan(found[third, first])
-    assert not np.isnan(found[third, third])
-    assert table.columns == ("fitted on", first, second, third)
-    assert [row[0] for row in table.rows] == ["uncorrected", first, second, third]
-
-
-def test_tables_that_are_called_alike_are_identified_by_their_cells() -> None:
-    cells = [_scheme_cell(0.4, test_digest=str(number)) for number in range(2)]
-    (table,) = comparison.transfer_tables(cells, {cell.key: _table(0) for cell in cells})
-    names = [f"tiny_lm, 1-shot, seed 0, cell {cell.key[:8]}" for cell in cells]
-    assert table.columns == ("fitted on", *names)
-
-
-def test_one_table_has_nothing_to_transfer_to() -> None:
-    cells = [_scheme_cell(0.4), _scheme_cell(0.4, task="other")]
-    assert comparison.transfer_tables(cells, {cell.key: _table(0) for cell in cells}) == []

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from dcs.data.table import ProbabilityTable
 from dcs.selection.front import Change, FittedScheme, FrontPoint, Preference
 from tests.tracking.cells import SCHEME, failed_cell, make_cell
 from tests.tracking.paper_cells import paper_cells
@@ -161,17 +160,13 @@ def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
         assert curve == pytest.approx(0.8 * np.linspace(0, 1, 257))
 
 
-def test_histograms_count_every_row_once_in_the_order_of_the_scheme() -> None:
-    table = ProbabilityTable.from_arrays(
-        np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [1.0, 0.0]]),
-        np.array([0, 1, 1, 0]),
-        classes=("World", "Sports"),
-    )
-    counts = figures.class_histograms(table, SCHEME)
-    assert [sum(of_class) for of_class in counts["all"]] == [4, 4]
-    sports, world = (np.flatnonzero(of_class).tolist() for of_class in counts["own"])
-    assert sports == [16, 32], "0.4 and 0.8 in 40 bins"
-    assert world == [36, 39], "1 lies in the last bin"
+def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    damaged = {"all": [["many"]] * 2, "own": [["many"]] * 2}
+    assert figures.cell_figures(make_cell(histograms=damaged)) == {}
+    (message,) = (each.getMessage() for each in caplog.records)
+    assert "scheme" in message and "\n" not in message
 
 
 def test_what_there_is_nothing_for_is_left_out() -> None:

@@ -94,7 +94,6 @@ def test_the_page_tells_every_part_and_links_every_cell(
         "DCS, paper",
         "Ablation of the objective",
         "Methods on the mean of the sources",
-        "Figures of settings, means over sources",
         "World : only probabilities from 0 to 0.5 count, most of all near 0.25",
         "ValueError: <b>bad</b> & worse",
         "accuracy 60.0 → 80.0 +20.0 ± 10.0",

@@ -17,8 +17,8 @@ from tracking.store import queries
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import cells_of, sweep_key, variants_of
-from workflows.tables import ProbabilityStore, request_key, table_requests
 from workflows.study.cell import compute_cell
+from workflows.tables import ProbabilityStore, request_key, table_requests
 
 SWEEP = SweepConfig(
     name="small",

@@ -18,6 +18,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 from threadpoolctl import threadpool_info, threadpool_limits
+from workflows.study.trials import StudyRun
 
 from tests.workflows.conftest import biased_table, toy_cell
 from tracking import CellRecord
@@ -26,9 +27,8 @@ from workflows.cluster.placement import place
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import Pulse, RayMapper, one_thread
-from workflows.tables import TableRequest
 from workflows.study.cell import compute_cell
-from workflows.study.trials import StudyRun
+from workflows.tables import TableRequest
 
 TABLE = biased_table(60)
 TUNER = TunerSettings(protocol="study", trials=2, budget=1000)

@@ -22,7 +22,7 @@ def _load(name: str, **overrides: object) -> SweepConfig:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_runs_on_the_small_model(name):
-    of_tables = name.startswith(("results", "findings"))
+    of_tables = name.startswith("results")
     tables = ["my.parquet"] if of_tables else None
     config = _load(name, models=["tiny_lm"], limit=60, tables=tables)
     assert (config.name, config.models) == (name, ("tiny_lm",))

@@ -1,28 +1,33 @@
 """Effects of the method and of settings, tested over sources of probabilities.
 
+    python -m benchmarks.findings SWEEP [--runs dcs-runs] [--figure findings.svg]
+
 The unit of the tests is the source (model, task, shots), averaged over its splits: rows of one
 source are not independent evidence.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.uncertainty import percent
-from tracking.records import CellRecord
+from dcs.io import atomic_write_bytes
+from tracking import Archive, CellRecord
 from tracking.results import frames, style
 from tracking.results.formats import ResultTable, filled
 from tracking.results.settings import Axis, axes_of
 from tracking.schema import OBJECTIVE
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 #: Figures of a method in a setting, means over sources, and their column heads.
@@ -225,8 +230,6 @@ def _build_table(
     words: str,
 ) -> ResultTable:
     """Return a row per method and setting; a row and its reference are matched by `on`."""
-    import pandas as pd
-
     names = [axis.name for axis in axes]
     unit = ["source", "seed", *on]
     paired = frame.merge(against[[*unit, "key", "score"]], on=unit, how="left", suffixes=("", "_"))
@@ -289,3 +292,33 @@ def _format_change(row: Mapping[Any, Any]) -> dict[str, str]:
         "p": f"{row['p']:.2g}",
         "ahead / behind": f"{row['ahead']} / {row['behind']}",
     }
+
+
+def sweep_records(runs: Path, sweep: str) -> list[CellRecord]:
+    """Return the finished cells of a sweep in an output folder."""
+    archive = Archive(runs)
+    names = {each.name: each for each in archive.sweeps()}
+    if sweep not in names:
+        raise InvalidInputError(f"{runs}: no sweep {sweep!r}; it has {', '.join(names) or 'none'}")
+    return list(archive.finished(archive.keys(names[sweep].sweep_key)).values())
+
+
+def main() -> None:
+    """Print the tables of a sweep and draw its figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sweep", help="name of the sweep")
+    parser.add_argument("--runs", type=Path, default=Path("dcs-runs"))
+    parser.add_argument("--figure", type=Path, help="SVG file to write")
+    given = parser.parse_args()
+    records = sweep_records(given.runs, given.sweep)
+    tables = finding_tables(records)
+    if not tables:
+        parser.exit(1, f"{given.sweep}: no setting varies over at least two sources\n")
+    for table in tables:
+        print(table.to_markdown())
+    if given.figure is not None:
+        atomic_write_bytes(given.figure, style.figure_bytes(finding_figure(records), "svg"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""The sweeps behind docs/findings.md, small, on tables of which the answers are known."""
+"""The sweeps behind reports/findings.md, small, on tables of which the answers are known."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.findings import finding_tables
 from tests.workflows.conftest import cell_times
 from tracking import Archive
-from tracking.results.findings import finding_tables
-from workflows.config.sweep import packaged_config
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "overlapping_tables.py"
-NAMES = sorted(path.stem for path in packaged_config("findings").parent.glob("findings*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "benchmarks" / "configs").glob("*.yaml"))
 SMALL = (
     *("--only", "seeds=0", "--set", "tuner.budget=3000"),
     *("--set", "optimization_sizes=[60, full]", "--set", "tuner.trials=1"),
@@ -29,11 +28,11 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_each_sweep_fills_its_tables_and_computes_nothing_twice(
-    dcs, cluster, tmp_path, name, tables
+    dcs, cluster, tmp_path, config, tables
 ):
-    command = ("sweep", name, "--tables", tables, *SMALL, "--output", tmp_path)
+    command = ("sweep", config, "--tables", tables, *SMALL, "--output", tmp_path)
     dcs(*command)
     made = finding_tables(Archive(tmp_path).finished().values())
     assert made
@@ -41,7 +40,7 @@ def test_each_sweep_fills_its_tables_and_computes_nothing_twice(
     times = cell_times(tmp_path)
     dcs(*command)
     assert times == cell_times(tmp_path)
-    if name == "findings":
+    if config.stem == "findings":
         # Where classes overlap non-monotonically no weight does what memberships do.
         change = made[0].frame.set_index(["method", "search"])["change"]
         assert (change["dcs", "heat-bath"] > 0.05).all()

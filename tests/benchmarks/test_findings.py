@@ -7,12 +7,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from benchmarks.findings import finding_figure, finding_tables
 from dcs.errors import InvalidInputError
 from dcs.schemes.corrections import Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
 from tests.tracking.cells import make_cell
 from tracking.records import CellRecord
-from tracking.results.findings import finding_figure, finding_tables
 from tracking.results.formats import ResultTable
 from tracking.results.style import figure_bytes
 

@@ -1,0 +1,1 @@
+"""What measures the project; run as ``python -m benchmarks.NAME``, not installed."""
