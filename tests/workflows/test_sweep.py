@@ -32,7 +32,11 @@ CONFIG = SweepConfig(
     seeds=(0,),
     methods=("icl", "dcs"),
     limit=60,
-    tuner=TunerSettings(protocol="study", trials=2, budget=20_000),
+    tuner=TunerSettings(
+        trials=2,
+        judge={"development": 0.3},
+        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+    ),
     tracking={"figures": "none"},
 )
 #: One table of the four.

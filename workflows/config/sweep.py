@@ -129,6 +129,8 @@ def value_label(axis: str, value: Any) -> str:
     """
     if axis == "objectives":
         return objective_name(value.model_dump() if isinstance(value, FixedObjective) else value)
+    if isinstance(value, tuple):
+        return "..".join(map(str, value))
     return _NONE_LABELS.get(axis, "none") if value is None else str(value)
 
 

@@ -51,21 +51,21 @@ class SearchSpace:
         self._settings, self._n_rows = settings, n_rows
         self._values = {name: settings.values(name) for name in type(settings.space).model_fields}
         if method.name in _FAMILIES:
-            own = {"calibration": "none", "corrections": _FAMILIES[method.name]}
-            self._values |= {name: (value,) for name, value in own.items()}
+            paper = {"calibration": "none", "corrections": _FAMILIES[method.name]}
+            self._values |= {name: (value,) for name, value in paper.items()}
             self._values["spacing"] = ("linear",)
         if settings.memberships is not None and settings.memberships < 2:
             families = self._values["corrections"]
             self._values["corrections"] = tuple(f for f in families if f != "memberships")
-        if "corrections" not in settings.given and method.name == "dcs":
+        own = method.name == "dcs"
+        unshrunk = any(each.corrections == "both" for each in standard)
+        if own and not unshrunk and "corrections" not in settings.given:
             # A class with few rows has too few for functions that are not shrunk.
-            families = {each.corrections for each in standard}
-            if "both" not in families:
-                self._values["corrections"] = ("weights",)
-        if "calibration" not in settings.given and method.name == "dcs":
-            known = {each.calibration for each in standard}
+            self._values["corrections"] = ("weights",)
+        if own and "calibration" not in settings.given:
+            calibrations = {each.calibration for each in standard}
             self._values["calibration"] = tuple(
-                c for c in self._values["calibration"] if c in known
+                c for c in self._values["calibration"] if c in calibrations
             )
         # As the standard settings, searches among many classes make fewer moves per class.
         self._share = min(1.0, standard[0].schedule.lambda2 / STANDARD_SCHEDULE.lambda2)
@@ -135,7 +135,7 @@ class SearchSpace:
         return [*distinct.values()]
 
     def _admits(self, setting: Hyperparameters) -> bool:
-        names = ("calibration", "corrections", "spacing")
+        names: tuple[str, ...] = ("calibration", "corrections")
         if setting.corrections == "none" and not self._settings.given & {"corrections", "spacing"}:
             names = names[:1]
         return all(getattr(setting, name) in self._values[name] for name in names)
@@ -156,7 +156,7 @@ class SearchSpace:
                 elif len(values) == 2:
                     value = min(max(value, values[0]), values[1])
                 else:
-                    value = min(values, key=lambda each: abs(each - value))
+                    value = min(values, key=lambda each: abs(float(each) - float(value)))
             params[name] = value
         return params
 

@@ -481,7 +481,6 @@ def open_study(stored: StoredStudy) -> optuna.Study:
         if study.user_attrs.get(_CODE, source_digest()) != source_digest():
             optuna.delete_study(**arguments)
             study = optuna.create_study(**arguments, directions=directions)
-        study.set_metric_names([*OBJECTIVES])
         study.set_user_attr(_CODE, source_digest())
         return study
 

@@ -25,7 +25,11 @@ SWEEP = SweepConfig(
     tasks=("helpdesk",),
     methods=("icl", "batch", "dnip"),
     limit=60,
-    tuner=TunerSettings(protocol="study", trials=2, budget=5000),
+    tuner=TunerSettings(
+        trials=2,
+        judge={"development": 0.3},
+        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+    ),
 )
 
 

@@ -31,7 +31,11 @@ from workflows.study.cell import compute_cell
 from workflows.tables import TableRequest
 
 TABLE = biased_table(60)
-TUNER = TunerSettings(protocol="study", trials=2, budget=1000)
+TUNER = TunerSettings(
+    trials=2,
+    judge={"development": 0.3},
+    space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+)
 CELL = toy_cell(TABLE, method="dcs", tuner=TUNER)
 
 
