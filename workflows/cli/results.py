@@ -45,7 +45,7 @@ for _ in range(600):
 
 def report(
     experiments: Annotated[
-        list[str], typer.Argument(metavar="EXPERIMENT...", help="Sweeps to combine.")
+        list[str], typer.Argument(metavar="NAME...", help="Sweeps, or tables of dcs tune.")
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
@@ -90,7 +90,8 @@ def report(
         figures = overview_figures(records)
         page = render_report(cells, figures, title=title, link=link, store=redact(uri))
         atomic_write_text(output, page)
-        logged = {each: log_report(uri, each, page) for each in experiments if log}
+        sweeps = [each for each in experiments if log and not results.tuned_keys(each)]
+        logged = {each: log_report(uri, each, page) for each in sweeps}
         if files is not None:
             for each in all_tables(records):
                 each.write(files)
@@ -136,7 +137,7 @@ def table(
     """
     from tracking.results.tables import TABLES
 
-    records = [cell.record for cell in Results(runs, tracking_uri).cells(experiment)]
+    records = Results(runs, tracking_uri).records(experiment)
     made = [each for each in TABLES[which](records) if each.rows]
     if not made:
         raise TrackingError(f"experiment {experiment!r} has no finished cells for table {which!r}")
@@ -312,19 +313,20 @@ def register(
     import dcs
     from tracking import resolve_tracking_uri
     from tracking.store.client import pages, redact
-    from tracking.store.serving import log_scheme, register_scheme
+    from tracking.store.serving import log_cell_scheme, log_scheme, register_model
 
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
         uri = resolve_tracking_uri(tracking_uri, runs)
-        run_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
+        model_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
     else:
         results = Results(runs, tracking_uri)
-        uri, run_id = results.store, results.cell(run).run_id
+        uri = results.store
+        model_id = log_cell_scheme(uri, results.cell(run))
     with console.status("registering the model"):
-        version = register_scheme(uri, run_id, name, alias=alias)
+        version = register_model(uri, model_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
-    console.print(f"version {version} of model {name!r} registered from run {run_id}")
+    console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
     console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
     console.print("next:")
     console.print(

@@ -23,7 +23,7 @@ from dcs.schemes.calibration import CalibrationKind
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Prefer, Preference
 from dcs.selection.settings import CorrectionFamily, WeightSpacing
-from tracking.records import parse_trials
+from tracking.records import FigureTracking, TrialTracking
 
 #: Weights of the terms of Z that are tuned besides the error rate, by name of the objective.
 _TERMS: Final[dict[str, frozenset[str]]] = {
@@ -306,11 +306,12 @@ class TrackingSettings(Strict):
 
     Attributes
     ----------
-    trials : "all", "none", "best:K" or int
-        Trials to record as runs: all, none, or the K best of each cell.
-    figures : "all" or "none"
-        Whether to draw figures of the scheme and the search of each cell, and of the sweep.
+    trials : "table", "runs" or "none"
+        How to record the trials of a cell: as step metrics and one table of its run, as a nested
+        run each in addition, or not at all.
+    figures : "all", "sweep" or "none"
+        Figures to draw: of each cell and of the sweep, of the sweep only, or none.
     """
 
-    trials: Annotated[str | int, AfterValidator(parse_trials)] = 5
-    figures: Literal["all", "none"] = "all"
+    trials: TrialTracking = "table"
+    figures: FigureTracking = "sweep"
