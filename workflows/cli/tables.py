@@ -216,8 +216,8 @@ def tune(
 ) -> None:
     """Find a correction scheme for probability tables and evaluate it on held-out rows.
 
-    Schemes are searched by simulated annealing and selected by cross-validation, or with
-    --set tuner.protocol=study by an Optuna study on 5 % development rows. The selected scheme is
+    An Optuna study tunes the simulated annealing that searches for schemes and judges every
+    trial by cross-validation. The scheme selected from its front is
     written to OUTPUT/TABLE-METHOD/scheme.json; all trials are recorded in MLflow. For several
     tables of the same rows, cross-validation selects one of them, their mean or a stack.
 
@@ -229,7 +229,7 @@ def tune(
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
     from workflows.plan import called, plan_tuning
-    from workflows.tuning.cell import refitted
+    from workflows.study.cell import refitted
 
     config = configured(
         TuneConfig,
