@@ -153,7 +153,13 @@ def connected(address: str | None = None) -> Iterator[None]:
     if address is None and ray.is_initialized():
         yield
         return
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    options: dict[str, Any] = {
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+    }
+    folder = os.getcwd()
+    if Path(__file__).parents[2] != Path(folder):  # otherwise the installation itself
+        options["runtime_env"] = {"worker_process_setup_hook": _path_without(folder)}
     with _silence_stderr():
         if address is None:
             _start_local(options)
@@ -165,6 +171,32 @@ def connected(address: str | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _path_without(folder: str) -> Callable[[], None]:
+    """Return the setup of a worker that imports nothing from a folder.
+
+    With its first task, Ray puts the current folder of the driver first on the import path of a
+    worker, where any file could replace an installed module. The function is local, so that Ray
+    sends its code: to find it by name, a worker would already import from the folder.
+    """
+
+    def set_up() -> None:
+        import os
+        import sys
+        from types import SimpleNamespace
+
+        if folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+            return
+
+        def find_spec(*module: object) -> None:
+            while folder in sys.path:
+                sys.path.remove(folder)
+
+        # Called before any module is searched for on the path.
+        sys.meta_path.insert(0, SimpleNamespace(find_spec=find_spec))  # type: ignore[arg-type]
+
+    return set_up
 
 
 @contextmanager
