@@ -1,13 +1,11 @@
 """Measure the overhead of a sweep beyond annealing and scoring.
 
-Four parts, each of which prints its results::
+Three parts, each of which prints its results::
 
-    python benchmarks/sweep.py overhead             # the quickstart on 2 CPUs, tracking included
-    python benchmarks/sweep.py scheduling           # 10,000 sleeping cells on virtual CPUs,
+    python -m benchmarks.sweep overhead             # the quickstart on 2 CPUs, tracking included
+    python -m benchmarks.sweep scheduling           # 10,000 sleeping cells on virtual CPUs,
                                                     # recorded in SQLite
-    python benchmarks/sweep.py recording            # cells/s into SQLite and into a server, whose
-                                                    # database is --database or SQLite
-    python benchmarks/sweep.py glue                 # the same trials by Ray Tune, OptunaSearch and
+    python -m benchmarks.sweep glue                 # the same trials by Ray Tune, OptunaSearch and
                                                     # MLflowLoggerCallback: pip install ray[tune]
 
 The virtual CPUs of `scheduling` are real Ray workers that sleep: 115 MB of memory each.
@@ -17,26 +15,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.recording import finished_cell
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.schemes.corrections import CorrectionSet
-from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.annealing import anneal
 from dcs.search.schedule import Schedule
-from tracking import CellRecord, Recorder, TrialRecord, collect_provenance
+from tracking import Recorder
 from workflows.cluster.sweep import run_sweep
 from workflows.config.sweep import SweepConfig, TunerSettings, load_config, packaged_config
 from workflows.parallel import one_thread
@@ -157,7 +151,7 @@ def _make_sleeper(seconds: float):
     def run(cell: Cell, tables: dict[str, ProbabilityTable], sweep: str, *more: object):
         started = time.time_ns() // 1_000_000
         time.sleep(seconds)
-        return _finished_cell(cell.seed, cell=cell, started_ms=started), {}
+        return finished_cell(cell.seed, cell=cell, started_ms=started), {}
 
     return run
 
@@ -223,74 +217,6 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
     )
 
 
-def recording(folder: Path, *, cells: int, database: str | None) -> None:
-    _record(folder / "sqlite", None, cells, writers=1)
-    if database is not None:
-        _record(folder / "database", database, cells, writers=4)
-    for app in ([], ["--app-name", "dcs"]):
-        with _server(folder / " ".join(["server", *app]), database, app) as address:
-            print("mlflow server", *app)
-            for writers in (1, 2, 4, 8):
-                _record(folder / f"{len(app)} {writers}", address, cells, writers=writers)
-
-
-def _finished_cell(number: int, *, cell: Cell | None = None, started_ms: int = 1) -> CellRecord:
-    """Return a record with the size of a tuned cell of the quickstart."""
-    trial = {"metrics": {f"m{number}": 0.5 for number in range(8)}, "state": "COMPLETE"}
-    params = {f"p{number}": number for number in range(10)}
-    trials = tuple(
-        TrialRecord(number=i, params=params, seconds=0.1, started_ms=1, value=i / 15, **trial)
-        for i in range(15)
-    )
-    who = {"model": "none", "task": "reviews", "shots": 1, "seed": number, "method": "dcs"}
-    return CellRecord(
-        key=f"cell{number}" if cell is None else cell.key,
-        sweep="recording",
-        identity=who if cell is None else cell.identity,
-        params=params,
-        metrics={"test/accuracy": 0.5} | {f"m{number}": 0.5 for number in range(15)},
-        scheme=CorrectionScheme.identity(tuple("abcde")).to_dict(),
-        class_accuracies={"class": list("abcde"), "before": [0.5] * 5, "after": [0.6] * 5},
-        trials=trials,
-        trace=tuple((0.1, 0.2, 0.2, 0.5) for _ in range(100)),
-        started_ms=started_ms,
-        finished_ms=1000 if cell is None else time.time_ns() // 1_000_000,
-        provenance={} if cell is not None else collect_provenance(),
-    )
-
-
-def _record(output: Path, uri: str | None, cells: int, *, writers: int) -> None:
-    calls = []
-    clock = time.perf_counter()
-    # The database may contain earlier experiments.
-    sweep = {"experiment": f"recording {time.time_ns()}", "sweep_key": "s", "figures": "none"}
-    with Recorder(uri, output=output, writers=writers, **sweep) as recorder:
-        # The first cell includes the time to open the store.
-        recorder.record(_finished_cell(cells))
-        until = time.monotonic() + 120
-        while not recorder.recorded and time.monotonic() < until:
-            time.sleep(0.05)
-        opened, clock = time.perf_counter() - clock, time.perf_counter()
-        for record in map(_finished_cell, range(cells)):
-            before = time.perf_counter()
-            recorder.record(record)
-            calls.append(time.perf_counter() - before)
-        handed, report = time.perf_counter() - clock, recorder.finish()
-        wall = time.perf_counter() - clock
-    print(
-        f"recording to {_kind_of(uri)}, {writers} at a time: "
-        f"{report.recorded - 1} cells with 5 trials each at {cells / wall:.1f} cells/s "
-        f"(store opened in {opened:.1f} s); the driver was done with them after {handed:.2f} s, "
-        f"{1000 * float(np.median(calls)):.1f} ms a cell, at most {1000 * max(calls):.0f} ms"
-    )
-
-
-def _kind_of(uri: str | None) -> str:
-    if uri is None:
-        return "SQLite"
-    return "a server" if uri.startswith("http") else "the server's database"
-
-
 def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
     """Run the same annealing on the same tables as a sweep and with the usual integrations.
 
@@ -304,11 +230,11 @@ def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
         paths.append(folder / f"table{number}.parquet")
         ProbabilityTable.from_arrays(probs, labels, normalise=True).write(paths[-1])
     tuner = {"protocol": "study", "trials": trials, "development": 0.3}
-    settings = {"methods": ["dcs"], "tuner": tuner, "tracking": {"trials": "all"}}
+    settings = {"methods": ["dcs"], "tuner": tuner, "tracking": {"trials": "runs"}}
     config = SweepConfig(name="ours", tables=list(map(str, paths)), **settings)
     with local_ray(cpus):
         clock, before, watched = time.perf_counter(), time.process_time(), CpuTime()
-        with Recorder(output=folder, experiment="ours", sweep_key="s", trials="all") as recorder:
+        with Recorder(output=folder, experiment="ours", sweep_key="s", trials="runs") as recorder:
             records = run_sweep(plan_sweep(config, folder), recorder, Progress())
         ours, busy = time.perf_counter() - clock, sum(watched.end().values()) - before
     with local_ray(cpus):
@@ -375,47 +301,19 @@ def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> in
     return len(found)
 
 
-@contextmanager
-def _server(folder: Path, database: str | None, options: list[str]) -> Iterator[str]:
-    folder.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    database = database or f"sqlite:///{folder}/mlflow.db"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "4"]
-    command += [*options, "--port", str(port), "--backend-store-uri", database]
-    command += ["--artifacts-destination", str(folder / "artifacts")]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    process = subprocess.Popen(command, env=os.environ | settings, start_new_session=True, **quiet)
-    try:
-        while process.poll() is None:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, 15)
-        process.wait()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["overhead", "scheduling", "recording", "glue"])
+    parser.add_argument("part", choices=["overhead", "scheduling", "glue"])
     parser.add_argument("--cpus", type=int, help="default 2, or 200 virtual ones for scheduling")
-    parser.add_argument("--cells", type=int, help="default 10000, or 200 for recording")
+    parser.add_argument("--cells", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=4.0, help="sleep time of a cell")
-    parser.add_argument("--database", help="server database for recording: postgresql://...")
     parser.add_argument("--trials", type=int, default=15, help="per cell, for overhead and glue")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dcs-bench-") as name:
         folder = Path(name)
-        if options.part == "recording":
-            recording(folder, cells=options.cells or 200, database=options.database)
-        elif options.part == "scheduling":
-            cpus, cells = options.cpus or 200, options.cells or 10_000
-            scheduling(folder, cpus=cpus, cells=cells, seconds=options.seconds)
+        if options.part == "scheduling":
+            cpus = options.cpus or 200
+            scheduling(folder, cpus=cpus, cells=options.cells, seconds=options.seconds)
         else:
             run = overhead if options.part == "overhead" else glue
             run(folder, cpus=options.cpus or 2, trials=options.trials)

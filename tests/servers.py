@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -101,12 +102,12 @@ def mlflow_server(
     *,
     backend: str | None = None,
     artifacts: bool = True,
-    app: str | None = None,
+    access_log: Path | None = None,
 ) -> Iterator[str]:
     """Run a server on a database, by default the SQLite file of a folder.
 
-    With `artifacts` it keeps them itself, otherwise its clients do. Both outlive it. `app` names
-    an app of its own.
+    With `artifacts` it keeps them itself, otherwise its clients do. Both outlive it. The
+    requests are written to `access_log`, if given.
     """
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
@@ -116,8 +117,15 @@ def mlflow_server(
         command += ["--artifacts-destination", str(folder / "artifacts")]
     else:
         command += ["--default-artifact-root", str(folder / "mlartifacts")]
-    if app is not None:
-        command += ["--app-name", app]
+    if access_log is not None:
+        settings = {
+            "version": 1,
+            "handlers": {"file": {"class": "logging.FileHandler", "filename": str(access_log)}},
+            "loggers": {"uvicorn.access": {"handlers": ["file"], "level": "INFO"}},
+        }
+        options = access_log.with_suffix(".json")
+        options.write_text(json.dumps(settings))
+        command += ["--uvicorn-opts", f"--log-config {options}"]
     with running(command, f"{address}/health"):
         yield address
 

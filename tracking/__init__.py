@@ -6,8 +6,9 @@ missing runs to a store, `queries` reads cells back and `tables` formats them.
 
 from __future__ import annotations
 
+from tracking.archive import Archive, Sweep
 from tracking.environment import collect_provenance
-from tracking.records import Archive, CellRecord, ScoringRecord, Sweep, TrialRecord, trace_rows
+from tracking.records import CellRecord, ScoringRecord, TrialRecord, trace_rows
 from tracking.results import tables
 from tracking.store import queries
 from tracking.store.client import default_tracking_uri, resolve_tracking_uri, ui_arguments

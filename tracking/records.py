@@ -1,35 +1,21 @@
-"""Records of cells and sweeps: plain values, one canonical JSON form, files.
+"""Records of cells and sweeps: plain values with one canonical JSON form.
 
-A record is self-contained: it is on disk before anything is sent to a tracking store, and
-everything that MLflow shows can be recreated from it. In the output folder::
-
-    cells/<key>.json          one finished cell, which is never computed again
-    cells/<key>/figures/      its figures
-    sweeps/<key>.json         a sweep: its experiment, settings and tracking store
-    sweeps/<key>.cells        the keys of its cells, one per line
-    sweeps/<key>.lock         held by the process that records the sweep
+A record is self-contained: everything that MLflow shows can be recreated from it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
-import os
-import platform
 import re
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from filelock import FileLock, Timeout
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -39,14 +25,12 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_json, to_jsonable_python
 
-from dcs.errors import ConfigError, TrackingError, show, suggest
-from dcs.io import atomic_write_text, first_fault, parse_json, read_text
+from dcs.errors import TrackingError, show
+from dcs.io import first_fault, parse_json
 from dcs.schemes.scheme import CorrectionScheme
 
 if TYPE_CHECKING:
     from dcs.search.problem import TracePoint
-
-_log = logging.getLogger(__name__)
 
 RECORD_FORMAT = "dcs-cell"
 
@@ -63,9 +47,6 @@ TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
 SweepStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 TraceRow = tuple[float, float, float, float]
-
-#: Maximum number of bytes of a record; 100,000 trials take a tenth of it.
-_MAX_BYTES = 2**30
 
 #: Keys of cells and sweeps, which are used as file names.
 KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -369,275 +350,7 @@ def trace_rows(points: Iterable[TracePoint]) -> tuple[TraceRow, ...]:
     return tuple((p.temperature, p.current, p.best, p.acceptance) for p in points)
 
 
-def parse_trials(text: str | int) -> str | int:
-    """Parse the option for the trials that get runs: ``all``, ``none``, ``best:K`` or ``K``.
-
-    Parameters
-    ----------
-    text : str or int
-        User-specified value.
-
-    Returns
-    -------
-    str or int
-        ``all``, ``none``, or a number of trials.
-
-    Raises
-    ------
-    dcs.errors.ConfigError
-        Raised for any other value.
-    """
-    number = str(text).removeprefix("best:")
-    if number.isascii() and number.isdigit():
-        return int(number)
-    if text in ("all", "none"):
-        return text
-    hint = suggest(text, ["all", "none"])
-    raise ConfigError(f"tracking.trials is {text!r}{hint}; allowed: all, none, best:K")
-
-
-class Sweep(BaseModel):
-    """One sweep and its tracking settings.
-
-    Attributes
-    ----------
-    experiment : str
-        Name of the sweep and of its MLflow experiment.
-    sweep_key : str
-        Distinguishes sweeps of the same name.
-    tracking_uri : str or None
-        The store that was last used, without a password; None for the default store of the
-        output folder.
-    sweep_params : dict
-        Parameters of the parent run.
-    run_name : str or None
-        Name of the parent run; by default that of the experiment.
-    trials : {"all", "none"} or int
-        Trials that get a run; an integer is a number of the best ones.
-    figures : {"all", "none"}
-        Whether figures of the sweep are drawn at its end.
-    scorings : tuple of ScoringRecord
-        Records of its scored tables.
-    status : {"FINISHED", "FAILED", "KILLED"} or None
-        Final status; None while it runs and after a crash.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    experiment: Annotated[str, Field(pattern=r"\S")]
-    sweep_key: Annotated[str, Field(pattern=f"^{KEY_PATTERN.pattern}$")]
-    tracking_uri: str | None = None
-    sweep_params: Annotated[dict[str, Any], BeforeValidator(plain)] = {}
-    run_name: str | None = None
-    trials: Annotated[str | int, BeforeValidator(parse_trials)] = 5
-    figures: Literal["all", "none"] = "all"
-    scorings: tuple[ScoringRecord, ...] = ()
-    status: SweepStatus | None = None
-
-
-def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files to a folder, by relative path."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files of a folder, by relative path."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-class Archive:
-    """The finished cells and the sweeps of an output folder.
-
-    Parameters
-    ----------
-    output : path-like
-        The folder; created by the first write.
-    """
-
-    def __init__(self, output: Path | str) -> None:
-        self.output = Path(output).absolute()
-        self.cells = self.output / "cells"
-        self._sweeps = self.output / "sweeps"
-
-    @property
-    def owner(self) -> str:
-        """Identifier of the writer of a sweep: a hash of the machine and the folder."""
-        return text_digest(f"{platform.node()}:{self.output}")[:16]
-
-    def path(self, key: str) -> Path:
-        """Return the path of the file of a cell, which may not exist."""
-        return self.cells / f"{key}.json"
-
-    def write(self, record: CellRecord, figures: Mapping[str, bytes] | None = None) -> Path:
-        """Write a record and its figures to disk.
-
-        Parameters
-        ----------
-        record : CellRecord
-            The record, which is written atomically.
-        figures : mapping of str to bytes, optional
-            Files by relative path; they replace those of an earlier, different record.
-
-        Returns
-        -------
-        pathlib.Path
-            Path of the record.
-
-        Raises
-        ------
-        dcs.errors.TrackingError
-            Raised if a file cannot be written; names the file and the reason.
-        """
-        path = self.path(record.key)
-        text = record.to_json()
-        with _name_file_on_error(path):
-            if self.digest(record.key) != text_digest(text):
-                shutil.rmtree(self.cells / record.key, ignore_errors=True)
-                write_files(self.cells / record.key, figures or {})
-                atomic_write_text(path, sealed(text))
-        return path
-
-    def read(self, key: str) -> CellRecord:
-        """Read one record.
-
-        Raises
-        ------
-        dcs.errors.TrackingError
-            Raised if the file does not exist or is damaged; names the file.
-        """
-        path, advice = self.path(key), "delete it to compute the cell again"
-        text = read_text(path, error=TrackingError, limit=_MAX_BYTES, advice=advice)
-        try:
-            record = CellRecord.from_json(text, source=str(path))
-        except TrackingError as error:
-            raise TrackingError(f"{error}; {advice}") from error
-        if record.key != key:
-            raise TrackingError(f"{path}: holds the cell {record.key!r}; the file was renamed")
-        return record
-
-    def figures(self, key: str) -> dict[str, bytes]:
-        """Return the figures of a cell by relative path."""
-        return files_of(self.cells / key)
-
-    def digest(self, key: str) -> str | None:
-        """Return the digest of a record without parsing it; None if it does not exist."""
-        path = self.path(key)
-        return text_digest(path.read_text("utf-8", "replace")) if path.is_file() else None
-
-    def load(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
-        """Read the records of `keys`, except for missing ones.
-
-        A damaged or modified file is also left out, with a warning that names it.
-
-        Parameters
-        ----------
-        keys : iterable of str, optional
-            Keys of the cells; by default all.
-
-        Returns
-        -------
-        dict of str to CellRecord
-            Records by key.
-        """
-        records: dict[str, CellRecord] = {}
-        if keys is None:
-            keys = sorted(path.stem for path in self.cells.glob("[!.]*.json"))
-        for key in keys:
-            if not self.path(key).exists():
-                continue
-            try:
-                records[key] = self.read(key)
-            except TrackingError as error:
-                _log.warning("%s", error)
-        return records
-
-    def finished(self, keys: Iterable[str] | None = None) -> dict[str, CellRecord]:
-        """Return the finished cells of `keys` (by default all), by key."""
-        return {key: record for key, record in self.load(keys).items() if record.finished}
-
-    def sweeps(self) -> list[Sweep]:
-        """Return all sweeps of the folder.
-
-        Raises
-        ------
-        dcs.errors.TrackingError
-            Raised if the file of a sweep is damaged; names the file.
-        """
-        found, advice = [], "delete it and run the sweep again to record it"
-        for path in sorted(self._sweeps.glob("[!.]*.json")):
-            text = read_text(path, error=TrackingError, advice=advice)
-            try:
-                found.append(Sweep.model_validate_json(text))
-            except ValidationError as error:
-                raise TrackingError(
-                    f"{path}: invalid description of a sweep ({first_fault(error)}); {advice}"
-                ) from error
-        return found
-
-    def save_sweep(self, sweep: Sweep) -> None:
-        """Write the file of a sweep, replacing an earlier one."""
-        path = self._sweeps / f"{sweep.sweep_key}.json"
-        with _name_file_on_error(path):
-            atomic_write_text(path, sweep.model_dump_json(indent=2))
-
-    def add(self, sweep_key: str, key: str) -> None:
-        """Add a cell to the list of a sweep."""
-        path = self._list_path(sweep_key)
-        with _name_file_on_error(path), path.open("a", encoding="ascii") as file:
-            # The line break comes first, so that a line cut by a crash does not affect the next.
-            file.write(f"\n{key}")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def keys(self, sweep_key: str) -> list[str]:
-        """Return the keys of the existing cells of a sweep, in the order of their addition."""
-        path = self._list_path(sweep_key)
-        lines = path.read_text("utf-8", errors="replace").split() if path.exists() else []
-        return [
-            key
-            for key in dict.fromkeys(lines)
-            if KEY_PATTERN.fullmatch(key) and self.path(key).exists()
-        ]
-
-    def lock(self, sweep: Sweep) -> FileLock:
-        """Acquire the lock on recording a sweep, which the system releases when the process ends.
-
-        Raises
-        ------
-        dcs.errors.TrackingError
-            Raised if another process holds the lock.
-        """
-        path = self._sweeps / f"{sweep.sweep_key}.lock"
-        lock = FileLock(path, thread_local=False)
-        with _name_file_on_error(path):
-            self._sweeps.mkdir(parents=True, exist_ok=True)
-            try:
-                lock.acquire(blocking=False)
-            except Timeout:
-                raise TrackingError(
-                    f"sweep {sweep.experiment!r} in {self.output} is being recorded by another "
-                    "process; wait for it or use another output folder"
-                ) from None
-        return lock
-
-    def _list_path(self, sweep_key: str) -> Path:
-        return self._sweeps / f"{sweep_key}.cells"
-
-
-@contextmanager
-def _name_file_on_error(path: Path) -> Iterator[None]:
-    """Convert an OSError on writing a file to a TrackingError that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise TrackingError(
-            f"{path}: cannot be written ({error.strerror or error}); check the disk space and the "
-            "permissions, then run the same command again"
-        ) from error
+#: How the trials of a cell are recorded in MLflow.
+TrialTracking: TypeAlias = Literal["table", "runs", "none"]
+#: Which figures are drawn and recorded.
+FigureTracking: TypeAlias = Literal["all", "sweep", "none"]

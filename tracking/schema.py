@@ -14,6 +14,7 @@ KIND_SWEEP: Final = "sweep"
 KIND_CELL: Final = "cell"
 KIND_TRIAL: Final = "trial"
 KIND_SCORING: Final = "scoring"
+KIND_MODEL: Final = "model"
 
 SCHEMA: Final = "dcs.schema_version"
 SWEEP: Final = "dcs.sweep"
@@ -21,9 +22,6 @@ SWEEP_KEY: Final = "dcs.sweep_key"
 CELL_KEY: Final = "dcs.cell_key"
 TABLE_KEY: Final = "dcs.table_key"
 RECORD_DIGEST: Final = "dcs.record_digest"
-CLAIM: Final = "dcs.claim"
-#: Prefix of the tags of an experiment that identify the drivers that have written to it.
-DRIVER: Final = "dcs.driver."
 DIGESTS: Final = ("table_digest", "optimization_digest", "test_digest")
 TRIAL_NUMBER: Final = "dcs.trial"
 TRIAL_STATE: Final = "dcs.trial_state"
@@ -42,6 +40,12 @@ def tagged(tags: Mapping[str, str]) -> str:
     return " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
 
 
+def logged_tables(paths: Iterable[str]) -> dict[str, str]:
+    """Return the tag by which `mlflow.load_table` finds the tables of a run."""
+    # It requires this order of keys.
+    return {LOGGED_ARTIFACTS: json.dumps([{"path": path, "type": "table"} for path in paths])}
+
+
 #: Share key of the view of an experiment that links open.
 VIEW: Final = "cells"
 #: Tags of a new experiment: its kind, a description, and the shared view, which lists only the
@@ -50,9 +54,9 @@ EXPERIMENT_TAGS: Final = {
     "mlflow.experimentKind": "custom_model_development",
     NOTE: (
         "A sweep of `dcs`: a run of the whole, and in it a run for each cell (one method on one "
-        "table of class probabilities), and in that the best trials of its study.\n\n"
-        f"- Cells alone: search for ``{tagged({KIND: KIND_CELL})}``; trials: "
-        f"``{tagged({KIND: KIND_TRIAL})}``.\n"
+        "table of class probabilities). The trials of its study are metrics of the cell "
+        "(`trial/...`, one step each) and its table `trials.json`.\n\n"
+        f"- Cells alone: search for ``{tagged({KIND: KIND_CELL})}``.\n"
         "- `test/accuracy` and `test/cobias` are fractions of the test rows; "
         "`uncorrected/test/...` the same before correction. Less COBias is fairer.\n"
         "- The run of the whole has the leaderboard, tables, figures and the report; a cell has "
@@ -66,7 +70,7 @@ EXPERIMENT_TAGS: Final = {
             "orderByAsc": True,
             "selectedColumns": [
                 *(f"metrics.`test/{name}`" for name in ("accuracy", "cobias", "weakest_class")),
-                *(f"tags.`dcs.{name}`" for name in ("method", "task", "shots", "seed")),
+                *(f"tags.`dcs.{name}`" for name in ("method", "task", "model", "shots", "seed")),
             ],
         }
     ),
@@ -74,14 +78,15 @@ EXPERIMENT_TAGS: Final = {
 
 CELL_FILE: Final = "cell.json"
 SCHEME_FILE: Final = "scheme.json"
+TRIALS_FILE: Final = "trials.json"
 LEADERBOARD_FILE: Final = "leaderboard.json"
 LEADERBOARD_TEXT: Final = "leaderboard.md"
 TABLES_FOLDER: Final = "tables"
 FIGURES_FOLDER: Final = "figures"
-MODEL_FOLDER: Final = "model"
 REPORT_FILE: Final = "report.html"
 
 TRACE_PREFIX: Final = "anneal/"
+TRIAL_PREFIX: Final = "trial/"
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 NAME_LIMIT: Final = 250

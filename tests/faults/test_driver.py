@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from tracking.store import queries
 from workflows.cluster.connect import ClusterError, check_software
 
-from .processes import DEADLINE, descendants, done, end, find_worker, start_dcs, title, wait_for
-from .sweeps import CONFIG, SCORING, check_complete, kept, sweep_command
+from .processes import descendants, done, end, find_worker, start_dcs, title, wait_for
+from .sweeps import CONFIG, check_complete, kept, sweep_command
 
 
 def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored):
@@ -64,29 +61,6 @@ def test_a_local_ray_ends_with_its_driver(scored):
     # Two small helpers of Ray take a minute to notice; they compute nothing.
     at_work = [pid for pid in below if not title(pid).endswith("Agent")]
     wait_for(lambda: not any(map(title, at_work)), "Ray to end")
-
-
-def test_workers_import_nothing_from_the_current_folder(tmp_path):
-    """A folder that holds packages of the same names as ours, and one of a dependency."""
-    for name in ("tracking/__init__.py", "workflows/__init__.py", "scipy.py"):
-        file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()", encoding="utf-8")
-    config = SCORING.model_copy(update={"methods": ("icl", "dnip"), "seeds": (0,)})
-    arguments = [str(each) for each in sweep_command(None, tmp_path / "runs", config=config)]
-    script = Path(sys.executable).with_name("dcs")
-    root = Path(__file__).parents[2]
-    ended = subprocess.run(
-        [script, *arguments],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert {record.status for record in kept(tmp_path / "runs")} == {"FINISHED"}
-    assert not (tmp_path / "executed").exists()
 
 
 def test_a_stop_at_any_time_after_the_start_is_one_line(tmp_path):

@@ -1,31 +1,36 @@
-"""A sweep that is submitted to a cluster of which a node dies: the job ends well all the same."""
+"""A sweep run as a job on a cluster of which a node dies: the job ends well all the same."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.servers import free_port, ray_head, running
 
-from .processes import descendants, done, end, find_worker, start_dcs, wait_for
+from .processes import descendants, find_worker, wait_for
 from .sweeps import check_complete, sweep_command
 
 
-def test_a_node_dies_under_a_submitted_sweep(undisturbed, scored):
+def test_a_node_dies_under_a_submitted_sweep(undisturbed, scored, tmp_path):
     port = free_port()
-    _, *arguments = sweep_command(None, scored)
+    command = ["ray", "job", "submit", "--address", "JOBS", "--working-dir", str(tmp_path)]
+    command += ["--", "dcs", *map(str, sweep_command(None, scored)), "--address", "auto"]
     with ray_head(port, cpus=0) as (_, jobs), _node(port) as lost, _node(port):
-        job = start_dcs("submit", *arguments, "--address", jobs)
+        command[4] = jobs
+        job = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         wait_for(lambda: find_worker(lost, "run_cell"), "a cell on the node")
         for pid in [lost, *descendants(lost)]:
             os.kill(pid, signal.SIGKILL)
-        code, out, err = end(job)
-        assert code == 0, out + err
-        done("submit", *arguments, "--address", jobs)
+        log, _ = job.communicate(timeout=600)
+        assert job.returncode == 0, log
+        assert subprocess.run(command, timeout=600).returncode == 0
     check_complete(scored, undisturbed[1])
 
 

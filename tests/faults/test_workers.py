@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +11,9 @@ import pytest
 
 from tracking.store import queries
 from tracking.store.queries import stored_cells
-from workflows.parallel import StoppedWorkers
 
-from .processes import add_node, find_workers, kill_worker, title, wait_for
+from .processes import add_node, kill_worker, wait_for
 from .sweeps import (
-    ALONE,
     CONFIG,
     SCORING,
     check_complete,
@@ -41,52 +37,16 @@ def test_a_scoring_actor_killed_in_mid_work(cluster, undisturbed, output):
     check_complete(output, of_scoring(undisturbed[1]))
 
 
-# The last cells are fanned out.
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [("run_cell", CONFIG), ("_apply", ALONE), ("ScoringActor.generate", SCORING)],
-)
-def test_a_stopped_worker_is_ended_and_its_work_done_again(
-    cluster, undisturbed, output, name, config, monkeypatch
-):
-    """Its node is alive, and Ray would wait for it for ever."""
-    monkeypatch.setattr("workflows.parallel._SILENT_SECONDS", 12.0)
-    sweeps: list[str] = []
-    stopped: list[int] = []
-
-    class Noted(StoppedWorkers):
-        def __init__(self) -> None:
-            super().__init__()
-            sweeps.append(self.heartbeat.sweep)
-
-    monkeypatch.setattr("workflows.cluster.driver.StoppedWorkers", Noted)
-    if config != SCORING:
-        shutil.copytree(undisturbed[0] / "probabilities", output / "probabilities")
-
-    def stop_one() -> bool:
-        """Stop a worker that this sweep has heard of, and not an earlier one it worked for."""
-        from ray.experimental.internal_kv import _internal_kv_list
-
-        keys = _internal_kv_list(sweeps[0]) if sweeps else []
-        beating = {int(key.rpartition(b"/")[2]) for key in keys}
-        for pid in beating.intersection(find_workers(os.getpid(), name)):
-            os.kill(pid, signal.SIGSTOP)
-            if title(pid).startswith(f"ray::{name}"):
-                stopped.append(pid)
-                return True
-            # It had just finished.
-            os.kill(pid, signal.SIGCONT)
-        return False
-
-    def stop() -> int:
-        wait_for(stop_one, f"a worker that runs {name} and is heard of")
-        return stopped[0]
-
-    with pytest.warns(UserWarning, match="did not run") as said:
-        records, _ = disturbed_sweep(stop, output, config)
-    # On a busy machine others may be silent for so long too, and are ended as well.
-    ended = [re.findall(r"worker (\d+) on", str(warning.message)) for warning in said]
-    assert [str(stopped[0])] in ended
+def test_a_cell_that_hangs_is_ended_by_its_time_limit(cluster, undisturbed, scored):
+    """Its worker is stopped: its node is alive, and Ray would wait for it for ever."""
+    config = CONFIG.model_copy(update={"cell_time_limit": 60.0})
+    records, report = disturbed_sweep(
+        lambda: kill_worker(os.getpid(), "run_cell", number=signal.SIGSTOP), scored, config
+    )
+    assert report.pending == 0
+    (failed,) = [record for record in records if not record.finished]
+    assert "cell_time_limit" in failed.error
+    records, _ = sweep(scored, config, retry=True)
     assert results(records) == same_cells(records, undisturbed[1])
 
 

@@ -14,15 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcs.errors import TrackingError
-from tracking.records import (
-    RECORD_VERSION,
-    Archive,
-    CellRecord,
-    Sweep,
-    TrialRecord,
-    sealed,
-    text_digest,
-)
+from tracking.archive import Archive, Sweep
+from tracking.records import RECORD_VERSION, CellRecord, TrialRecord, sealed, text_digest
 
 from .cells import failed_cell, make_cell
 

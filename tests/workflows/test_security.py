@@ -99,8 +99,6 @@ def test_a_store_that_refuses(moods: Path, echo: str, tmp_path: Path) -> None:
         ("sync", "-o", tmp_path, *uri),
         ("report", "tune", "--runs", tmp_path, *uri),
         ("doctor", "--quick", "-o", tmp_path, *uri),
-        ("submit", "quickstart", *uri),
-        ("submit", "quickstart", "--set", f"optuna_storage=postgresql://{echo}/x"),
         ("ui", "-o", tmp_path, *uri),
         ("doctor", "--quick", "--tracking-uri", f"http://{USER}@{echo.partition('@')[2]}"),
     ):

@@ -81,7 +81,12 @@ def test_every_cell_is_finished_in_the_order_of_the_configuration(finished):
     cells = queries.cells(f"sqlite:///{output / 'mlflow.db'}", CONFIG.name)
     assert sorted(cells["cell_key"]) == sorted(record.key for record in records)
     assert set(cells["status"]) == {"FINISHED"} == {record.status for record in records}
-    assert len(_runs(output, "trial")) == 8
+    for run in _runs(output, "cell"):
+        client, _ = open_experiment(f"sqlite:///{output / 'mlflow.db'}", CONFIG.name)
+        history = client.get_metric_history(run.info.run_id, "trial/accuracy")
+        assert [point.step for point in history] == (
+            [0, 1] if run.data.tags["dcs.method"] == "dcs" else []
+        )
 
 
 def test_what_is_finished_is_not_computed_again_also_in_a_wider_sweep(finished):
@@ -198,7 +203,7 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
 
 
 def test_cells_come_with_their_figures(scored):
-    _sweep(CONFIG.model_copy(update={**ONE, "tracking": TrackingSettings()}), scored)
+    _sweep(CONFIG.model_copy(update={**ONE, "tracking": TrackingSettings(figures="all")}), scored)
     # The uncorrected cell has no scheme.
     for name, number in (("scheme.png", 1), ("confusion.png", 2)):
         assert len([*scored.glob(f"mlartifacts/**/figures/{name}")]) == number

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ from dcs.errors import ConfigError, TrackingError, one_line, show, suggest
 from dcs.errors import redact as redact_text
 from dcs.io import atomic_path
 from tracking import schema
-from tracking.records import write_files
+from tracking.archive import write_files
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -272,29 +271,7 @@ def load_client_class() -> type[MlflowClient]:
     # Logging a scheme needs pyfunc, and importing it in a thread would race with other imports.
     from mlflow import MlflowClient, pyfunc  # noqa: F401
 
-    _disable_delayed_acknowledgement()
     return MlflowClient
-
-
-@cache
-def _disable_delayed_acknowledgement() -> None:
-    """Acknowledge responses of HTTP servers immediately, if the system supports it.
-
-    A worker of `mlflow server` sends the head and the body of a response separately, and holds
-    the body back until the head is acknowledged. On a persistent connection Linux delays that
-    acknowledgement by 40 ms, at every request.
-    """
-    from urllib3.connection import HTTPConnection
-    from urllib3.connectionpool import HTTPConnectionPool
-    from urllib3.response import HTTPResponse
-
-    class Connection(HTTPConnection):
-        def getresponse(self) -> HTTPResponse:  # type: ignore[override]
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-            return super().getresponse()
-
-    if hasattr(socket, "TCP_QUICKACK"):
-        HTTPConnectionPool.ConnectionCls = Connection
 
 
 def _check_reachable(uri: str) -> None:
@@ -389,12 +366,8 @@ def search_runs(
             return
 
 
-def log_files(tracking_uri: str, place: str, files: Mapping[str, str | bytes]) -> None:
+def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:
     """Log files as artifacts of a run, by their artifact paths."""
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    # MLflow's client would look up the artifact location in the store first.
-    repository = get_artifact_repository(place, tracking_uri=tracking_uri)
     with tempfile.TemporaryDirectory(prefix="dcs-") as folder:
         write_files(Path(folder), files)
-        repository.log_artifacts(folder)  # type: ignore[no-untyped-call]
+        client.log_artifacts(run_id, folder)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dcs.errors import ConfigError, TrackingError, listing, one_line, unknown
 from tracking import schema
-from tracking.records import Archive, CellRecord, StoredCell
+from tracking.archive import Archive
+from tracking.records import CellRecord, StoredCell
 from tracking.results.frames import ordered
 from tracking.store.client import cells_link, open_experiment, open_store, search_runs
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from dcs.errors import ConfigError, TrackingError, named, one_line
 from dcs.io import validated
-from tracking.records import Archive, CellRecord, ScoringRecord, Sweep, SweepStatus
+from tracking.archive import Archive, Sweep
+from tracking.records import CellRecord, ScoringRecord, SweepStatus
 from tracking.results.figures import figure_files, overview_figures
 from tracking.store.client import (
     default_tracking_uri,
@@ -69,7 +70,7 @@ class RecorderReport:
 
 
 class Recorder:
-    """Records a sweep: its parent run, a run per cell, a run per trial.
+    """Records a sweep: its parent run, and a run per cell.
 
     Recording a sweep again reuses its parent run. Use the recorder as a context manager, or call
     `finish` or `close`, so that no run is left RUNNING.
@@ -369,7 +370,9 @@ class Recorder:
         records = list(self.archive.load(keys).values())
         try:
             runs.write_scorings(self._sweep.scorings)
+            runs.remove_doubles()
             runs.write_summary(records)
+            runs.write_models(records)
         except Exception as error:
             # Do not leave the run RUNNING. Since this status differs from the one on disk, the
             # next `sync` writes the tables.
@@ -380,7 +383,7 @@ class Recorder:
         runs.end(status)
         self._ended = True
         # Figures take long, so they are skipped by `close`; `dcs report` can draw them.
-        if deadline == math.inf and self._sweep.figures == "all":
+        if deadline == math.inf and self._sweep.figures != "none":
             try:
                 runs.write_figures(figure_files(overview_figures(records)))
             except Exception as error:

@@ -1,73 +1,61 @@
 """Runs of one sweep in an open store: parent, cells, trials. No threads, no retries.
 
-A cell is written to a database in one transaction, with the rows that MLflow's client would write
-in about ten transactions per run, each waiting for the disk. A server with the app of
-`tracking.store.app` gets it in one request, any other server in about thirty.
+A cell costs eight requests: its run with all tags, its datasets, one batch of metrics and
+parameters, the address of its artifacts, three artifacts, and its end.
 """
 
 from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Base64Bytes, ConfigDict, TypeAdapter
 
 from dcs.evaluation.uncertainty import percent
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
+from tracking.archive import Archive, Sweep
 from tracking.environment import git_commit, user_name
 from tracking.records import (
     TRACE_COLUMNS,
-    Archive,
     CellRecord,
     ScoringRecord,
-    Sweep,
     TrialRecord,
     sealed,
     text_digest,
 )
-from tracking.results.frames import has_chosen, trial_score
+from tracking.results.frames import has_chosen
 from tracking.results.settings import objective_label, own_setting
 from tracking.results.tables import leaderboard, leaderboard_metrics, table_files
-from tracking.store.client import has_server, log_files, make_experiment, search_runs
-from tracking.store.serving import scheme_model
+from tracking.store.client import log_files, make_experiment, search_runs
+from tracking.store.serving import log_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput, Experiment, Run, RunInfo
+    from mlflow.entities import DatasetInput, Run, RunInfo
 
 #: Maximum number of points of an annealing trace logged as step metrics, each of which costs as
 #: much as any metric; the record contains the whole trace.
 _MAX_TRACE_POINTS = 25
+
+#: Maximum number of trials logged as step metrics, three each, within the limit of 1,000 metrics
+#: in one request; the table of trials contains all.
+_MAX_TRIAL_POINTS = 250
+
+#: Metrics of a cell that its model has, too.
+_MODEL_METRICS = ("test/accuracy", "test/cobias", "test/weakest_class")
 
 #: Below the limit of metrics in one request; the leaderboard contains all values.
 _MAX_METRICS = 900
 
 _COMPLETE = ("FINISHED", "FAILED")
 
-#: Seconds after which a driver that has not finished writing a cell is considered dead.
-_LEASE_SECONDS = 600.0
-#: Seconds between two queries of a run that another driver is about to end.
-_POLL_SECONDS = 0.1
-
-#: Endpoint for runs of a server with the app.
-PATH: Final = "/api/2.0/dcs/runs"
-
 #: Name, value, milliseconds since the epoch, step.
 Measured = tuple[str, float, int, int]
-
-#: Values that MLflow's client writes for a run without a known source.
-_UNKNOWN_SOURCE = dict.fromkeys(("source_name", "entry_point_name", "source_version"), "") | {
-    "source_type": "UNKNOWN",
-    "user_id": "unknown",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +68,6 @@ class _ExistingRun:
     digest: str | None
     parent: str | None
     deleted: bool
-    claim: str
 
     @classmethod
     def of(cls, run: Run) -> _ExistingRun:
@@ -92,49 +79,7 @@ class _ExistingRun:
             digest=tags.get(schema.RECORD_DIGEST),
             parent=tags.get(schema.PARENT),
             deleted=run.info.lifecycle_stage == "deleted",
-            claim=tags.get(schema.CLAIM, ""),
         )
-
-    def claimed_by_other(self, owner: str) -> bool:
-        """Whether a driver with another output folder is writing the run."""
-        name, _, since = self.claim.partition(" ")
-        alive = bool(since) and time.time() - float(since) < _LEASE_SECONDS
-        return self.status == "RUNNING" and alive and name != owner
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContent:
-    """Content to write to an existing or a new run.
-
-    Attributes
-    ----------
-    metrics : sequence of Measured
-        Metrics, with names that MLflow allows.
-    params : mapping of str to str
-        Parameters, with names that MLflow allows.
-    run_id : str or None
-        Id of an existing run, which is not ended; None creates a run that has ended.
-    tags : mapping of str to str
-        Tags that the run does not have yet.
-    files : mapping of str to bytes
-        Artifacts of an existing run, by path.
-    name, start, end, status
-        Attributes of a new run; times in milliseconds since the epoch.
-    """
-
-    metrics: Sequence[Measured]
-    params: Mapping[str, str]
-    run_id: str | None = None
-    name: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, Base64Bytes] = field(default_factory=dict)
-    start: int = 0
-    end: int = 0
-    status: str = "FINISHED"
-
-
-#: JSON serialization of runs.
-BATCH: Final = TypeAdapter(list[RunContent], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 class SweepRuns:
@@ -147,7 +92,7 @@ class SweepRuns:
     sweep : Sweep
         The sweep.
     archive : Archive
-        Archive of the records; its folder identifies the driver.
+        Archive of the records.
 
     Raises
     ------
@@ -158,15 +103,10 @@ class SweepRuns:
     def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
         self._client = client
         self._sweep = sweep
-        self._owner = archive.owner
         self._varied = tuple(sweep.sweep_params.get("axes") or ())
         tags = schema.EXPERIMENT_TAGS
         experiment = make_experiment(client, sweep.experiment, archive.output, tags)
         self.experiment_id = str(experiment.experiment_id)
-        self._write = writer(client, experiment)
-        # Set before listing runs, so that a driver that misses the tag has its runs listed here.
-        client.set_experiment_tag(self.experiment_id, schema.DRIVER + self._owner, "")
-        self._alone = True
         self.info = self._open_parent()
         self.parent_id, self.status = str(self.info.run_id), str(self.info.status)
         self._found: dict[str, list[_ExistingRun]] = {}
@@ -182,9 +122,9 @@ class SweepRuns:
     def keep(self, key: str, digest: str, *, overwrite: bool = True) -> str | None:
         """Return the id of the complete run of a record, and delete other runs with its key.
 
-        These are incomplete after a crash, or of an older record. Runs that another driver is
-        writing are not deleted. A run of this sweep that a user deleted counts as complete.
-        Without `overwrite`, runs are only deleted if a complete one exists.
+        These are incomplete after a crash, of an older record, or doubles of another driver. A
+        run of this sweep that a user deleted counts as complete. Without `overwrite`, runs are
+        only deleted if a complete one exists.
         """
         kept: _ExistingRun | None = None
         others = []
@@ -197,7 +137,7 @@ class SweepRuns:
                 kept = run
                 if run.parent != self.parent_id:
                     self._client.set_tag(run.id, schema.PARENT, self.parent_id)
-            elif not run.claimed_by_other(self._owner):
+            else:
                 others.append(run)
         if kept is None and not overwrite:
             return None
@@ -215,72 +155,59 @@ class SweepRuns:
         if self.status != "RUNNING":
             self._client.update_run(self.parent_id, status="RUNNING")
             self.status = "RUNNING"
+        files = {schema.CELL_FILE: sealed(text).encode(), **figures}
+        if record.scheme is not None:
+            files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2).encode()
         tags = {
             schema.PARENT: self.parent_id,
-            schema.CLAIM: f"{self._owner} {time.time():.0f}",
+            # The run counts as complete only once it has ended.
+            schema.RECORD_DIGEST: digest,
             **_cell_tags(record, self._varied),
         }
+        if record.trials and self._sweep.trials != "none":
+            files[schema.TRIALS_FILE] = trials_table(record).encode()
+            tags |= schema.logged_tables([schema.TRIALS_FILE])
         name = cell_name(record, self._varied)
         made = self._new_run(schema.KIND_CELL, name, tags, start=record.started_ms)
         run = _ExistingRun.of(made)
         self._found[record.key] = [run]
         if inputs := _dataset_inputs(record):
             self._client.log_inputs(run.id, inputs)
-        files = {schema.CELL_FILE: sealed(text).encode(), **figures}
-        if record.scheme is not None:
-            files[schema.SCHEME_FILE] = json.dumps(record.scheme, indent=2).encode()
-            if has_chosen(record):
-                files |= scheme_model(record.scheme, run_id=run.id)
-        own = RunContent(
-            run_id=run.id,
-            metrics=_cell_metrics(record),
-            params=_to_params({**record.identity, **record.params}),
-            tags={schema.RECORD_DIGEST: digest},
-            files=files,
+        metrics = _cell_metrics(record)
+        if self._sweep.trials != "none":
+            metrics += _trial_metrics(record)
+        self._log_batch(run.id, metrics, {**record.identity, **record.params})
+        log_files(self._client, run.id, files)
+        if self._sweep.trials == "runs":
+            for trial in record.trials:
+                self._write_trial(trial, record, run.id)
+        self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
+        self._found[record.key] = [replace(run, status=record.status)]
+        return run.id
+
+    def _log_batch(
+        self, run_id: str, metrics: Iterable[Measured], params: Mapping[str, Any]
+    ) -> None:
+        from mlflow.entities import Metric, Param
+
+        self._client.log_batch(
+            run_id,
+            [Metric(*metric) for metric in metrics],
+            [Param(key, value) for key, value in _to_params(params).items()],
+            synchronous=True,
         )
-        trials = chosen(record, self._sweep.trials)
-        self._write([own, *(self._trial_content(trial, record, run.id) for trial in trials)])
-        other = self._find_competitor(record.status, name, run)
-        if other is None:
-            self._client.set_terminated(run.id, record.status, end_time=record.finished_ms)
-        else:
-            self._delete_cell(run)
-        kept = replace(other or run, digest=digest, status=record.status)
-        self._found[record.key] = [kept]
-        return kept.id
 
-    def _find_competitor(self, status: str, name: str, own: _ExistingRun) -> _ExistingRun | None:
-        """Return a run of the same cell by a driver with another output folder, if it is kept.
-
-        Runs that existed at the start have been deleted. A driver writes the digest of its run
-        before it searches here, so at least one of two drivers sees the other. Of two RUNNING
-        runs the one with the lower id is kept; if the other one has a digest, its driver may have
-        searched before this run was created, so wait until it ends.
-        """
-        if self._alone:  # Reading the tags is much cheaper for a server than a search.
-            tags = self._client.get_experiment(self.experiment_id).tags
-            drivers = {name for name in tags if name.startswith(schema.DRIVER)}
-            self._alone = drivers == {schema.DRIVER + self._owner}
-        if self._alone:
-            return None
-        # Filter by name, which is faster than a filter by tags.
-        same = f"attributes.run_name = '{name}' and attributes.run_id != '{own.id}'"
-        while True:
-            undecided = False
-            for other in map(_ExistingRun.of, self._search(same)):
-                if other.key != own.key:
-                    continue
-                if other.status in ("FINISHED", status):
-                    return other
-                if not other.claimed_by_other(self._owner):
-                    self._delete_cell(other)
-                elif other.id < own.id:
-                    return other
-                else:
-                    undecided = undecided or bool(other.digest)
-            if not undecided:
-                return None
-            time.sleep(_POLL_SECONDS)
+    def remove_doubles(self) -> None:
+        """Delete all but one of the complete runs of a cell, written by several drivers."""
+        found: dict[str, list[_ExistingRun]] = defaultdict(list)
+        cells = schema.tagged({schema.KIND: schema.KIND_CELL})
+        for run in map(_ExistingRun.of, self._search(cells)):
+            if run.status in _COMPLETE:
+                found[run.key].append(run)
+        for runs in found.values():
+            # By id, so that drivers that end at the same time keep the same run.
+            for run in sorted(runs, key=lambda run: (run.status != "FINISHED", run.id))[1:]:
+                self._delete_cell(run)
 
     def forget_cell(self, key: str) -> None:
         """Delete the incomplete runs of a cell that could not be recorded."""
@@ -295,25 +222,23 @@ class SweepRuns:
         missing = [
             scoring for scoring in scorings if self.keep(scoring.key, scoring.digest) is None
         ]
-        self._write(map(self._scoring_content, missing))
+        for scoring in missing:
+            self._write_scoring(scoring)
 
-    def _scoring_content(self, scoring: ScoringRecord) -> RunContent:
+    def _write_scoring(self, scoring: ScoringRecord) -> None:
         who = scoring.identity
         name = f"scoring {who['task']} {who['shots']}-shot seed {who['seed']} {who['model']}"
-        return RunContent(
-            metrics=_metrics(scoring.metrics, scoring.finished_ms),
-            params=_to_params({**who, **scoring.params}),
-            name=schema.shorten(name, schema.NAME_LIMIT),
-            tags={
-                **self._common_tags(schema.KIND_SCORING),
-                schema.PARENT: self.parent_id,
-                schema.TABLE_KEY: scoring.key,
-                schema.RECORD_DIGEST: scoring.digest,
-                **{f"dcs.{name}": str(value) for name, value in who.items() if value is not None},
-            },
-            start=scoring.started_ms,
-            end=scoring.finished_ms,
-        )
+        tags = {
+            schema.PARENT: self.parent_id,
+            schema.TABLE_KEY: scoring.key,
+            schema.RECORD_DIGEST: scoring.digest,
+            **{f"dcs.{name}": str(value) for name, value in who.items() if value is not None},
+        }
+        name = schema.shorten(name, schema.NAME_LIMIT)
+        made = self._new_run(schema.KIND_SCORING, name, tags, start=scoring.started_ms).info
+        metrics = _metrics(scoring.metrics, scoring.finished_ms)
+        self._log_batch(made.run_id, metrics, {**who, **scoring.params})
+        self._client.set_terminated(made.run_id, end_time=scoring.finished_ms)
 
     def write_summary(self, cells: Sequence[CellRecord]) -> None:
         """Write the tables and metrics of the parent run, replacing earlier ones."""
@@ -322,7 +247,7 @@ class SweepRuns:
         self._join_earlier_parent()
         board = leaderboard(cells)
         files = table_files(cells, board)
-        log_files(self._client.tracking_uri, self.info.artifact_uri, files)
+        log_files(self._client, self.parent_id, files)
         now = time.time_ns() // 1_000_000
         figures = {
             "cells/finished": sum(cell.finished for cell in cells),
@@ -330,19 +255,47 @@ class SweepRuns:
             **leaderboard_metrics(board),
         }
         note = schema.shorten(files[schema.LEADERBOARD_TEXT], schema.TAG_LIMIT)
-        # `mlflow.load_table` requires this format and order of keys.
-        listed = json.dumps(
-            [{"path": name, "type": "table"} for name in files if name.endswith(".json")]
-        )
+        listed = schema.logged_tables(name for name in files if name.endswith(".json"))
         self._client.log_batch(
             self.parent_id,
             [Metric(*metric) for metric in _metrics(figures, now)[:_MAX_METRICS]],
-            tags=[RunTag(schema.NOTE, note), RunTag(schema.LOGGED_ARTIFACTS, listed)],
+            tags=[RunTag(name, value) for name, value in {schema.NOTE: note, **listed}.items()],
         )
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Log figures to the parent run, replacing earlier ones."""
-        log_files(self._client.tracking_uri, self.info.artifact_uri, figures)
+        log_files(self._client, self.parent_id, figures)
+
+    def write_models(self, cells: Sequence[CellRecord]) -> None:
+        """Log the best scheme of each model and task as a model, unless it is one already.
+
+        The best scheme has the highest accuracy minus COBias on the test rows.
+        """
+        best: dict[tuple[Any, ...], CellRecord] = {}
+        for cell in cells:
+            if not cell.finished or cell.scheme is None or not has_chosen(cell):
+                continue
+            group = tuple(cell.who[name] for name in ("model", "task"))
+            if group not in best or _score(cell) > _score(best[group]):
+                best[group] = cell
+        for cell in best.values():
+            run_id = self.keep(cell.key, cell.digest)
+            if run_id is None or self._has_model(run_id):
+                continue
+            data = next(iter(_dataset_inputs(cell)[-1:]), None)
+            log_model(
+                self._client,
+                CorrectionScheme.from_dict(cell.scheme or {}),
+                experiment_id=self.experiment_id,
+                run_id=run_id,
+                name=cell_name(cell),
+                metrics={k: v for k, v in cell.metrics.items() if k in _MODEL_METRICS},
+                dataset=None if data is None else data.dataset,
+            )
+
+    def _has_model(self, run_id: str) -> bool:
+        where = f"source_run_id = '{run_id}'"
+        return bool(self._client.search_logged_models([self.experiment_id], where))
 
     def end(self, status: str) -> None:
         """End the parent run."""
@@ -415,40 +368,61 @@ class SweepRuns:
             schema.SWEEP_KEY: self._sweep.sweep_key,
         }
 
-    def _trial_content(self, trial: TrialRecord, record: CellRecord, parent: str) -> RunContent:
+    def _write_trial(self, trial: TrialRecord, record: CellRecord, parent: str) -> None:
         tags = {
-            **self._common_tags(schema.KIND_TRIAL),
             schema.PARENT: parent,
             schema.CELL_KEY: record.key,
             schema.TRIAL_NUMBER: str(trial.number),
             schema.TRIAL_STATE: trial.state,
         }
+        name, start = f"trial {trial.number}", trial.started_ms
+        made = self._new_run(schema.KIND_TRIAL, name, tags, start=start).info
         end = trial.started_ms + round(1000 * trial.seconds)
         values = {**trial.metrics, **({} if trial.value is None else {"value": trial.value})}
-        return RunContent(
-            metrics=_metrics(values, end),
-            params=_to_params(trial.params),
-            name=f"trial {trial.number}",
-            tags=tags,
-            start=trial.started_ms,
-            end=end,
-            status="FAILED" if trial.state == "FAIL" else "FINISHED",
-        )
+        self._log_batch(made.run_id, _metrics(values, end), trial.params)
+        status = "FAILED" if trial.state == "FAIL" else "FINISHED"
+        self._client.set_terminated(made.run_id, status, end_time=end)
 
 
-def chosen(record: CellRecord, trials: str | int) -> list[TrialRecord]:
-    """Return the trials of a cell that get runs: all, none, or a number of the best."""
-    if isinstance(trials, str):
-        return list(record.trials) if trials == "all" else []
-    sign = -1.0 if record.direction == "maximize" else 1.0
-    # A trial without a score, or with NaN, is never among the best.
-    scored = sorted(
-        (sign * score, trial.number)
+def trials_table(record: CellRecord) -> str:
+    """Return the trials of a cell as a table that `mlflow.load_table` reads."""
+    rows = [
+        {
+            "number": trial.number,
+            "state": trial.state,
+            "value": trial.value,
+            "seconds": trial.seconds,
+            **trial.metrics,
+            **trial.params,
+        }
         for trial in record.trials
-        if (score := trial_score(trial)) is not None and score == score
-    )
-    best = {number for _, number in scored[:trials]}
-    return [trial for trial in record.trials if trial.number in best]
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    data = [[row.get(name) for name in columns] for row in rows]
+    return json.dumps({"columns": columns, "data": data})
+
+
+def _trial_metrics(record: CellRecord) -> list[Measured]:
+    """Return accuracy, COBias and value of the trials; the step is the number of the trial."""
+    metrics: list[Measured] = []
+    for at in thin(len(record.trials), _MAX_TRIAL_POINTS):
+        trial = record.trials[at]
+        when = trial.started_ms + round(1000 * trial.seconds)
+        values = {
+            "accuracy": trial.metrics.get("dev/accuracy"),
+            "cobias": trial.metrics.get("dev/cobias"),
+            "value": trial.value,
+        }
+        metrics += [
+            (f"{schema.TRIAL_PREFIX}{name}", value, when, trial.number)
+            for name, value in values.items()
+            if value is not None
+        ]
+    return metrics
+
+
+def _score(cell: CellRecord) -> float:
+    return cell.metrics.get("test/accuracy", 0.0) - cell.metrics.get("test/cobias", 0.0)
 
 
 def thin(length: int, limit: int) -> list[int]:
@@ -576,142 +550,3 @@ def _to_params(values: Mapping[str, Any]) -> dict[str, str]:
 def _metrics(values: Mapping[str, float], when: int) -> list[Measured]:
     names = schema.safe_names(values)
     return [(names[name], value, when, 0) for name, value in values.items()]
-
-
-def artifact_folder(experiment: Experiment, run_id: str) -> str:
-    """Return the artifact URI of a run."""
-    from mlflow.utils.uri import append_to_uri_path
-
-    place = append_to_uri_path(  # type: ignore[no-untyped-call]
-        experiment.artifact_location, run_id, "artifacts"
-    )
-    return str(place)
-
-
-def writer(client: MlflowClient, experiment: Experiment) -> Callable[[Iterable[RunContent]], None]:
-    """Return the fastest function that writes runs to an experiment of a store.
-
-    In a database the runs are written atomically.
-    """
-    if not has_server(client.tracking_uri):
-        return partial(_insert, client, experiment)
-    return partial(_write_batch if _takes_batches(client) else _log_runs, client, experiment)
-
-
-def _insert(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs to a database and log their files."""
-    runs = list(runs)
-    insert_runs(client._tracking_client.store, experiment, runs)
-    _log_files(client, experiment, runs)
-
-
-def _log_files(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    for run in runs:
-        if run.run_id is not None:
-            log_files(client.tracking_uri, artifact_folder(experiment, run.run_id), run.files)
-
-
-def _takes_batches(client: MlflowClient) -> bool:
-    """Whether a server runs the app."""
-    return bool(_send_request(client, "GET").status_code == 200)
-
-
-def _send_request(client: MlflowClient, method: str, **options: Any) -> Any:
-    """Send a request to a server with the credentials of MLflow's client."""
-    from mlflow.utils.rest_utils import http_request
-
-    credentials = client._tracking_client.store.get_host_creds()
-    return http_request(credentials, PATH, method, **options)  # type: ignore[no-untyped-call]
-
-
-def _write_batch(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs in one request."""
-    from mlflow.utils.rest_utils import verify_rest_response
-
-    runs = list(runs)
-    if not experiment.artifact_location.startswith("mlflow-artifacts:"):
-        # The artifacts are not stored by the server.
-        _log_files(client, experiment, runs)
-        runs = [replace(run, files={}) for run in runs]
-    where = {"experiment_id": experiment.experiment_id}
-    answer = _send_request(client, "POST", params=where, data=BATCH.dump_json(runs))
-    verify_rest_response(answer, PATH)
-
-
-def _log_runs(client: MlflowClient, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs with MLflow's client."""
-    from mlflow.entities import Metric, Param, RunTag
-
-    for run in runs:
-        metrics = [Metric(*metric) for metric in run.metrics]
-        params = [Param(key, value) for key, value in run.params.items()]
-        if run.run_id is not None:
-            tags = [RunTag(key, value) for key, value in run.tags.items()]
-            _log_files(client, experiment, [run])
-            client.log_batch(run.run_id, metrics, params, tags, synchronous=True)
-            continue
-        made = client.create_run(
-            experiment.experiment_id, start_time=run.start, tags=dict(run.tags), run_name=run.name
-        )
-        client.log_batch(made.info.run_id, metrics, params, synchronous=True)
-        client.set_terminated(made.info.run_id, run.status, end_time=run.end)
-
-
-def insert_runs(store: Any, experiment: Experiment, runs: Iterable[RunContent]) -> None:
-    """Write runs, except for their files, to a database in one transaction.
-
-    Parameters
-    ----------
-    store : mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore
-        MLflow's store of the database.
-    experiment : Experiment
-        Experiment of the runs.
-    runs : iterable of RunContent
-        Content to write.
-    """
-    from mlflow.store.tracking.dbmodels import models
-    from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
-    from sqlalchemy import insert
-
-    # Runs are inserted first since all other rows reference them.
-    rows: dict[Any, list[dict[str, Any]]] = defaultdict(list, {models.SqlRun: []})
-    for run in runs:
-        run_id, tags = run.run_id or uuid.uuid4().hex, dict(run.tags)
-        if run.run_id is None:
-            tags[MLFLOW_RUN_NAME] = run.name
-            rows[models.SqlRun].append(
-                _UNKNOWN_SOURCE
-                | {
-                    "run_uuid": run_id,
-                    "name": run.name,
-                    "status": run.status,
-                    "start_time": run.start,
-                    "end_time": run.end,
-                    "lifecycle_stage": experiment.lifecycle_stage,
-                    "artifact_uri": artifact_folder(experiment, run_id),
-                    "experiment_id": int(experiment.experiment_id),
-                }
-            )
-        for kind, texts in ((models.SqlTag, tags), (models.SqlParam, run.params)):
-            for key, text in texts.items():
-                rows[kind].append({"run_uuid": run_id, "key": key, "value": text})
-        measured = []
-        for name, number, timestamp, step in dict.fromkeys(run.metrics):
-            is_nan, value = store.sanitize_metric_value(number)
-            measured.append(
-                {
-                    "run_uuid": run_id,
-                    "key": name,
-                    "value": value,
-                    "timestamp": timestamp,
-                    "step": step,
-                    "is_nan": is_nan,
-                }
-            )
-        measured.sort(key=lambda row: (row["step"], row["timestamp"], row["value"]))
-        rows[models.SqlMetric] += measured
-        rows[models.SqlLatestMetric] += {row["key"]: row for row in measured}.values()
-    with store.ManagedSessionMaker(read_only=False) as session:
-        for kind, values in rows.items():
-            if values:
-                session.execute(insert(kind), values)

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
+import time
 from collections.abc import Mapping
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcs.errors import TrackingError, one_line
-from dcs.schemes.calibration import mean_combination
+from dcs.errors import ConfigError, TrackingError, one_line
 from dcs.schemes.scheme import CorrectionScheme
 from tracking import schema
-from tracking.records import files_of
-from tracking.store.client import log_files, make_experiment, open_store
+from tracking.records import StoredCell
+from tracking.results.frames import has_chosen
+from tracking.store.client import make_experiment, open_store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Dataset
 
 _CODE = Path(__file__).with_name("scheme_model.py")
-
-#: The file that describes an MLflow model and contains its run id.
-_MODEL_FILE = "MLmodel"
 
 #: Experiment of the schemes that do not belong to a sweep.
 _EXPERIMENT = "schemes"
 
-#: Placeholder for the run id in the cached files of a model.
-_RUN_PLACEHOLDER = "0" * 32
+_MODEL_TYPE = "correction scheme"
+
+#: Characters that MLflow does not allow in the name of a logged model.
+_NOT_IN_NAMES = re.compile(r"""[/:.%"'\n\r]+""")
 
 
-def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, bytes]:
-    """Return a scheme as an MLflow model that applies it.
+def save_model(scheme: CorrectionScheme, folder: Path, **identity: Any) -> None:
+    """Write a scheme as an MLflow model that applies it.
 
     Parameters
     ----------
-    scheme : mapping
-        The scheme, as returned by `CorrectionScheme.to_dict`.
-    run_id : str
-        Id of the run that the model belongs to.
-
-    Returns
-    -------
-    dict of str to bytes
-        Content of the files of the folder ``model``, by path.
-
-    Raises
-    ------
-    dcs.errors.SchemeError
-        Raised if `scheme` is not a valid scheme.
+    scheme : CorrectionScheme
+        The scheme.
+    folder : Path
+        Folder to create.
+    **identity
+        Fields of `mlflow.models.Model`, such as ``model_id`` and ``run_id``.
 
     Notes
     -----
@@ -56,46 +52,26 @@ def scheme_model(scheme: Mapping[str, Any], *, run_id: str) -> dict[str, bytes]:
     has ``label``. A scheme of several tables takes ``<table>/p:<class>``. The model consists of
     the scheme's JSON and a small Python file; nothing is pickled.
     """
-    checked = CorrectionScheme.from_dict(scheme)
-    several = checked.inputs if checked.combination is not None else ()
-    files = dict(_build_template(checked.classes, several))
-    files[_MODEL_FILE] = files[_MODEL_FILE].replace(_RUN_PLACEHOLDER.encode(), run_id.encode())
-    files[f"artifacts/{schema.SCHEME_FILE}"] = checked.to_json().encode()
-    return {f"{schema.MODEL_FOLDER}/{name}": content for name, content in files.items()}
-
-
-@lru_cache(maxsize=32)
-def _build_template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mapping[str, bytes]:
-    """Return the files of a model of the identity scheme for these classes and tables.
-
-    Cached since MLflow imports the code whenever it saves a model, and never unloads it.
-    """
     import mlflow.pyfunc
     import pandas as pd
     from mlflow.models import Model, infer_signature
 
-    count, columns = len(classes), [f"p:{name}" for name in classes]
+    inputs = scheme.inputs if scheme.combination is not None else ()
+    count, columns = len(scheme.classes), [f"p:{name}" for name in scheme.classes]
     taken = [f"{table}/{name}" for table in inputs for name in columns] or columns
     # One row that favours the first class, and one with equal probabilities.
     sure = [0.5 + 0.5 / count, *[0.5 / count] * (count - 1)]
     rows = np.tile([sure, [1.0 / count] * count], len(taken) // count)
     example = pd.DataFrame(rows, columns=taken)
     answer = pd.DataFrame([["", *sure]], columns=["label", *columns])
-    mean = mean_combination(len(inputs), count) if inputs else None
-    other = CorrectionScheme.identity(classes, combination=mean, inputs=inputs)
     with tempfile.TemporaryDirectory(prefix="dcs-") as temporary:
-        scheme = Path(temporary) / schema.SCHEME_FILE
-        scheme.write_text(other.to_json(), encoding="utf-8")
-        folder = Path(temporary) / schema.MODEL_FOLDER
+        file = Path(temporary) / schema.SCHEME_FILE
+        file.write_text(scheme.to_json(), encoding="utf-8")
         mlflow.pyfunc.save_model(
             str(folder),
             python_model=str(_CODE),
-            artifacts={"scheme": str(scheme)},
-            mlflow_model=Model(
-                artifact_path=schema.MODEL_FOLDER,
-                run_id=_RUN_PLACEHOLDER,
-                model_uuid=lambda: _RUN_PLACEHOLDER,
-            ),
+            artifacts={"scheme": str(file)},
+            mlflow_model=Model(**identity),
             signature=infer_signature(example, answer),
             input_example=example,
             # MLflow would run the model to infer the requirements.
@@ -103,18 +79,80 @@ def _build_template(classes: tuple[str, ...], inputs: tuple[str, ...]) -> Mappin
                 f"{name}=={version(name)}" for name in ("mlflow", "numpy", "pandas")
             ],
         )
-        return files_of(folder)
 
 
-def model_uri(run_id: str) -> str:
-    """Return the model URI for `mlflow models serve -m` and `mlflow.pyfunc.load_model`."""
-    return f"runs:/{run_id}/{schema.MODEL_FOLDER}"
+def log_model(
+    client: MlflowClient,
+    scheme: CorrectionScheme,
+    *,
+    experiment_id: str,
+    name: str,
+    run_id: str | None = None,
+    metrics: Mapping[str, float] | None = None,
+    dataset: Dataset | None = None,
+) -> str:
+    """Log a scheme as a model of an experiment, and link metrics to it.
+
+    Parameters
+    ----------
+    client : MlflowClient
+        Client of an open store.
+    scheme : CorrectionScheme
+        The scheme.
+    experiment_id : str
+        Experiment of the model.
+    name : str
+        Name of the model; characters that MLflow does not allow are replaced.
+    run_id : str, optional
+        Run that the model comes from.
+    metrics : mapping of str to float, optional
+        Metrics of the run that describe the model.
+    dataset : mlflow.entities.Dataset, optional
+        Dataset of the metrics.
+
+    Returns
+    -------
+    str
+        Id of the logged model; its URI is ``models:/<id>``.
+    """
+    from mlflow.entities import Metric
+
+    made = client.create_logged_model(
+        experiment_id,
+        _NOT_IN_NAMES.sub("_", name)[: schema.NAME_LIMIT],
+        source_run_id=run_id,
+        tags={schema.KIND: schema.KIND_MODEL},
+        model_type=_MODEL_TYPE,
+    )
+    model_id = str(made.model_id)
+    try:
+        with tempfile.TemporaryDirectory(prefix="dcs-") as temporary:
+            folder = Path(temporary) / "model"
+            save_model(scheme, folder, model_id=model_id, run_id=run_id)
+            client.log_model_artifacts(model_id, str(folder))
+        client.finalize_logged_model(model_id, "READY")
+    except BaseException:
+        client.finalize_logged_model(model_id, "FAILED")
+        raise
+    if run_id is not None and metrics:
+        now = time.time_ns() // 1_000_000
+        about = {} if dataset is None else _naming(dataset)
+        client.log_batch(
+            run_id,
+            [Metric(key, v, now, 0, model_id=model_id, **about) for key, v in metrics.items()],
+            synchronous=True,
+        )
+    return model_id
+
+
+def _naming(dataset: Dataset) -> dict[str, str]:
+    return {"dataset_name": dataset.name, "dataset_digest": dataset.digest}
 
 
 def log_scheme(
     tracking_uri: str, scheme: CorrectionScheme, *, output: Path | str, name: str
 ) -> str:
-    """Log a scheme that does not belong to a sweep as a run of the experiment `schemes`.
+    """Log a scheme that does not belong to a sweep as a model of the experiment `schemes`.
 
     Parameters
     ----------
@@ -125,32 +163,66 @@ def log_scheme(
     output : path-like
         Folder of the artifacts if the store has no server.
     name : str
-        Name of the run.
+        Name of the model.
 
     Returns
     -------
     str
-        Id of the run, for `register_scheme`.
+        Id of the model, for `register_model`.
     """
     client = open_store(tracking_uri, create=True)
     experiment = make_experiment(client, _EXPERIMENT, Path(output))
-    run = client.create_run(experiment.experiment_id, run_name=name).info
-    files = scheme_model(scheme.to_dict(), run_id=run.run_id)
-    files[schema.SCHEME_FILE] = scheme.to_json().encode()
-    log_files(client.tracking_uri, run.artifact_uri, files)
-    client.set_terminated(run.run_id)
-    return str(run.run_id)
+    return log_model(client, scheme, experiment_id=experiment.experiment_id, name=name)
 
 
-def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | None = None) -> str:
-    """Register the scheme of a cell's run as a new version of a model.
+def log_cell_scheme(tracking_uri: str, cell: StoredCell) -> str:
+    """Log the scheme of a cell as a model of its run.
+
+    The scheme is that of the record, whose digest is checked, and not a copy among the artifacts.
 
     Parameters
     ----------
     tracking_uri : str
         Tracking URI of the store.
-    run_id : str
-        Id of the cell's run.
+    cell : StoredCell
+        The cell.
+
+    Returns
+    -------
+    str
+        Id of the model, for `register_model`.
+
+    Raises
+    ------
+    dcs.errors.TrackingError
+        Raised if the method of the cell has no scheme to serve.
+    """
+    record = cell.record
+    if record.scheme is None or not has_chosen(record):
+        raise TrackingError(
+            f"run {cell.run_id} has no scheme to serve; give a run of a method that searches for "
+            "a scheme"
+        )
+    return log_model(
+        open_store(tracking_uri),
+        CorrectionScheme.from_dict(record.scheme),
+        experiment_id=cell.experiment_id,
+        name=record.key,
+        run_id=cell.run_id,
+    )
+
+
+def register_model(
+    tracking_uri: str, model_id: str, name: str, *, alias: str | None = None
+) -> str:
+    """Register a logged model as a new version of a registered model.
+
+    Parameters
+    ----------
+    tracking_uri : str
+        Tracking URI of the store.
+    model_id : str
+        Id of the logged model.
     name : str
         Name of the registered model, which is created if it does not exist.
     alias : str, optional
@@ -163,21 +235,24 @@ def register_scheme(tracking_uri: str, run_id: str, name: str, *, alias: str | N
 
     Raises
     ------
+    dcs.errors.ConfigError
+        Raised if the name contains a line break or a quotation mark.
     dcs.errors.TrackingError
-        Raised if the run has no model or the store has no registry.
+        Raised if the store has no registry, or does not accept the name.
     """
     from mlflow.exceptions import MlflowException
 
+    if not name.isprintable() or "'" in name:
+        raise ConfigError(f"--name {name!r}: must be printable, without quotation marks")
     client = open_store(tracking_uri)
-    found = {item.path for item in client.list_artifacts(run_id)}
-    if schema.MODEL_FOLDER not in found:
-        raise TrackingError(
-            f"run {run_id} has no model; give a run of a method that searches for a scheme"
-        )
     try:
         if not client.search_registered_models(f"name = '{name}'"):
             client.create_registered_model(name)
-        made = client.create_model_version(name, model_uri(run_id), run_id)
+        model = client.get_logged_model(model_id)
+        # Not its models:/ URI, which MLflow looks up in the store of the environment.
+        made = client.create_model_version(
+            name, model.artifact_location, model.source_run_id, model_id=model_id
+        )
         if alias is not None:
             try:
                 client.set_registered_model_alias(name, alias, made.version)
@@ -197,7 +272,7 @@ def log_drift(tracking_uri: str, run_id: str, distances: Mapping[str, float]) ->
     tracking_uri : str
         Tracking URI of the store.
     run_id : str
-        Id of the run, which is also in the served model.
+        Id of the run.
     distances : mapping of str to float
         Distance, a fraction of the rows, by name. Each is logged as the metric ``drift/<name>``,
         whose history contains one value per check.

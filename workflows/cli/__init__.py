@@ -23,7 +23,6 @@ app = typer.Typer(
     "probabilities, run `dcs import npz FILE -o table.parquet`, then `dcs tune table.parquet`.",
 )
 
-_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FORMATS = installation.listing("FORMAT is one of:", "dcs.importers")
 _METHODS = installation.listing("--method is one of:", "dcs.methods", omit=("icl", "contextual"))
 _ENGINES = installation.listing("--engine is one of:", "dcs.engines")
@@ -41,7 +40,6 @@ _table_command()(tables.check)
 _model_command = functools.partial(app.command, rich_help_panel="Models and sweeps")
 _model_command(cls=_ENGINES)(scoring.generate)
 _model_command()(sweeps.sweep)
-_model_command(context_settings=_PASS_THROUGH)(sweeps.submit)
 app.add_typer(scoring.tasks, name="tasks", rich_help_panel="Models and sweeps")
 _result_command = functools.partial(app.command, rich_help_panel="Results")
 _result_command()(results.runs)

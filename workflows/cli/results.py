@@ -312,19 +312,20 @@ def register(
     import dcs
     from tracking import resolve_tracking_uri
     from tracking.store.client import pages, redact
-    from tracking.store.serving import log_scheme, register_scheme
+    from tracking.store.serving import log_cell_scheme, log_scheme, register_model
 
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
         uri = resolve_tracking_uri(tracking_uri, runs)
-        run_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
+        model_id = log_scheme(uri, scheme, output=runs, name=Path(run).absolute().parent.name)
     else:
         results = Results(runs, tracking_uri)
-        uri, run_id = results.store, results.cell(run).run_id
+        uri = results.store
+        model_id = log_cell_scheme(uri, results.cell(run))
     with console.status("registering the model"):
-        version = register_scheme(uri, run_id, name, alias=alias)
+        version = register_model(uri, model_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
-    console.print(f"version {version} of model {name!r} registered from run {run_id}")
+    console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
     console.print(f"{pages(uri)}/models/{quote(name)}/versions/{version}")
     console.print("next:")
     console.print(

@@ -1,4 +1,4 @@
-"""``dcs quickstart``, ``sweep``, ``submit`` and ``sync``: compute and record grids of cells."""
+"""``dcs quickstart``, ``sweep`` and ``sync``: compute and record grids of cells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcs.errors import ConfigError, redact
+from dcs.errors import redact
 from workflows.cli import options
 from workflows.cli.console import STOP, console, parse_duration
 
@@ -205,54 +205,6 @@ def _run(
     )
     if not all(record.finished for record in records):
         raise SystemExit(1)
-
-
-def submit(
-    context: typer.Context,
-    address: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Ray dashboard, usually through a tunnel."),
-    ] = "http://127.0.0.1:8265",
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Print the job id and exit without waiting.")
-    ] = False,
-) -> None:
-    """Run a sweep as a job on a Ray cluster, follow its log, and return its exit code.
-
-    CONFIG.yaml and all other options are those of `dcs sweep`; folders and addresses are those of
-    the cluster, by default `--output /mnt/dcs/runs`. Only the configuration is uploaded. Ctrl-C
-    stops following the log, not the job. The cluster's token is read from RAY_AUTH_TOKEN.
-
-    Example: `dcs submit paper_main --output /mnt/dcs/runs --only tasks=rte --detach`
-    """
-    from workflows.cluster.connect import follow_job, open_jobs, start_job
-
-    arguments = list(context.args)
-    for text in arguments:
-        if redact(text) != text:
-            raise ConfigError(
-                f"{redact(text)}: the password would be visible in the job; set "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, DCS_OPTUNA_STORAGE or "
-                "PGPASSWORD on the cluster instead"
-            )
-    group: Any = context.find_root().command
-    parsed = group.commands["sweep"].make_context("dcs submit", list(arguments))
-    given = parsed.params
-    # Report errors in the configuration before the upload; the texts are on the cluster only.
-    file = _sweep_file(Path(given["config"]))
-    names = ("settings", "model", "only", "engine", "tables", "limit")
-    _configured(file, **{name: given[name] or None for name in names})
-    arguments.remove(next(text for text in arguments if Path(text) == Path(given["config"])))
-    if parsed.get_parameter_source("output").name == "DEFAULT":
-        arguments += ["--output", "/mnt/dcs/runs"]
-    client = open_jobs(address)
-    job = start_job(client, file, arguments)
-    typer.echo(
-        f"job {job} continues when this command ends; to stop it: ray job stop --address "
-        f"{address} {job}, to follow it again: ray job logs --address {address} --follow {job}"
-    )
-    if not detach:
-        raise SystemExit(follow_job(client, job, lambda text: typer.echo(text, nl=False)))
 
 
 def sync(runs: options.Runs = Path("dcs-runs"), tracking_uri: options.TrackingUri = None) -> None:

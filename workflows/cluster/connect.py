@@ -1,4 +1,4 @@
-"""Start a local Ray cluster, join an existing one, or submit a job to one.
+"""Start a local Ray cluster, or join an existing one.
 
 The head of a lost cluster may never answer, so a background thread monitors the cluster.
 """
@@ -9,25 +9,21 @@ import logging
 import os
 import platform
 import secrets
-import shlex
-import shutil
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import psutil
 
 from dcs.errors import DCSError, last_line, one_line
 from tracking.environment import DISTRIBUTION, installed_version, source_digest
 from workflows.cluster.placement import Placement, place
 from workflows.parallel import repeating
-
-if TYPE_CHECKING:
-    from ray.job_submission import JobSubmissionClient
 
 _CHECK_SECONDS = 120.0
 _CONNECT_SECONDS = 5.0
@@ -38,10 +34,6 @@ _LOOK_SECONDS = 2.0
 _LOST_SECONDS = 30.0
 #: Timeout of a test task: a busy machine starts workers slowly.
 _ANSWER_SECONDS = 120.0
-_PATIENCE_SECONDS = 120.0
-#: A newly started head accepts no jobs for some seconds.
-_AGENT_SECONDS = 60.0
-_PAUSE_SECONDS = 2.0
 
 #: Environment variables that Ray reads at import; user-specified values take precedence.
 _ENVIRONMENT = {
@@ -60,6 +52,10 @@ _ENVIRONMENT = {
     # By default, whether Ray requires authentication depends on files of earlier runs.
     "RAY_AUTH_MODE": "token",
 }
+
+
+#: The processes of a local cluster without which Ray ends this process, by name.
+_DAEMONS: dict[str, psutil.Process] = {}
 
 
 class ClusterError(DCSError):
@@ -170,6 +166,7 @@ def connected(address: str | None = None) -> Iterator[None]:
             check_software()
         yield
     finally:
+        _DAEMONS.clear()
         ray.shutdown()
 
 
@@ -220,6 +217,9 @@ def _start_local(options: dict[str, Any]) -> None:
     try:
         # Always start a new cluster: after a crash Ray's address file is stale.
         ray.init(address="local", include_dashboard=False, **options)
+        for process in psutil.Process().children():
+            if process.name() in ("gcs_server", "raylet"):
+                _DAEMONS[process.name()] = process
     except Exception as error:
         # Ray raises no specific type here and does not stop the processes that it has started.
         ray.shutdown()
@@ -238,7 +238,7 @@ def _join(address: str, options: dict[str, Any]) -> None:
     except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         raise ClusterError(
             f"cannot join the Ray cluster at {address!r}: {one_line(error)}; it must run the same "
-            "versions as this machine (not required by `dcs submit`), with RAY_AUTH_MODE=token "
+            "versions as this machine, with RAY_AUTH_MODE=token "
             "and the RAY_AUTH_TOKEN that is set here"
         ) from None
 
@@ -345,12 +345,8 @@ def check_processes() -> None:
     ClusterError
         If one has died; Ray ends this process silently some seconds later.
     """
-    # Ray has no public API for this.
-    from ray._private.worker import _global_node as node
-
-    dead: list[tuple[str, Any]] = [] if node is None else node.dead_processes()
-    for name, _ in dead:
-        if name in ("gcs_server", "raylet"):
+    for name, process in _DAEMONS.items():
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
             raise gone(f"its {name} on this machine has died")
 
 
@@ -377,102 +373,3 @@ def check_alive() -> None:
         ray.get(ray.remote(num_cpus=0)(lambda: True).remote(), timeout=_ANSWER_SECONDS)
     except ray.exceptions.RayError as error:
         raise gone(last_line(error)) from error
-
-
-def open_jobs(address: str) -> JobSubmissionClient:
-    """Connect to the job server of a cluster.
-
-    Raises
-    ------
-    ClusterError
-        If it is unreachable, denies access, or runs another version of Ray.
-    """
-    # Without a scheme Ray takes the address for that of a head, waits, and may abort the process.
-    if not address.startswith(("http://", "https://")):
-        raise ClusterError(f"--address {address!r} is not a URL; expected http://HOST:PORT")
-    # By default, whether Ray sends the token depends on files of earlier runs.
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from ray.job_submission import JobSubmissionClient
-
-    try:
-        client = JobSubmissionClient(address)
-    except Exception as error:  # ConnectionError, RuntimeError, or an error of requests.
-        raise ClusterError(
-            f"cannot use the Ray job server at {address}: {one_line(error)}; check that the "
-            "tunnel to the head is open and that ray[default] is installed there"
-        ) from None
-    for name in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return client
-
-
-def start_job(client: JobSubmissionClient, config: Path, options: Sequence[str]) -> str:
-    """Start ``dcs sweep`` on the cluster and return the id of the job.
-
-    Parameters
-    ----------
-    client : JobSubmissionClient
-        From :func:`open_jobs`.
-    config : pathlib.Path
-        Configuration of the sweep, the only file that is uploaded.
-    options : sequence of str
-        Options of ``dcs sweep``, without the address.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster rejects the job.
-    """
-    command = ["dcs", "sweep", config.name, "--address", "auto", *options]
-    until = time.monotonic() + _AGENT_SECONDS
-    with tempfile.TemporaryDirectory(prefix="dcs-job-") as stage:
-        shutil.copyfile(config, Path(stage) / config.name)
-        while True:
-            try:
-                return client.submit_job(
-                    entrypoint=shlex.join(command),
-                    runtime_env={"working_dir": stage},
-                    # The driver mostly waits, so no CPU is reserved for it.
-                    entrypoint_num_cpus=0,
-                )
-            except Exception as error:
-                if "No available agent" not in str(error) or time.monotonic() > until:
-                    raise ClusterError(
-                        f"the cluster rejected the job: {one_line(error)}"
-                    ) from None
-            time.sleep(_PAUSE_SECONDS)
-
-
-def follow_job(client: JobSubmissionClient, job: str, write: Callable[[str], object]) -> int:
-    """Forward the log of a job until it ends, tolerating lost connections.
-
-    Returns
-    -------
-    int
-        The exit code of the job; 143 if it was stopped.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster has not answered for two minutes; the job continues.
-    """
-    written = 0
-    answered = time.monotonic()
-    while True:
-        try:
-            info = client.get_job_info(job)
-            logs = client.get_job_logs(job)
-        except Exception as error:
-            if time.monotonic() - answered > _PATIENCE_SECONDS:
-                raise ClusterError(
-                    f"lost the connection to job {job} ({one_line(error)}); it continues, follow "
-                    f"it with: ray job logs --follow {job}"
-                ) from error
-        else:
-            answered = time.monotonic()
-            write(logs[written:])
-            written = len(logs)
-            if info.status.is_terminal():
-                failed = {"SUCCEEDED": 0, "STOPPED": 143}.get(info.status.value, 1)
-                return failed and (info.driver_exit_code or failed)
-        time.sleep(_PAUSE_SECONDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from workflows.cluster.connect import (
 from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.tuner import StudyStorage, StudyStorageError
-from workflows.parallel import Heartbeat, Mapper, RayMapper, StoppedWorkers
+from workflows.parallel import Mapper, RayMapper
 from workflows.plan import Cell, Progress, SweepPlan, sharing
 from workflows.tables import ProbabilityStore, Rows, TableRequest
 from workflows.tuning.cell import compute_cell, failed_record
@@ -172,7 +171,6 @@ class Driver:
             self._storage.check()
         self._watch = ClusterWatch(look)
         self._look = self._watch.latest
-        self._stopped = StoppedWorkers()
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
         self._actor_class = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES)(
             ScoringActor
@@ -206,7 +204,7 @@ class Driver:
             If results cannot be written, for example because the disk is full.
         """
         try:
-            with self._watch.watching(), self._stopped.watching():
+            with self._watch.watching():
                 yield from self._work()
         except RayError as error:
             raise gone(last_line(error)) from error
@@ -232,7 +230,28 @@ class Driver:
                     yield from self._end_scoring(done, self._scoring.pop(done))
                 else:
                     yield from self._end_tuning(done, self._tuning.pop(done))
+            for late in self._overdue():
+                # Kills the worker, which may hang in compiled code or be stopped.
+                ray.cancel(late, force=True)
+                yield from self._end_late(self._tuning.pop(late))
             self._update_progress()
+
+    def _overdue(self) -> list[Any]:
+        """Return the cells that have exceeded the time limit of the sweep."""
+        limit = self._plan.config.cell_time_limit
+        if limit is None:
+            return []
+        oldest = time.time_ns() // 1_000_000 - round(1000 * limit)
+        return [key for key, tuning in self._tuning.items() if tuning.started_ms < oldest]
+
+    def _end_late(self, ended: _Tuning) -> Iterator[tuple[CellRecord, Figures]]:
+        limit, name = self._plan.config.cell_time_limit, self._plan.config.name
+        error = OutOfTimeError(f"the cell did not end within cell_time_limit {limit:g} s")
+        for cell in ended.cells:
+            self._progress.cells_done += 1
+            self._progress.cells_failed += 1
+            self._count(cells=1, failed=1)
+            yield failed_record(cell, error, sweep=name, started_ms=ended.started_ms), {}
 
     def _stop(self) -> None:
         for running in self._tuning:
@@ -259,8 +278,6 @@ class Driver:
         return list(ready)
 
     def _update_progress(self) -> None:
-        while self._stopped.ended:
-            warnings.warn(self._stopped.ended.popleft(), stacklevel=2)
         self._look, progress = self._watch.latest, self._progress
         missing = len(self._requests) + len(self._scoring) + len(self._unscored)
         progress.tables_done = self._plan.n_tables - missing
@@ -305,7 +322,6 @@ class Driver:
             self._store.root,
             options["num_gpus"],
             self._plan.config.scoring,
-            self._stopped.heartbeat,
         )
 
     def _end_scoring(self, done: Any, ended: _Scoring) -> Iterator[tuple[CellRecord, Figures]]:
@@ -382,14 +398,12 @@ class Driver:
                 waiting.tables = ray.put(tables)
             width = self._width(waiting.cells[0][0])
             cells = waiting.cells.popleft()
-            heartbeat = self._stopped.heartbeat
             running = task.remote(
-                heartbeat,
                 run_cell,
                 cells,
                 waiting.tables,
                 self._plan.config.name,
-                RayMapper(width, self._placement.cells, heartbeat),
+                RayMapper(width, self._placement.cells),
                 self._storage,
                 self._plan.config.tracking.figures == "all",
             )
@@ -455,14 +469,11 @@ def _is_cluster_error(error: BaseException | None) -> bool:
 
 
 def run_cells(
-    heartbeat: Heartbeat | None,
     run: Callable[..., tuple[CellRecord, Figures]],
     cells: tuple[Cell, ...],
     *more: Any,
 ) -> list[tuple[CellRecord, Figures]]:
     """Compute cells that share a search by calling `run` on each with the other arguments."""
-    if heartbeat is not None:
-        heartbeat.keep()
     known: dict[Any, Any] = {}
     return [run(cell, *more, known) for cell in cells]
 

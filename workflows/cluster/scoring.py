@@ -12,7 +12,7 @@ from dcs.prompting import get_task, select_demonstrations
 from dcs.scoring import Progress, StoredScorer
 from dcs.scoring.generation import generate_tables
 from workflows.config.scoring import ScoringSettings
-from workflows.parallel import Heartbeat, one_thread
+from workflows.parallel import one_thread
 from workflows.tables import ProbabilityStore, Scoring, TableRequest, texts_key
 
 
@@ -29,8 +29,6 @@ class ScoringActor:
         Number of GPUs of the actor.
     scoring : ScoringSettings
         The engine and its options.
-    heartbeat : Heartbeat, optional
-        Heartbeat of its process, started before the model is loaded.
     """
 
     def __init__(
@@ -39,10 +37,7 @@ class ScoringActor:
         store: Path,
         gpus: float,
         scoring: ScoringSettings = ScoringSettings(),  # noqa: B008 - frozen
-        heartbeat: Heartbeat | None = None,
     ) -> None:
-        if heartbeat is not None:
-            heartbeat.keep()
         # By default next to the tables, so that a new actor reuses the scores of one that died.
         shards = scoring.store or store.parent / "shards"
         try:

@@ -235,6 +235,10 @@ class SweepConfig(PromptsConfig, TuneConfig):
     combine : "all" or "one_at_a_time"
         Whether to combine all objectives, axes and sizes, or to vary one at a time with the
         others set as in `tuner` and all rows.
+    cell_time_limit : float or None
+        Seconds after its submission at which a cell that has not ended is cancelled and recorded
+        as failed; None is no limit. Set it well above the time of a cell, including the wait for
+        a CPU, to end cells of workers that hang.
     optuna_storage : str or None
         URL of a database or path of a journal file for the Optuna studies, one per cell; None
         keeps them in memory. Never displayed or recorded, because a URL may contain a password.
@@ -251,6 +255,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     axes: AxisValues = Field(default_factory=dict)
     optimization_sizes: Axis[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
+    cell_time_limit: float | None = Field(default=None, gt=0.0)
     optuna_storage: _StorageAddress | None = Field(default=None, exclude=True)
 
     @field_validator("methods")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
-    AfterValidator,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -27,7 +26,7 @@ from dcs.io import Strict
 from dcs.schemes.corrections import MEMBERSHIP_COUNT
 from dcs.selection.front import Prefer, Preference
 from dcs.selection.methods import Method
-from tracking.records import parse_trials
+from tracking.records import FigureTracking, TrialTracking
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -330,14 +329,15 @@ class TrackingSettings(Strict):
 
     Attributes
     ----------
-    trials : "all", "none", "best:K" or int
-        Trials to record as runs: all, none, or the K best of each cell.
-    figures : "all" or "none"
-        Whether to draw figures of the scheme and the search of each cell, and of the sweep.
+    trials : "table", "runs" or "none"
+        How to record the trials of a cell: as step metrics and one table of its run, as a nested
+        run each in addition, or not at all.
+    figures : "all", "sweep" or "none"
+        Figures to draw: of each cell and of the sweep, of the sweep only, or none.
     """
 
-    trials: Annotated[str | int, AfterValidator(parse_trials)] = 5
-    figures: Literal["all", "none"] = "all"
+    trials: TrialTracking = "table"
+    figures: FigureTracking = "sweep"
 
 
 class StudyStorageError(DCSError):

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
 
 from dcs.data.table import ProbabilityTable
-from dcs.errors import TrackingError
+from dcs.errors import ConfigError, TrackingError
 from dcs.schemes.calibration import Calibration, mean_combination
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from tests.servers import free_port, running
 from tests.tracking.cells import make_cell, recorded
-from tracking.records import files_of, write_files
+from tracking.archive import files_of
 from tracking.store.queries import stored_cells
 from tracking.store.scheme_model import SchemeModel
-from tracking.store.serving import log_scheme, model_uri, register_scheme, scheme_model
+from tracking.store.serving import log_cell_scheme, log_scheme, register_model, save_model
 
 CORRECTIONS = CorrectionSet.dcs(weight_scale=7)
 NAMES = ("Sports", "World news", "label", "p:x")
@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _written(scheme: Mapping[str, Any], folder: Path) -> Path:
-    write_files(folder, scheme_model(scheme, run_id="r1"))
+    save_model(CorrectionScheme.from_dict(scheme), folder / "model", run_id="r1")
     return folder / "model"
 
 
@@ -135,19 +135,37 @@ def test_a_store_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         log_scheme("http://127.0.0.1:9", scheme, output=tmp_path, name="mine")
 
 
-def test_every_chosen_scheme_is_logged_and_can_be_registered(output: Path, uri: str) -> None:
+def test_the_scheme_of_a_cell_can_be_registered(output: Path, uri: str) -> None:
     recorded(output, 1, make_cell(2, identity={"method": "icl", "task": "t"}))
     found = {cell.record.identity["method"]: cell for cell in stored_cells(uri, "demo")}
-    chosen, plain = found["dcs"], found["icl"]
-    model = mlflow.pyfunc.load_model(model_uri(chosen.run_id))
-    assert model.metadata.run_id == chosen.run_id
-    assert register_scheme(uri, chosen.run_id, "moods") == "1"
-    assert register_scheme(uri, chosen.run_id, "moods", alias="champion") == "2"
+    model_id = log_cell_scheme(uri, found["dcs"])
+    model = mlflow.pyfunc.load_model(f"models:/{model_id}")
+    assert model.metadata.run_id == found["dcs"].run_id
+    assert register_model(uri, model_id, "moods") == "1"
+    assert register_model(uri, model_id, "moods", alias="champion") == "2"
     again = mlflow.pyfunc.load_model("models:/moods@champion")
     row = pd.DataFrame([[0.9, 0.1]], columns=["p:Sports", "p:World"])
     assert again.predict(row).equals(model.predict(row))
-    with pytest.raises(TrackingError, match="has no model"):
-        register_scheme(uri, plain.run_id, "moods")
+    for name in ("two\nlines", "o'clock"):
+        with pytest.raises(ConfigError):
+            register_model(uri, model_id, name)
+    with pytest.raises(TrackingError, match="no scheme"):
+        log_cell_scheme(uri, found["icl"])
+
+
+def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
+    recorded(output, 1)
+    (cell,) = stored_cells(uri, "demo")
+    client = mlflow.MlflowClient()
+    (model,) = client.search_logged_models([cell.experiment_id])
+    for copy in output.rglob("scheme.json"):
+        copy.write_text(copy.read_text().replace("0.8", "777"))
+    assert model.source_run_id == cell.run_id
+    log_cell_scheme(uri, cell)
+    scheme = cell.record.scheme or {}
+    model_id = log_cell_scheme(uri, cell)
+    served = mlflow.pyfunc.load_model(f"models:/{model_id}").unwrap_python_model().scheme
+    assert served["corrections"] == scheme["corrections"]
 
 
 def test_the_scheme_alone_needs_only_numpy(folder: Path) -> None:

@@ -1,23 +1,17 @@
 from __future__ import annotations
 
-import http.client
 import logging
-import statistics
 import subprocess
 import sys
-import timeit
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import requests
 
 from dcs.errors import ConfigError
-from tests.servers import answering, free_port
+from tests.servers import free_port
 from tracking.store.client import (
     StoreUnavailable,
     default_tracking_uri,
-    load_client_class,
     open_client,
     open_store,
     redact,
@@ -91,24 +85,3 @@ def test_two_sweeps_may_make_the_same_database(tmp_path: Path) -> None:
     assert [process.wait(120) for process in started] == [0, 0]
     found = {item.name for item in open_client(uri).search_experiments()}
     assert found == {"Default", "a", "b"}
-
-
-def test_answers_of_a_server_are_not_waited_for() -> None:
-    """Head and body come one after the other, the body once the head is acknowledged."""
-
-    def seconds(ask: Callable[[], bytes]) -> float:
-        return statistics.median(timeit.repeat(ask, number=1, repeat=11))
-
-    load_client_class()
-    with answering(200, b"{}") as address, requests.Session() as session:
-        plain = http.client.HTTPConnection(address.removeprefix("http://"))
-
-        def ask() -> bytes:
-            plain.request("GET", "/")
-            return plain.getresponse().read()
-
-        slow, quick = seconds(ask), seconds(lambda: session.get(address).content)
-        plain.close()
-    if slow < 0.04:
-        pytest.skip("this system does not delay acknowledgements")
-    assert quick < slow / 2

@@ -9,7 +9,7 @@ import pytest
 
 from dcs.errors import ScoringError
 from tests.faults.processes import wait_for
-from workflows.cluster.connect import ClusterError, ClusterWatch, Look, connected, open_jobs
+from workflows.cluster.connect import ClusterError, ClusterWatch, Look, connected
 from workflows.cluster.placement import place
 
 
@@ -30,13 +30,6 @@ def test_no_cluster_is_said_on_one_line(address):
     with pytest.raises(ClusterError, match=address) as caught, connected(address):
         pass
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "127.0.0.1:1"])
-def test_no_dashboard_is_said_with_its_address(address, capfd):
-    with pytest.raises(ClusterError, match=address):
-        open_jobs(address)
-    assert capfd.readouterr().err == ""
 
 
 def _fail() -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
+from dcs.data.table import ProbabilityTable
 from tests.servers import free_port, ray_head
-from tests.workflows.conftest import run_dcs
 from tracking import Archive
 
 CONFIG = """
@@ -40,56 +36,28 @@ def head() -> Iterator[str]:
         yield address
 
 
-@pytest.mark.slow
-def test_a_sweep_is_submitted_followed_and_done(head: str, config: Path, tmp_path: Path) -> None:
-    output = tmp_path / "runs"
-    done = run_dcs(
-        "submit", config, "--address", head, "--output", output, "--only", "methods=icl"
-    )
-    assert done.code == 0, done.out + done.err
-    assert len(Archive(output).finished()) == 1
+def submit(head: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = ["ray", "job", "submit", "--address", head, "--working-dir", folder, "--"]
+    command += ["dcs", "sweep", "small.yaml", "--address", "auto", *arguments]
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=500)
 
 
 @pytest.mark.slow
-def test_the_exit_code_is_that_of_the_job(head: str, config: Path, tmp_path: Path) -> None:
-    done = run_dcs(
-        "submit", config, "--address", head, "--output", tmp_path, "--tracking-uri", "./mlruns"
-    )
-    assert done.code == 2
-    assert "dcs: error: " in done.out
+def test_a_submitted_sweep_computes_its_uploaded_tables(head: str, tmp_path: Path) -> None:
+    folder, output = tmp_path / "job", tmp_path / "runs"
+    folder.mkdir()
+    probs = np.random.default_rng(0).dirichlet([1.0, 1.0, 1.0], size=60)
+    table = ProbabilityTable.from_arrays(probs, np.arange(60) % 3, classes=("a", "b", "c"))
+    table.write(folder / "mine.parquet")
+    settings = "name: job\ntables: [mine.parquet]\nmethods: [icl, batch]\n"
+    (folder / "small.yaml").write_text(settings)
+    done = submit(head, folder, "--output", output)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(Archive(output).finished()) == 2
 
 
 @pytest.mark.slow
-def test_nobody_submits_without_the_token(head: str, config: Path) -> None:
-    code = "from workflows.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "submit", str(config), "--address", head],
-        env={**os.environ, "RAY_AUTH_TOKEN": "0" * 64},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-
-
-def test_what_a_job_takes_along(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[str] = []
-    jobs: list[dict[str, Any]] = []
-
-    class Jobs:
-        def submit_job(self, **job: Any) -> str:
-            taken.extend(os.listdir(job["runtime_env"]["working_dir"]))
-            jobs.append(job)
-            return "raysubmit_1"
-
-    monkeypatch.setattr("workflows.cluster.connect.open_jobs", lambda address: Jobs())
-    sweep = ("--set", "tuner.trials=3", "--only", "methods=icl", "--retry-failed")
-    outcome = run_dcs("submit", *sweep, config, "--detach")
-    assert outcome.code == 0, outcome
-    assert taken == ["small.yaml"]
-    entry = shlex.split(jobs[0]["entrypoint"])
-    assert entry[:5] == ["dcs", "sweep", "small.yaml", "--address", "auto"]
-    assert {sweep[:2], sweep[2:4], ("--output", "/mnt/dcs/runs")} <= {*pairwise(entry)}
-    assert "--retry-failed" in entry
-    assert os.environ["RAY_AUTH_TOKEN"] not in repr(jobs)
+def test_a_submitted_sweep_that_is_refused_fails(head: str, config: Path, tmp_path: Path) -> None:
+    done = submit(head, config.parent, "--output", tmp_path, "--tracking-uri", "./mlruns")
+    assert done.returncode != 0
+    assert "dcs: error: " in done.stdout

@@ -25,7 +25,7 @@ from workflows.cluster.driver import run_cell
 from workflows.cluster.placement import place
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
-from workflows.parallel import Pulse, RayMapper, one_thread
+from workflows.parallel import RayMapper, one_thread
 from workflows.tables import TableRequest
 from workflows.tuning.cell import compute_cell
 from workflows.tuning.trials import StudyRun
@@ -130,21 +130,6 @@ def test_the_others_are_cancelled_when_one_fails(cluster, tmp_path):
     # Both CPUs are free again: this would wait for ever.
     task = ray.remote(num_cpus=2)(_slow_first)
     assert ray.get(task.remote(5), timeout=60) == 5
-
-
-def test_a_process_that_is_no_longer_heard_of_is_told_once(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("workflows.parallel.time.monotonic", lambda: now[0])
-    pulse = Pulse()
-    pulse.silent([("node", 1)], 12.0)
-    told = []
-    for second in range(30):
-        now[0] = float(second)
-        told += [(second, worker) for worker in pulse.silent([("node", 2)], 12.0)]
-    assert told == [(13, ("node", 1))]
-    # After a sleep of its own it has not heard of anybody.
-    now[0] += 60.0
-    assert pulse.silent([], 12.0) == []
 
 
 def _computed(error: Exception) -> CellRecord:

@@ -29,9 +29,9 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path
     plain = load_config(path, seeds=None, limit=None)
     assert (plain.models, plain.seeds, plain.limit) == (("tiny_lm",), (1, 2), None)
     assert (plain.tuner.trials, plain.tuner.prefer, plain.tuner.window) == (5, "knee", 4)
-    given = ["tuner.trials=7", "seeds=[3]", "tracking.trials=best:2", "axes.memberships=[null, 5]"]
+    given = ["tuner.trials=7", "seeds=[3]", "tracking.trials=runs", "axes.memberships=[null, 5]"]
     config = load_config(path, sets=given, limit=50, tuner__window=2)
-    assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, 2)
+    assert (config.seeds, config.limit, config.tracking.trials) == ((3,), 50, "runs")
     assert config.axes == {"memberships": (None, 5)}
     assert (config.tuner.trials, config.tuner.prefer, config.tuner.window) == (7, "knee", 2)
 
@@ -86,7 +86,7 @@ def test_shots_are_numbers_or_n(tmp_path):
         ({"seeds": [0, 0]}, "'seeds'"),
         ({"ensemble": ["seeds", "seeds"]}, "'ensemble'"),
         ({"limit": 5}, "'limit'"),
-        ({"tracking": {"trials": "best"}}, "tracking.trials"),
+        ({"tracking": {"trials": "best"}}, "'tracking.trials'"),
         ({"objectives": ["eror"]}, "'objectives.0'"),
         ({"objectives": [{"beta": 1}]}, "'objectives.0.tau'"),
         ({"optimization_sizes": [5]}, "'optimization_sizes.0'"),
