@@ -297,10 +297,13 @@ def _format_change(row: Mapping[Any, Any]) -> dict[str, str]:
 def sweep_records(runs: Path, sweep: str) -> list[CellRecord]:
     """Return the finished cells of a sweep in an output folder."""
     archive = Archive(runs)
-    names = {each.name: each for each in archive.sweeps()}
-    if sweep not in names:
-        raise InvalidInputError(f"{runs}: no sweep {sweep!r}; it has {', '.join(names) or 'none'}")
-    return list(archive.finished(archive.keys(names[sweep].sweep_key)).values())
+    sweeps = archive.sweeps()
+    found = [each for each in sweeps if each.experiment == sweep]
+    if not found:
+        names = ", ".join(dict.fromkeys(each.experiment for each in sweeps))
+        raise InvalidInputError(f"{runs}: no sweep {sweep!r}; it has {names or 'none'}")
+    keys = dict.fromkeys(key for each in found for key in archive.keys(each.sweep_key))
+    return list(archive.finished(keys).values())
 
 
 def main() -> None:

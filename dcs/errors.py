@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 
 class DCSError(Exception):
@@ -111,6 +112,12 @@ def plain_address(address: str) -> str:
     if not re.match(r"https?://[^/\s]+", address):
         raise ConfigError(f"base_url {show(address)}: {allowed}")
     return address.rstrip("/")
+
+
+def origin(address: str) -> str:
+    """Return scheme, host and port of a URL: its path may contain a key."""
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def show(value: Any, limit: int = 80) -> str:

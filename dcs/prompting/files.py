@@ -113,12 +113,23 @@ class FileLocation(TextLocation):
         return name
 
 
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+
+
 class HubLocation(TextLocation):
     """A hub dataset, optionally with a configuration and a revision."""
 
     dataset: str
     config: str = ""
     revision: str = ""
+
+    @field_validator("dataset")
+    @classmethod
+    def _is_hub_name(cls, name: str) -> str:
+        # datasets would also open local folders, and a third-party task must not read them.
+        if not _HUB_NAME.fullmatch(name) or ".." in name:
+            raise ValueError("must be the name of a dataset on the hub, NAME or OWNER/NAME")
+        return name
 
 
 class Prompt(Strict):
@@ -528,6 +539,12 @@ def _load_hub_rows(file: TaskFile, place: HubLocation, split: Split) -> Iterable
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     name, revision = getattr(place, split), place.revision or None
+    if os.path.lexists(place.dataset):
+        # datasets would open it instead of the dataset on the hub.
+        raise ConfigError(
+            f"task {file.name!r}: hub dataset {place.dataset!r} is also a local path; run the "
+            "command in another folder"
+        )
     try:
         table: Iterable[Any] = datasets.load_dataset(
             place.dataset, place.config or None, split=name, revision=revision

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcs.data.checks import softmax, whole_number
-from dcs.errors import ScoringError, check_choice, named, plain_address, show
+from dcs.errors import ScoringError, check_choice, named, origin, plain_address, show
 from dcs.scoring.base import Engine, LabelRule, Progress
 
 if TYPE_CHECKING:
@@ -111,7 +111,9 @@ class OpenAIScorer(Engine):
         whole_number(top_logprobs, "top_logprobs", least=1)
         whole_number(concurrency, "concurrency", least=1)
         self.model = model
-        self.base_url = plain_address(base_url)
+        self._address = plain_address(base_url)
+        # Only this is recorded and shown: the path may contain a key.
+        self.base_url = origin(self._address)
         self.revision = revision or self.base_url
         self.settings: Mapping[str, str] = {
             "api": api,
@@ -166,7 +168,7 @@ class OpenAIScorer(Engine):
         probs = np.empty((len(prompts), len(label_words)))
         rows = iter(range(len(prompts)))  # shared by all workers
         async with openai.AsyncOpenAI(
-            base_url=self.base_url,
+            base_url=self._address,
             api_key=key or "none",
             timeout=self._timeout,
             max_retries=self._retries,

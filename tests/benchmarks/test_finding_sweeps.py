@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.findings import finding_tables
+from benchmarks.findings import finding_tables, sweep_records
 from tests.workflows.conftest import cell_times
-from tracking import Archive
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "overlapping_tables.py"
 CONFIGS = sorted((Path(__file__).parents[2] / "benchmarks" / "configs").glob("*.yaml"))
@@ -34,7 +33,7 @@ def test_each_sweep_fills_its_tables_and_computes_nothing_twice(
 ):
     command = ("sweep", config, "--tables", tables, *SMALL, "--output", tmp_path)
     dcs(*command)
-    made = finding_tables(Archive(tmp_path).finished().values())
+    made = finding_tables(sweep_records(tmp_path, config.stem))
     assert made
     assert all(table.frame["sources"].eq(6).all() for table in made)
     times = cell_times(tmp_path)

@@ -194,10 +194,14 @@ def _build_cards(records: Iterable[CellRecord]) -> list[dict[str, Any]]:
     for where, group in frames.groups_of(frame, ("model", "task", "shots")):
         lines = [_build_card_line(group, name) for name in ("accuracy", "COBias")]
         of_group = classes[classes["key"].isin(group["key"])].groupby("class", sort=False)
-        lowest = of_group[["before", "after"]].mean().dropna().nsmallest(1, "before")
-        for name, *both in lowest.itertuples(name=None):
-            before, after = (percent(share, digits=0) for share in both)
-            lines.append((f"weakest class, {name}", before, after, ""))
+        means = of_group[["before", "after"]].mean().dropna()
+        if len(means):
+            # The weakest class after correction may be another one.
+            before, after = (
+                f"{means[when].idxmin()} {percent(means[when].min(), digits=0)}"
+                for when in ("before", "after")
+            )
+            lines.append(("weakest class", before, after, ""))
         detail = frames.name_of(where | {"method": _DRAWN_METHOD}, "model", "shots", "method")
         cards.append({"name": str(where["task"]), "detail": detail, "lines": lines})
     return cards

@@ -312,7 +312,8 @@ def _compute_averages(tidy: pd.DataFrame, by: Sequence[str]) -> list[pd.DataFram
     tasks = list(tidy["task"].unique())
     for name, published in paper.AVERAGES.items():
         own = [t for t in tasks if name == "average_all" or paper.paper_task(t) in published]
-        if len(own) < 2:
+        # The average of all tasks is not shown twice.
+        if len(own) < 2 or (name != "average_all" and own == tasks):
             continue
         means, groups = frames.grouped(tidy[tidy["task"].isin(own)], by)
         means["seeds"] = groups["seeds"].min()

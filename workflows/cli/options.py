@@ -114,13 +114,39 @@ class Results:
             )
         return uri
 
-    def cells(self, experiment: str) -> list[StoredCell]:
-        """Return the cells of an experiment, ordered as in tables."""
+    def cells(self, name: str) -> list[StoredCell]:
+        """Return the cells of an experiment or of a table of dcs tune, ordered as in tables."""
         from tracking import Archive
         from tracking.store.queries import stored_cells
 
+        archive, keys = Archive(self.folder), self.tuned_keys(name)
         with console.status("reading the runs"):
-            return stored_cells(self.store, experiment, archive=Archive(self.folder))
+            if not keys:
+                return stored_cells(self.store, name, archive=archive)
+            cells = stored_cells(self.store, "tune", archive=archive)
+            return [cell for cell in cells if cell.record.key in keys]
+
+    def records(self, name: str) -> list[CellRecord]:
+        """Return the records of `cells`, without MLflow if the folder has them."""
+        from tracking import Archive
+
+        archive = Archive(self.folder)
+        sweeps = [s for s in archive.sweeps() if s.experiment == name and s.tracking_uri is None]
+        if self.tracking_uri is None and sweeps:
+            keys = dict.fromkeys(key for s in sweeps for key in archive.keys(s.sweep_key))
+            return list(archive.load(keys).values())
+        return [cell.record for cell in self.cells(name)]
+
+    def tuned_keys(self, name: str) -> set[str]:
+        """Return the cells of the table `name` of dcs tune; empty if it is an experiment."""
+        from tracking import Archive
+
+        archive = Archive(self.folder)
+        sweeps = archive.sweeps()
+        if name in {sweep.experiment for sweep in sweeps}:
+            return set()
+        tuned = [s for s in sweeps if (s.experiment, s.run_name) == ("tune", name)]
+        return {key for sweep in tuned for key in archive.keys(sweep.sweep_key)}
 
     def cell(self, name: str) -> StoredCell:
         """Return the cell that a `RunName` identifies, with its run in the store."""

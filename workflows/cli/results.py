@@ -45,7 +45,7 @@ for _ in range(600):
 
 def report(
     experiments: Annotated[
-        list[str], typer.Argument(metavar="EXPERIMENT...", help="Sweeps to combine.")
+        list[str], typer.Argument(metavar="NAME...", help="Sweeps, or tables of dcs tune.")
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
@@ -90,7 +90,8 @@ def report(
         figures = overview_figures(records)
         page = render_report(cells, figures, title=title, link=link, store=redact(uri))
         atomic_write_text(output, page)
-        logged = {each: log_report(uri, each, page) for each in experiments if log}
+        sweeps = [each for each in experiments if log and not results.tuned_keys(each)]
+        logged = {each: log_report(uri, each, page) for each in sweeps}
         if files is not None:
             for each in all_tables(records):
                 each.write(files)
@@ -136,7 +137,7 @@ def table(
     """
     from tracking.results.tables import TABLES
 
-    records = [cell.record for cell in Results(runs, tracking_uri).cells(experiment)]
+    records = Results(runs, tracking_uri).records(experiment)
     made = [each for each in TABLES[which](records) if each.rows]
     if not made:
         raise TrackingError(f"experiment {experiment!r} has no finished cells for table {which!r}")

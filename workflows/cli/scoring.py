@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcs.errors import ConfigError
+from dcs.errors import ConfigError, origin
 from workflows.cli import options
 from workflows.cli.console import console, new_table, progress_bar
 
@@ -131,7 +131,8 @@ def announce(requests: Iterable[TableRequest]) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     for request in requests:
         if is_served(request.scoring.engine):
-            address = request.scoring.base_url or request.scoring.engine
+            address = request.scoring.base_url
+            address = origin(address) if address else request.scoring.engine
             counts[request.model, address] += count_queries(**request.prompted)
     for (model, address), number in counts.items():
         console.print(f"{model} at {address}: at most {number} requests")

@@ -284,7 +284,7 @@ def tune(
     if learning_curve:
         views.show_learning_curve(records, method, path.with_name("learning_curve.svg"))
     if front is not None:
-        views.show_front(front)
+        views.show_front(front, scheme=scheme)
     elif rows["test"].labelled.any() and (price := views.cost_of(record)):
         console.print(price, style="yellow")
     _print_paragraph(scheme.explain(inputs_of(scheme, rows["test"])))
@@ -351,7 +351,7 @@ def pick(
     new = replace(new, combination=old.combination, inputs=old.inputs, provenance=provenance)
     new.save(path)
     picked.save(front)
-    show_front(picked)
+    show_front(picked, scheme=new)
     _print_paragraph(new.explain())
     if picked.chosen == before.chosen:
         console.print(f"{path}: unchanged, the same point as before")

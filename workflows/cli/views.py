@@ -61,8 +61,8 @@ _STATES = ("cells", "finished", "failed", "to do")
 _TITLES: Final = ("accuracy ↑", "COBias ↓", "balanced accuracy ↑", "macro-F1 ↑", "weakest class ↑")
 _SHORT_TITLES: Final = ("accuracy", "COBias", "balanced", "macro-F1", "weakest")
 
-#: Maximum number of rows of a front, unless more points can be picked by name.
-_MAX_POINTS: Final = 20
+#: Maximum number of printed points of a front; its file has all of them.
+_MAX_POINTS: Final = 9
 
 #: Half-width of a 95 % interval in standard errors.
 _Z_95: Final = 1.96
@@ -368,42 +368,52 @@ def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[str, Correction
             )
 
 
-def show_front(fitted: FittedScheme) -> None:
-    """Print a front, one row per point with the option that picks it, and advice.
+def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) -> None:
+    """Print at most nine different points of a front, the option that picks each, and advice.
 
-    Non-dominated points are shown, as well as those that an option picks by name and the
-    uncorrected one; the most accurate first, the chosen one marked. If there are very many points
-    without a name, some are omitted.
+    The points that an option picks by name come first, and of the others some at equal distances;
+    the most accurate first, the chosen one marked. Points whose accuracy and COBias are printed
+    alike are one row. If `scheme`, the one fitted, combines tables, the point that corrects no
+    class is their combination; uncorrected is the mean of the tables, as elsewhere.
     """
-    chosen, plain = fitted.chosen, fitted.points[-1]
-    picked = _names_of_points(fitted)
-    named = [p for p in fitted.points if id(p) in picked or p is chosen]
-    others = [p for p in fitted.front if not any(p is each for each in named)]
-    kept = others[:: 1 + len(others) // max(1, _MAX_POINTS - len(named))]
+    plain = "combined only" if scheme is not None and scheme.inputs else "uncorrected"
+    picked = _names_of_points(fitted, plain)
+    rows: dict[tuple[str, str], list[FrontPoint]] = {}
+    named = [p for p in fitted.points if id(p) in picked or p is fitted.chosen]
+    for point in (*named, *fitted.front):
+        figures = percent(point.accuracy), percent(point.lasting_cobias)
+        rows.setdefault(figures, []).append(point)
+    n_named = sum(any(p is each for each in named for p in own) for own in rows.values())
+    others = list(rows)[n_named:]
+    room = max(0, _MAX_POINTS - n_named)
+    chosen = np.linspace(0, len(others) - 1, min(room, len(others))).round().astype(int)
+    kept = [*list(rows)[:n_named], *(others[int(at)] for at in chosen)]
     table = new_table("--prefer ", *_SHORT_TITLES, dense=True)
     for column in table.columns[1:]:
         column.no_wrap = True
-    for point in sorted((*named, *kept), key=lambda p: (-p.accuracy, p.cobias)):
-        names = picked.get(id(point)) or [_limiting_option(fitted, point)]
+    for own in sorted(map(rows.__getitem__, kept), key=lambda o: (-o[0].accuracy, o[0].cobias)):
+        point = next((p for p in own if p is fitted.chosen), own[0])
+        names = list(dict.fromkeys(name for p in own for name in picked.get(id(p), ())))
+        names = names or [_limiting_option(fitted, point)]
         found = bootstrap_intervals(np.array(point.confusion), resamples=500)
         margins = (_Z_95 * getattr(found, name).standard_error for name in FIGURES)
         # Limits apply to the COBias that is not caused by small folds.
         estimate = replace(point.estimate, cobias=point.lasting_cobias)
-        figures = (percent(getattr(estimate, name)) for name in FIGURES)
-        mark, style = ("→ ", "bold") if point is chosen else ("", "")
-        texts = (f"{a} ±{percent(b)}" for a, b in zip(figures, margins, strict=True))
-        table.add_row(mark + ", ".join(names), *texts, style=style)
-    omitted = "" if len(kept) == len(others) else f"; {len(kept)} of {len(others)} in between"
-    rows = plain.estimate.n_rows
-    console.print(f"front: % of {rows} rows, cross-validated, ± 95 %{omitted}", style="bold")
+        texts = (percent(getattr(estimate, name)) for name in FIGURES)
+        mark, style = ("→ ", "bold") if point is fitted.chosen else ("", "")
+        shown = (f"{a} ±{percent(b)}" for a, b in zip(texts, margins, strict=True))
+        table.add_row(mark + ", ".join(names), *shown, style=style)
+    omitted = "" if len(kept) == len(rows) else f"; {len(kept)} of {len(rows)} points"
+    n_rows = fitted.points[-1].estimate.n_rows
+    console.print(f"front: % of {n_rows} rows, cross-validated, ± 95 %{omitted}", style="bold")
     console.print(table)
     if advice := _advice(fitted):
         console.print(advice, style="yellow")
 
 
-def _names_of_points(fitted: FittedScheme) -> dict[int, list[str]]:
+def _names_of_points(fitted: FittedScheme, plain: str) -> dict[int, list[str]]:
     """Return the names of points and the values of --prefer that pick them, by id of the point."""
-    found = {id(fitted.points[-1]): ["uncorrected"]}
+    found = {id(fitted.points[-1]): [plain]}
     for name in get_args(Prefer):
         found.setdefault(id(fitted.pick(Preference(prefer=name)).chosen), []).append(name)
     return found

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from huggingface_hub import constants
+from pydantic import ValidationError
 
 from dcs.errors import ConfigError
 from dcs.prompting import (
@@ -369,12 +370,33 @@ class TestHub:
         file = read_task_file(DESCRIBED[name])
         assert file.hub is not None
         write_dataset(tmp_path / "hub", file.hub, name)
-        hub = file.hub.model_copy(update={"dataset": str(tmp_path / "hub"), "revision": ""})
+        hub = file.hub.model_copy(update={"revision": ""})
+        load = datasets.load_dataset
+        monkeypatch.setattr(
+            datasets,
+            "load_dataset",
+            lambda path, *args, **options: load(str(tmp_path / "hub"), *args, **options),
+        )
         for split in SPLITS:
             examples = read_examples(file.model_copy(update={"hub": hub}), split)
             assert [e.label for e in examples] == list(range(len(file.classes)))
             shown = (getattr(hub, split), *COLUMNS[name][0])
             assert all(word in examples[0].text for word in shown)
+
+    @pytest.mark.parametrize("name", ["/etc", "../texts", "a/../../b", "~/texts", "a/b/c", ""])
+    def test_a_local_path_is_refused(self, name: str) -> None:
+        with pytest.raises(ValidationError):
+            HubLocation(dataset=name, optimization="train", test="test")
+
+    def test_a_folder_of_the_same_name_is_not_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = read_task_file(DESCRIBED["trec"])
+        assert file.hub is not None
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / file.hub.dataset).mkdir(parents=True)
+        with pytest.raises(ConfigError, match="local path"):
+            read_examples(file, "test")
 
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)

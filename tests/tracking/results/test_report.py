@@ -97,7 +97,7 @@ def test_the_page_tells_every_part_and_links_every_cell(
         "World : only probabilities from 0 to 0.5 count, most of all near 0.25",
         "ValueError: <b>bad</b> & worse",
         "accuracy 60.0 → 80.0 +20.0 ± 10.0",
-        "weakest class, World 30 → 70",
+        "weakest class World 30 → World 70",
         "15 schemes of other shots and seeds",
     ):
         assert text in page.text

@@ -123,3 +123,16 @@ def test_every_class_accuracy_is_shown_whatever_the_width(width):
     words = {*_printed(width, *tables).split()}
     accuracies = cells[-1].class_accuracies
     assert {*accuracies["class"], *(f"{100 * each:.0f}" for each in accuracies["after"])} <= words
+
+
+def test_a_front_prints_nine_points_that_differ(fitted, capsys):
+    first, *_, plain = fitted.points
+    points = [
+        replace(first, accuracy=0.9 - at / 400, cobias=0.5 - at / 400)
+        for at in range(25)
+        for _ in range(2)
+    ]
+    show_front(replace(fitted, points=(*points, plain), chosen=points[0]))
+    rows = [line for line in capsys.readouterr().out.splitlines() if "±" in line][1:]
+    assert len(rows) == 9
+    assert sum("→" in row for row in rows) == 1
