@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -61,20 +60,3 @@ def test_a_local_ray_ends_with_its_driver(scored):
     # Two small helpers of Ray take a minute to notice; they compute nothing.
     at_work = [pid for pid in below if not title(pid).endswith("Agent")]
     wait_for(lambda: not any(map(title, at_work)), "Ray to end")
-
-
-def test_a_stop_at_any_time_after_the_start_is_one_line(tmp_path):
-    output = tmp_path / "runs"
-    for delay in (1.0, 2.0, 4.0, 8.0):
-        number = signal.SIGHUP if delay == 4.0 else signal.SIGTERM
-        process = start_dcs(*sweep_command(None, output))
-        time.sleep(delay)
-        os.kill(process.pid, number)
-        code, _, err = end(process)
-        # Before its handlers are installed, a command ends by the signal and says nothing.
-        if delay == 1.0 and code == -number:
-            continue
-        assert code == 128 + number, err
-        assert err.strip().splitlines() == [
-            "dcs: stopped; finished work is saved, run the same command to continue"
-        ]

@@ -191,7 +191,7 @@ def _path_without(folder: str) -> Callable[[], None]:
                 sys.path.remove(folder)
 
         # Called before any module is searched for on the path.
-        sys.meta_path.insert(0, SimpleNamespace(find_spec=find_spec))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, SimpleNamespace(find_spec=find_spec))
 
     return set_up
 
