@@ -407,6 +407,8 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
     n_rows = fitted.points[-1].estimate.n_rows
     console.print(f"front: % of {n_rows} rows, cross-validated, ± 95 %{omitted}", style="bold")
     console.print(table)
+    if fitted.guarantee:
+        console.print(fitted.guarantee)
     if advice := _advice(fitted):
         console.print(advice, style="yellow")
 
