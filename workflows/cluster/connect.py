@@ -14,9 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, chdir, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -151,34 +150,22 @@ def connected(address: str | None = None) -> Iterator[None]:
         yield
         return
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    with _silence_stderr(), _in_empty_folder():
-        if address is None:
-            _start_local(options)
-        else:
-            _join(address, options)
-    try:
-        if address is not None:
-            check_software()
-        yield
-    finally:
-        _DAEMONS.clear()
-        ray.shutdown()
-
-
-@contextmanager
-def _in_empty_folder() -> Iterator[None]:
-    """Change to an empty folder while the block runs.
-
-    Ray puts the folder in which a driver joins first on the module path of all workers: a file
-    such as ``scipy.py`` in it would be imported instead of what is installed.
-    """
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="dcs-ray-") as empty:
-        os.chdir(empty)
+    # Ray puts the folder in which a driver joins first on the module path of all workers: a file
+    # such as scipy.py in it would be imported instead of what is installed. It is the folder in
+    # which local workers run: in a deleted one, torch cannot be loaded.
+    with tempfile.TemporaryDirectory(prefix="dcs-ray-", ignore_cleanup_errors=True) as empty:
+        with _silence_stderr(), chdir(empty):
+            if address is None:
+                _start_local(options)
+            else:
+                _join(address, options)
         try:
+            if address is not None:
+                check_software()
             yield
         finally:
-            os.chdir(before)
+            _DAEMONS.clear()
+            ray.shutdown()
 
 
 @contextmanager
