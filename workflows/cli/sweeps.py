@@ -170,8 +170,14 @@ def _run(
         tracking=whole.tracking,
         experiment=whole.name,
         sweep_key=sweep_key(whole),
-        # Server addresses may contain a password.
-        sweep_params=json.loads(redact(whole.model_dump_json())),
+        # Server addresses may contain a password. A sweep of tables has no prompts.
+        sweep_params=json.loads(
+            redact(
+                whole.model_dump_json(
+                    exclude={"models", "tasks", "shots"} if whole.tables else None
+                )
+            )
+        ),
         run_name=whole.name,
     ) as recorder:
         stopped: OutOfTimeError | None = None
