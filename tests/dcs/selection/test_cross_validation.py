@@ -223,7 +223,7 @@ def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
 
 
 def test_a_sampled_setting_needs_a_significant_advantage() -> None:
-    probs, labels = biased(600, 3, 1.0)
+    probs, labels = biased_table(600, 3)
     folds = Folds(probs, labels, 3, seed=0)
     useless, good = folds.judge(
         [
