@@ -5,6 +5,7 @@ VLLM := .venv-vllm
 GPU := .venv-gpu
 PACKAGE := .venv-package
 MINIMUM := .venv-minimum
+BASE := .venv-base
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Most installed modules are never imported: compiling at import is faster, if the bytecode is
@@ -14,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo findings docs package check audit clean
-.PHONY: test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum
+.PHONY: test test-slow test-browser test-faults test-vllm test-gpu on-gpu test-minimum test-base
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -99,7 +100,7 @@ docs: $(INSTALLED)  ## build the API reference in docs/reference
 $(MINIMUM)/.installed: pyproject.toml constraints-minimum.txt
 	$(PYTHON) -m venv $(MINIMUM)
 	$(MINIMUM)/bin/python $(PIP) --constraint constraints-minimum.txt \
-		--editable . hypothesis pytest
+		--editable '.[models]' hypothesis pytest
 	@touch $@
 
 test-minimum: $(MINIMUM)/.installed  ## run the main tests with the lowest allowed versions
@@ -108,6 +109,18 @@ test-minimum: $(MINIMUM)/.installed  ## run the main tests with the lowest allow
 		--disable-warnings tests/dcs tests/tracking/test_records.py \
 		tests/tracking/store/test_recorder.py tests/workflows/test_sweep.py \
 		tests/workflows/cli/test_commands.py
+
+# Without the extras. The figure of coverage is that of the method, which needs no engine.
+$(BASE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(BASE)
+	$(BASE)/bin/python $(PIP) --constraint constraints.txt --editable . hypothesis pytest pytest-cov
+	@touch $@
+
+test-base: $(BASE)/.installed  ## run what needs no engine in .venv-base, without the extra models
+	NUMBA_CACHE_DIR=$(CURDIR)/$(BASE)/numba $(BASE)/bin/python -m pytest -q tests/base \
+		tests/golden tests/dcs/data tests/dcs/evaluation tests/dcs/schemes tests/dcs/search \
+		tests/dcs/selection tests/dcs/test_io.py tests/dcs/test_public.py \
+		--cov=dcs.data --cov=dcs.evaluation --cov=dcs.schemes --cov=dcs.search --cov=dcs.selection
 
 # The wheel is installed with the packages of .venv on the path, but not the checkout.
 package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and test it
@@ -120,11 +133,12 @@ package: $(INSTALLED)  ## build sdist and wheel, install the wheel elsewhere and
 		> $$($(PACKAGE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tested.pth
 	$(PACKAGE)/bin/python -I scripts/try_package.py
 
-check: $(INSTALLED)  ## check lint, types, import contracts, unsafe code, known vulnerabilities
+check: $(INSTALLED)  ## check lint, types, imports, dependencies, unsafe code, vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry .
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive dcs tracking workflows
 	$(BIN)/python scripts/audit.py constraints.txt || [ $$? = 3 ]
 
@@ -132,4 +146,4 @@ audit: $(INSTALLED)  ## check for known vulnerabilities; fail if PyPI is unreach
 	$(BIN)/python scripts/audit.py constraints.txt
 
 clean:  ## remove the environments and the output of the demo
-	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) build dist dcs-runs docs/reference
+	rm -rf $(VENV) $(VLLM) $(GPU) $(PACKAGE) $(MINIMUM) $(BASE) build dist dcs-runs docs/reference

@@ -24,7 +24,7 @@ def main(requirements: str, *options: str) -> int:
             if "vulnerabilities" not in json.load(answer):
                 raise ValueError("a mirror answered, which has no vulnerability data")
     except (OSError, ValueError) as error:
-        print(f"audit: nothing was audited, PyPI is unreachable ({error})")
+        print(f"audit: not audited, PyPI is unreachable ({error})")
         return 3
     command = ["-m", "pip_audit", "--no-deps", "--disable-pip", "-r", requirements, *options]
     return subprocess.run([sys.executable, *command], check=False).returncode

@@ -48,8 +48,9 @@ def logged_tables(paths: Iterable[str]) -> dict[str, str]:
 
 #: Share key of the view of an experiment that links open.
 VIEW: Final = "cells"
-#: Tags of a new experiment: its kind, a description, and the shared view, which lists only the
-#: cells with the columns that distinguish them.
+#: Tag of the view.
+VIEW_TAG: Final = f"mlflow.sharedViewState.{VIEW}"
+#: Kind and description of a new experiment.
 EXPERIMENT_TAGS: Final = {
     "mlflow.experimentKind": "custom_model_development",
     NOTE: (
@@ -62,19 +63,24 @@ EXPERIMENT_TAGS: Final = {
         "- The run of the whole has the leaderboard, tables, figures and the report; a cell has "
         "its scheme, in words in its description."
     ),
-    f"mlflow.sharedViewState.{VIEW}": json.dumps(
-        {
-            "searchFilter": tagged({KIND: KIND_CELL}),
-            # Sorted by start time, MLflow would collapse the cells under the sweep.
-            "orderByKey": "metrics.`test/cobias`",
-            "orderByAsc": True,
-            "selectedColumns": [
-                *(f"metrics.`test/{name}`" for name in ("accuracy", "cobias", "weakest_class")),
-                *(f"tags.`dcs.{name}`" for name in ("method", "task", "model", "shots", "seed")),
-            ],
-        }
-    ),
 }
+
+
+def shared_view(varied: Iterable[str]) -> dict[str, str]:
+    """Return the tag of the view: only cells, with results and what varies as columns."""
+    columns = dict.fromkeys([*varied, "method", "task", "model", "shots", "seed"])
+    view = {
+        "searchFilter": tagged({KIND: KIND_CELL}),
+        # Sorted by start time, MLflow would collapse the cells under the sweep.
+        "orderByKey": "metrics.`test/cobias`",
+        "orderByAsc": True,
+        "selectedColumns": [
+            *(f"metrics.`test/{name}`" for name in ("accuracy", "cobias", "weakest_class")),
+            *(f"tags.`dcs.{name}`" for name in columns),
+        ],
+    }
+    return {VIEW_TAG: json.dumps(view)}
+
 
 CELL_FILE: Final = "cell.json"
 SCHEME_FILE: Final = "scheme.json"

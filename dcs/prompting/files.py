@@ -486,7 +486,7 @@ def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
         text = source.read_bytes().decode(place.encoding).removeprefix("\ufeff")
         if place.format == "csv":
             return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-    except (OSError, UnicodeError, LookupError, MemoryError, csv.Error) as error:
+    except (OSError, ValueError, LookupError, MemoryError, csv.Error) as error:
         raise ConfigError(
             f"{escaped(path)}: cannot be read as {place.format} in {show(place.encoding)}: "
             f"{reason(error)}; change files.format or files.encoding in the task file"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any, Final
 
-from dcs.errors import ConfigError, check_choice
+from dcs.errors import ConfigError, MissingDependencyError, check_choice
 from dcs.plugins import find_named, plugin_names
 from dcs.scoring.base import LabelRule, Progress, Scorer
 from dcs.scoring.cache import StoredScorer, score_settings
@@ -25,6 +26,7 @@ __all__ = [
     "Progress",
     "Scorer",
     "StoredScorer",
+    "check_engine",
     "engine_names",
     "engine_options",
     "engine_packages",
@@ -60,9 +62,16 @@ def engine_class(engine: str) -> type[Scorer]:
     ------
     ConfigError
         If the engine does not exist.
+    MissingDependencyError
+        If the module of the engine cannot be imported.
     """
     found = find_named("dcs.engines", engine, _ENGINES, type, lacks=_list_missing)
-    scorer: type[Scorer] = resolve_name(found) if isinstance(found, str) else found
+    try:
+        scorer: type[Scorer] = resolve_name(found) if isinstance(found, str) else found
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"engine {engine}: {error.name} is not installed: pip install 'dcs-debias[models]'"
+        ) from None
     return scorer
 
 
@@ -74,6 +83,22 @@ def _list_missing(scorer: object) -> str:
 def engine_packages(engine: str) -> tuple[str, ...]:
     """Return the packages whose versions determine the numbers of an engine."""
     return tuple(getattr(engine_class(engine), "packages", ()))
+
+
+def check_engine(engine: str) -> None:
+    """Check that the packages of a built-in engine are installed on this machine.
+
+    Raises
+    ------
+    MissingDependencyError
+        If one is missing; names the extra to install.
+    """
+    for package in engine_packages(engine) if engine in _ENGINES else ():
+        if find_spec(package) is None:
+            extra = "vllm" if engine == "vllm" else "models"
+            raise MissingDependencyError(
+                f"engine {engine}: {package} is not installed: pip install 'dcs-debias[{extra}]'"
+            )
 
 
 def is_served(engine: str) -> bool:

@@ -129,13 +129,13 @@ def _update_digest(digest: hashlib._Hash, path: Path) -> None:
             digest.update(file.read(_SAMPLE_SIZE))
 
 
-def require(package: str, install: str = "") -> Any:
+def require(package: str, install: str = "'dcs-debias[models]'") -> Any:
     """Import a package required by an engine; if it is missing, raise with the install command."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{package} is not installed ({error}): pip install {install or package}"
+            f"{package} is not installed ({error}): pip install {install}"
         ) from None
 
 

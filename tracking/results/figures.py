@@ -6,7 +6,6 @@ on each class, and how it was found. `figure_bytes` converts a figure to PNG or 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -264,9 +263,7 @@ def ablation_figure(records: Iterable[CellRecord], axis_name: str = OBJECTIVE) -
     kind: Literal["bars", "points", "lines"]
     if of_terms:
         by, across, series, kind = ["model", "shots"], "task", OBJECTIVE, "bars"
-        titles = {
-            label: re.sub(r"Z_(\w+)", r"$Z_{\1}$", axis.short(label)) for label in axis.values
-        }
+        titles = {label: axis.short(label) for label in axis.values}
     else:
         by, across, series = ["model", "task", "shots"], axis_name, "method"
         kind = "lines" if axis.is_scale else "points"

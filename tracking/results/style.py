@@ -47,6 +47,8 @@ _STYLE: Final[dict[Any, Any]] = {
     "lines.markeredgecolor": "white",
     "lines.markersize": 7,
     "text.color": INK,
+    # Names of classes are literal, also $5 - $10.
+    "text.parse_math": False,
     "xtick.color": LIGHT,
     "xtick.labelcolor": INK,
     "xtick.labelsize": 9,

@@ -280,9 +280,15 @@ def _find_named(client: MlflowClient, name: str) -> list[Run]:
         f"attributes.run_id LIKE '{name}%'",
         f"attributes.run_name = '{name}'",
     ):
-        if runs := _search_all(client, f"{_CELLS} and {where}"):
+        # `%` and `_` in a name are wildcards of the filter.
+        if runs := [run for run in _search_all(client, f"{_CELLS} and {where}") if _is(run, name)]:
             return runs
     return []
+
+
+def _is(run: Run, name: str) -> bool:
+    ids = (run.data.tags.get(schema.CELL_KEY, ""), run.info.run_id)
+    return run.info.run_name == name or any(each.startswith(name) for each in ids)
 
 
 def sweep_run(tracking_uri: str, experiment: str) -> Run | None:
@@ -305,7 +311,7 @@ def newest_link(tracking_uri: str, ui: str) -> str:
     """Return the URL at `ui` of the cells of the newest sweep of a store; `ui` without a sweep."""
     newest_first = ["creation_time DESC"]
     for experiment in open_store(tracking_uri).search_experiments(order_by=newest_first):
-        if experiment.tags.keys() >= schema.EXPERIMENT_TAGS.keys():
+        if schema.VIEW_TAG in experiment.tags:
             return cells_link(tracking_uri, experiment.experiment_id, ui=ui)
     return ui
 

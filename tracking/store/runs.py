@@ -103,8 +103,8 @@ class SweepRuns:
     def __init__(self, client: MlflowClient, sweep: Sweep, archive: Archive) -> None:
         self._client = client
         self._sweep = sweep
-        self._varied = tuple(sweep.sweep_params.get("axes") or ())
-        tags = schema.EXPERIMENT_TAGS
+        self._varied = _varied(sweep.sweep_params)
+        tags = schema.EXPERIMENT_TAGS | schema.shared_view(self._varied)
         experiment = make_experiment(client, sweep.experiment, archive.output, tags)
         self.experiment_id = str(experiment.experiment_id)
         self.info = self._open_parent()
@@ -430,17 +430,35 @@ def thin(length: int, limit: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(length - 1, 0, min(length, limit))})
 
 
+def _varied(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a sweep varies, by the names of settings and of the identity of cells."""
+    lists = {
+        "model": "models",
+        "task": "tasks",
+        "shots": "shots",
+        "seed": "seeds",
+        "method": "methods",
+        schema.OBJECTIVE: "objectives",
+        schema.OPTIMIZATION_SIZE: "optimization_sizes",
+    }
+    several = [name for name, key in lists.items() if len(params.get(key) or ()) > 1]
+    return (*(params.get("axes") or ()), *several)
+
+
 def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
-    """Return the run name of a cell, without quotes so that it can be used in a filter.
+    """Return the run name of a cell, which begins with what differs from other cells.
+
+    It has no quotes, so that it can be used in a filter.
 
     Parameters
     ----------
     record : CellRecord
         The cell.
     varied : collection of str
-        Settings that the sweep varies; the name contains each of them.
+        What the sweep varies; the name contains each of them.
     """
     forms = {"method": "{}", "task": "{}", "shots": "{}-shot", "seed": "seed {}", "model": "{}"}
+    forms = dict(sorted(forms.items(), key=lambda form: form[0] not in varied))
     who = record.who
     if who["method"] == "icl":
         who["method"] = "uncorrected"
@@ -448,7 +466,7 @@ def cell_name(record: CellRecord, varied: Collection[str] = ()) -> str:
         who["model"] = str(who["model"]).rstrip("/").rpartition("/")[2]
     parts = [form.format(who[name]) for name, form in forms.items() if who[name] is not None]
     words = " ".join(dict.fromkeys(parts)) or record.key
-    name = ", ".join(filter(None, (words, own_setting(record, varied))))
+    name = ", ".join(filter(None, (own_setting(record, varied), words)))
     return schema.shorten(name.replace("'", "’"), schema.NAME_LIMIT)
 
 

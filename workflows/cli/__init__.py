@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 
 import typer
@@ -82,8 +83,8 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     console.STOP.listen()
-    console.prepare_output()
     try:
+        console.prepare_output()
         # Typer's standalone mode would print usage errors in a box of several lines.
         sys.exit(app(arguments, prog_name="dcs", standalone_mode=False))
     except console.USER_ERRORS as error:
@@ -98,7 +99,10 @@ def main() -> None:
     except typer.Abort:
         typer.echo("Aborted.", err=True)
         sys.exit(1)
-    except SystemExit:
+    except (SystemExit, KeyboardInterrupt) as ended:
+        # While Ray starts, its own handler is in place, which exits with the signal's number.
+        if getattr(ended, "code", None) == signal.SIGTERM:
+            console.STOP.number = signal.SIGTERM
         if console.STOP.number is None:
             raise
         typer.echo(

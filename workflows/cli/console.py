@@ -25,6 +25,8 @@ from dcs.errors import ConfigError, DCSError, escaped, redact, show
 
 #: Width for files and pipes, which have none; fits a table of ten classes.
 _PIPE_WIDTH = 130
+#: Interval between attempts to stop a command that is importing modules.
+_IMPORT_SECONDS = 0.05
 
 
 class _Console(Console):
@@ -131,7 +133,7 @@ USAGE_ERROR = cast(type[Exception], typer.BadParameter.__base__)
 
 
 class Stop:
-    """Handler of SIGINT and SIGTERM: a command ends in order, its runs marked as killed.
+    """Handler of SIGINT, SIGTERM and SIGHUP: a command ends in order, its runs marked as killed.
 
     Ray re-raises an interrupt of its waits as a bare KeyboardInterrupt, so the signal number has
     to be stored separately for the exit code.
@@ -147,12 +149,28 @@ class Stop:
 
     def listen(self) -> None:
         """Install the handlers; call again after Ray, which installs its own."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
+        if number != signal.SIGALRM:
+            self.number = number
+        if _is_importing(frame):
+            # Some modules discard an exception that interrupts their import, and stay locked for
+            # other threads: try again when the import has ended.
+            signal.signal(signal.SIGALRM, self._on_signal)
+            signal.setitimer(signal.ITIMER_REAL, _IMPORT_SECONDS)
+            return
         raise KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 #: One instance, since signal handlers are per process.

@@ -125,7 +125,10 @@ def check_store(tracking_uri: str | None, output: Path) -> str:
 
 def check_gpu() -> str:
     """Run a small sum on each GPU that torch finds."""
-    import torch
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed; models need pip install 'dcs-debias[models]'"
 
     names = []
     for index in range(torch.cuda.device_count()):

@@ -150,6 +150,7 @@ def _run(
     until: float | None,
 ) -> None:
     """Compute the missing part of a plan of the sweep `whole`; print results and next steps."""
+    from dcs.scoring import check_engine
     from workflows.cli.scoring import announce
     from workflows.cli.views import headline, show_results, sweep_progress
     from workflows.cluster.connect import OutOfTimeError, connected
@@ -159,6 +160,9 @@ def _run(
 
     clock = time.perf_counter()
     console.print(headline(plan))
+    if address is None:
+        for engine in sorted({request.scoring.engine for request in plan.missing_tables.values()}):
+            check_engine(engine)
     announce(plan.missing_tables.values())
     with options.recording(
         uri,
@@ -166,8 +170,14 @@ def _run(
         tracking=whole.tracking,
         experiment=whole.name,
         sweep_key=sweep_key(whole),
-        # Server addresses may contain a password.
-        sweep_params=json.loads(redact(whole.model_dump_json())),
+        # Server addresses may contain a password. A sweep of tables has no prompts.
+        sweep_params=json.loads(
+            redact(
+                whole.model_dump_json(
+                    exclude={"models", "tasks", "shots"} if whole.tables else None
+                )
+            )
+        ),
         run_name=whole.name,
     ) as recorder:
         stopped: OutOfTimeError | None = None

@@ -11,7 +11,6 @@ import platform
 import secrets
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -150,8 +149,14 @@ def connected(address: str | None = None) -> Iterator[None]:
     if address is None and ray.is_initialized():
         yield
         return
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    with _silence_stderr(), _in_empty_folder():
+    options: dict[str, Any] = {
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+    }
+    folder = os.getcwd()
+    if Path(__file__).parents[2] != Path(folder):  # otherwise the installation itself
+        options["runtime_env"] = {"worker_process_setup_hook": _path_without(folder)}
+    with _silence_stderr():
         if address is None:
             _start_local(options)
         else:
@@ -165,20 +170,30 @@ def connected(address: str | None = None) -> Iterator[None]:
         ray.shutdown()
 
 
-@contextmanager
-def _in_empty_folder() -> Iterator[None]:
-    """Change to an empty folder while the block runs.
+def _path_without(folder: str) -> Callable[[], None]:
+    """Return the setup of a worker that imports nothing from a folder.
 
-    Ray puts the folder in which a driver joins first on the module path of all workers: a file
-    such as ``scipy.py`` in it would be imported instead of what is installed.
+    With its first task, Ray puts the current folder of the driver first on the import path of a
+    worker, where any file could replace an installed module. The function is local, so that Ray
+    sends its code: to find it by name, a worker would already import from the folder.
     """
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="dcs-ray-") as empty:
-        os.chdir(empty)
-        try:
-            yield
-        finally:
-            os.chdir(before)
+
+    def set_up() -> None:
+        import os
+        import sys
+        from types import SimpleNamespace
+
+        if folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+            return
+
+        def find_spec(*module: object) -> None:
+            while folder in sys.path:
+                sys.path.remove(folder)
+
+        # Called before any module is searched for on the path.
+        sys.meta_path.insert(0, SimpleNamespace(find_spec=find_spec))
+
+    return set_up
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class TestLoading:
 
     def test_missing_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "torch", None)
-        refuses(MissingDependencyError, load_scorer, "tiny_lm", names=["pip install torch"])
+        refuses(MissingDependencyError, load_scorer, "tiny_lm", names=["dcs-debias[models]"])
 
 
 def test_the_tokenizer_of_a_packaged_model_is_that_of_its_folder() -> None:

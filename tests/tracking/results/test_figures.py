@@ -74,7 +74,7 @@ def test_ablation_bars_need_two_objectives() -> None:
     cells += paper_cells(tasks=("trec", "ddi"), objective="err")
     figure = figures.ablation_figure(cells)
     assert [len(axes.containers) for axes in figure.axes] == [4, 4], "bars and their spreads"
-    assert {"full objective", "$Z_{err}$", "TREC", "DDI"} <= _texts(figure)
+    assert {"full objective", "Z_err", "TREC", "DDI"} <= _texts(figure)
     assert _heights(figure.axes[0]) == pytest.approx([80.0] * 4), "mean over the seeds of one"
 
 
@@ -158,6 +158,25 @@ def test_corrections_are_drawn_over_the_probabilities_of_their_class() -> None:
     for figure in (*drawn, SCHEME.plot()):
         curve = figure.axes[0].lines[1].get_ydata()
         assert curve == pytest.approx(0.8 * np.linspace(0, 1, 257))
+
+
+def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    names = ["$5 - $10", "$$"]
+    drawn = make_cell(
+        scheme=replace(SCHEME, classes=tuple(names)).to_dict(),
+        class_accuracies={
+            **{"class": names, "before": [0.9, 0.2], "after": [0.8, 0.5]},
+            **{f"counts_{when}": [[9, 1], [5, 5]] for when in ("before", "after")},
+        },
+    )
+    files = figures.figure_files(
+        figures.cell_pictures(drawn) | figures.overview_figures([drawn]), ("svg",)
+    )
+    assert {"figures/scheme.svg", "figures/confusion.svg", "figures/class_accuracies.svg"} <= {
+        *files
+    }
+    assert b"$5 - $10" in files["figures/class_accuracies.svg"]
+    assert not caplog.records
 
 
 def test_a_figure_that_cannot_be_drawn_is_left_out_with_one_line(

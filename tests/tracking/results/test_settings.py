@@ -118,14 +118,14 @@ def test_the_terms_of_an_objective(objective: Any, terms: str) -> None:
 def test_runs_of_ablations_are_told_apart_by_name_and_tag() -> None:
     (usual, *_), (odd, *_) = tuned(), tuned(objective="err", optimization_size=50, weight_scale=10)
     assert settings.own_setting(usual) == ""
-    assert cell_name(odd) == f"{cell_name(usual)}, Z_err, 50 rows, weight scale 10"
+    assert cell_name(odd) == f"Z_err, 50 rows, weight scale 10, {cell_name(usual)}"
     assert cell_name(tuned(keep_unlabelled=True)[0]) != cell_name(usual)
     assert setting_tags(usual) == {"dcs.objective": "full", "dcs.optimization_size": "full"}
     assert setting_tags(odd) == {"dcs.objective": "err", "dcs.optimization_size": "50"}
     assert setting_tags(plain()[0]) == {"dcs.optimization_size": "full"}
     varied = ("weight_scale", "prefer")
     assert cell_name(tuned(weight_scale=30, prefer="accuracy")[0], varied) == (
-        f"{cell_name(usual)}, weight scale 30, prefer accuracy"
+        f"weight scale 30, prefer accuracy, {cell_name(usual)}"
     )
     assert setting_tags(odd, varied).items() >= {"dcs.weight_scale": "10"}.items()
 
@@ -135,4 +135,5 @@ def test_runs_are_named_by_what_is_known_of_them() -> None:
     tables = {"tables": {"test": {"task": "headlines"}}}
     cell = make_cell(identity={**who, "method": "icl"}, provenance=tables)
     assert cell_name(cell) == "uncorrected headlines seed 3 some-model"
+    assert cell_name(cell, ["seed"]) == "seed 3 uncorrected headlines some-model"
     assert cell_name(make_cell(identity={**who, "method": "icl"})).startswith("uncorrected own ")

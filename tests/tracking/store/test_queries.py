@@ -96,7 +96,17 @@ def test_a_cell_goes_by_its_name_or_is_the_best_one(store: str) -> None:
         ("best:seconds, seed=1", 1),
     ):
         assert find_cell(store, name).record.key == f"cell{number:04d}", name
-    nobody = ("best:test/cobias<1", "best:status=FAILED", "cell", "", "'", "\udcff", "nobody")
+    nobody = (
+        "best:test/cobias<1",
+        "best:status=FAILED",
+        "cell",
+        "%",
+        "cell____",
+        "",
+        "'",
+        "\udcff",
+        "nobody",
+    )
     for name in nobody:
         with pytest.raises(TrackingError):
             find_cell(store, name)

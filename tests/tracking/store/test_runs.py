@@ -230,3 +230,13 @@ def test_the_run_of_a_sweep_has_every_table_in_every_form(client: MlflowClient) 
     for path in found:
         if path.endswith(".json"):
             assert len(client.load_table(sweep.experiment_id, path)), path
+
+
+def test_the_view_has_a_column_for_everything_that_varies(client: MlflowClient, output) -> None:
+    params = {"tasks": ["sst", "trec"], "axes": {"weight_scale": [10, 30]}, "models": ["one"]}
+    sweep = Sweep(experiment="varied", sweep_key="s1", sweep_params=params)
+    runs = SweepRuns(client, sweep, Archive(output))
+    tags = client.get_experiment(runs.experiment_id).tags
+    columns = json.loads(tags[schema.VIEW_TAG])["selectedColumns"]
+    assert columns[0] == "metrics.`test/accuracy`"
+    assert columns[3:5] == ["tags.`dcs.weight_scale`", "tags.`dcs.task`"]
