@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from tracking import CellRecord
-from workflows.config.tuner import STORAGE_VARIABLE
+from workflows.plan import STORAGE_VARIABLE
 
 from .processes import done, end, find_worker, kill_worker, start_dcs, wait_for
 from .sweeps import (
