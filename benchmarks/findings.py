@@ -48,7 +48,7 @@ _BASELINE: Final = "dnip"
 #: Preferred reference values of settings; the default is the main value of the axis.
 _REFERENCES: Final[Mapping[str, tuple[Any, ...]]] = {
     OBJECTIVE: ("beta=1 tau=0", "beta=1 tau=0.2"),
-    "search": ("heat-bath",),
+    "schedule": ("tuned",),
     "prefer": ("accuracy",),
     "restarts": (1,),
 }

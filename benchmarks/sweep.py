@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.recording import finished_cell
+from dcs.data.splits import stratified_split
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.metrics import ClassificationMetrics, Objective
 from dcs.schemes.corrections import CorrectionSet
@@ -36,7 +37,6 @@ from workflows.config.sweep import SweepConfig, TunerSettings, load_config, pack
 from workflows.parallel import one_thread
 from workflows.plan import Cell, Progress, SweepPlan, plan_sweep, sweep_key
 from workflows.tables import ProbabilityStore, TableRequest, split_rows
-from workflows.tuning.study import study_rows
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def glue(folder: Path, *, cpus: int, trials: int, tables: int = 4) -> None:
         probs = np.exp(rng.normal(size=(1200, 5)) + 1.5 * np.eye(5)[labels] + [2, 1, 0, 0, 0])
         paths.append(folder / f"table{number}.parquet")
         ProbabilityTable.from_arrays(probs, labels, normalise=True).write(paths[-1])
-    tuner = {"protocol": "study", "trials": trials, "development": 0.3}
+    tuner = {"trials": trials, "judge": {"development": 0.3}}
     settings = {"methods": ["dcs"], "tuner": tuner, "tracking": {"trials": "runs"}}
     config = SweepConfig(name="ours", tables=list(map(str, paths)), **settings)
     with local_ray(cpus):
@@ -257,9 +257,9 @@ def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> in
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.search.optuna import OptunaSearch
 
-    rows, held_out = study_rows(
-        split_rows({"": (path,)}, seed=0, held_out=0.3)["optimization"], settings=tuner, seed=0
-    )
+    table = split_rows({"": (path,)}, seed=0, held_out=0.3)["optimization"]
+    parts = stratified_split(table.labels, {"rows": 0.7, "held_out": 0.3}, seed=0)
+    rows, held_out = table.subset(parts["rows"]), table.subset(parts["held_out"])
 
     def trainable(params: dict[str, float], rows: ProbabilityTable, held_out: ProbabilityTable):
         with one_thread():
@@ -277,7 +277,7 @@ def _glued(path: Path, folder: Path, *, trials: int, tuner: TunerSettings) -> in
         )
         tune.report({"score": judged.accuracy - judged.cobias, "z": found.z})
 
-    bounds = tuner.bounds
+    bounds = tuner.space
     found = tune.Tuner(
         tune.with_parameters(trainable, rows=rows, held_out=held_out),
         param_space={

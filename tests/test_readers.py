@@ -44,7 +44,7 @@ shots: [1, N]
 seeds: [0, 1]
 methods: [icl, dcs]
 limit: 40
-tuner: {protocol: study, trials: 2, development: 0.2, bounds: {beta: [0.0, 1.0]}}
+tuner: {trials: 2, judge: {development: 0.2}, space: {beta: [0.0, 1.0]}}
 tracking: {trials: none}
 """)
 LOG = [sample(k, str(k), [-1.5, -0.5], **asked("no", "yes"), acc=k) for k in range(2)]

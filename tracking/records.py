@@ -147,7 +147,7 @@ class CellRecord:
         Annealing trace with the columns `TRACE_COLUMNS`; see `trace_rows`.
     histograms : mapping of str to list
         Frequency of each probability in each class of the optimization rows; see
-        `workflows.tuning.cell.class_histograms`. Empty if not recorded.
+        `workflows.study.cell.class_histograms`. Empty if not recorded.
     importances : mapping of str to float
         Importance of each tuned hyperparameter, with sum 1; empty without a study or with too
         few trials.

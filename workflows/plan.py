@@ -7,6 +7,7 @@ machine and never repeated.
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections import Counter
@@ -26,7 +27,7 @@ from dcs.selection.methods import Method, get_method
 from tracking import Archive, CellRecord
 from workflows.config.scoring import INDECISIVE
 from workflows.config.sweep import Grouping, SweepConfig, TuneConfig
-from workflows.config.tuner import Bounds, TunerSettings
+from workflows.config.tuner import TunerSettings
 from workflows.tables import (
     GivenTable,
     ProbabilityStore,
@@ -143,6 +144,9 @@ class Cell(Variant):
 
 _CELL: Final = TypeAdapter(Cell)
 
+STORAGE_VARIABLE: Final = "DCS_OPTUNA_STORAGE"
+"""Environment variable with the storage of studies, used if the configuration has none."""
+
 
 def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | None:
     """Return the settings with those that do not affect a method reset to their defaults.
@@ -163,28 +167,21 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     """
     if not method.searches:
         return None
-    study, trials = tuner.protocol == "study", tuner.n_trials(method)
-    unused = {
-        "memberships": not method.uses_memberships,
-        "weight_scale": not method.uses_weight_scale,
+    names = {"calibration", "corrections", "spacing"} if method.name != "dcs" else set()
+    names |= set() if method.uses_weight_scale else {"weight_scale"}
+    names |= {"pseudo_count"} if tuner.pmi == "normalised" else set()
+    if tuner.search.schedule != "tuned":
+        names |= {"initial_temperature", "temperature_ratio", "cooling_rate"}
+        names |= set() if tuner.search.schedule == "paper" else {"lambda1", "lambda2"}
+    known = type(tuner.space).model_fields
+    space = tuner.space.model_copy(update={name: known[name].default for name in names})
+    usual: dict[str, Any] = {"space": space}
+    if not method.uses_memberships:
+        usual["memberships"] = None
+    if method.name != "dcs":
         # Only calibrations use unlabelled rows.
-        "keep_unlabelled": study or method.name != "dcs",
-        "pseudo_count": tuner.pmi == "normalised",
-        "development": not study,
-        "window": not trials,
-        "sampler": not trials,
-    }
-    if study:
-        tuned = {*tuner.space(method)}
-    elif trials:
-        tuned = {"beta", "tau", "weight_scale"}
-    else:
-        # The upper bound of tau determines which PMI weights are compared.
-        tuned = {"tau"} if tuner.values("beta") == (0.0,) else set()
-    bounds = {name: getattr(tuner.bounds, name) for name in tuned if len(tuner.values(name)) > 1}
-    known = TunerSettings.model_fields
-    usual = {name: known[name].default for name, is_unused in unused.items() if is_unused}
-    return tuner.model_copy(update={**usual, "trials": trials, "bounds": Bounds(**bounds)})
+        usual["keep_unlabelled"] = False
+    return tuner.model_copy(update=usual)
 
 
 def variants_of(config: SweepConfig) -> list[Variant]:
@@ -251,7 +248,7 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     groups: dict[Cell, list[Cell]] = {}
     for cell in cells:
         method, tuner = get_method(cell.method), cell.tuner
-        if tuner is not None and tuner.protocol == "cross-validation":
+        if tuner is not None:
             tuner = tuner.without_preference
         search = replace(cell, method=method.shares or method.name, tuner=tuner)
         groups.setdefault(search, []).append(cell)
@@ -312,6 +309,13 @@ class SweepPlan:
     def __post_init__(self) -> None:
         # Computed once: there may be thousands, and they are used for every table.
         object.__setattr__(self, "variants", tuple(variants_of(self.config)))
+
+    @property
+    def study_storage(self) -> str:
+        """Storage of the Optuna studies: that of the sweep, of the environment, or a journal."""
+        given = self.config.optuna_storage
+        address = given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE)
+        return address or str(self.output / "optuna.journal")
 
     def cells_on(self, key: str, digests: Mapping[str, str]) -> list[Cell]:
         """Return the cells of a table with the given digests.
@@ -712,11 +716,8 @@ def plan_tuning(
             f"--test {', '.join(map(str, test))}: no row has a label; give labelled rows or "
             "remove the option"
         )
-    if refit and (config.tuner.protocol == "study" or len(tables) > 1):
-        raise ConfigError(
-            "--refit requires a single table and tuner.protocol=cross-validation; remove it, or "
-            "change the tables or the protocol"
-        )
+    if refit and len(tables) > 1:
+        raise ConfigError("--refit requires a single table; remove it, or give one table")
     if learning_curve:
         labelled = int(fitted.labelled.sum())
         sizes = [size for size in _CURVE_SIZES if size < labelled]

@@ -18,9 +18,8 @@ from tracking import Archive, CellRecord
 from tracking.environment import DISTRIBUTION
 from workflows.config.sweep import SweepConfig, TuneConfig
 from workflows.plan import Cell, called, plan_sweep, plan_tuning
+from workflows.study.cell import compute_cell, failed_record
 from workflows.tables import ProbabilityStore, Rows
-from workflows.tuning.cell import compute_cell, failed_record
-from workflows.tuning.trials import unheard
 
 Tables = Mapping[str, Rows]
 
@@ -164,7 +163,7 @@ def tuned_tables(
 
 
 def recompute(
-    record: CellRecord, tables: Tables, *, progress: Callable[[float], None] = unheard
+    record: CellRecord, tables: Tables, *, progress: Callable[[float], None] = lambda share: None
 ) -> CellRecord:
     """Recompute a recorded cell; if it raises, return a FAILED record like a sweep.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -118,6 +119,28 @@ def stratified_choice(labels: ArrayLike, size: int, *, seed: int) -> NDArray[np.
         positions[order[0]] = -float(count)
     chosen = np.argsort(positions, kind="stable")[:size]
     return np.sort(chosen).astype(np.int64)
+
+
+#: With fewer different rows, probabilities are too coarse to tell which rows are duplicates.
+_FEWEST_DISTINCT: Final = 50
+
+
+def identical_rows(probs: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the group of identical rows of every row, numbered by their first rows.
+
+    The copies of a row must not be divided between fitted and held-out rows. A table with fewer
+    than 50 different rows has coarse probabilities, which are equal by chance: every row is a
+    group.
+
+    Parameters
+    ----------
+    probs : array of float, shape [M, N]
+        Class probabilities.
+    """
+    distinct, first, group = np.unique(probs, axis=0, return_index=True, return_inverse=True)
+    if len(distinct) < _FEWEST_DISTINCT:
+        return np.arange(len(probs))
+    return np.asarray(np.argsort(np.argsort(first))[group.ravel()], dtype=np.int64)
 
 
 def _allocate(

@@ -104,29 +104,25 @@ def anneal(
 
 
 def cooled(
-    problem: Problem, schedule: Schedule, *, seed: int, start: NDArray[np.int64] | None = None
+    problem: Problem, schedule: Schedule, *, seed: int
 ) -> Iterator[tuple[NDArray[np.int64], float, int, list[TracePoint]]]:
-    """Yield the best choice, its Z, the number of evaluations and the trace after every cooling.
-
-    With `start`, the solution of a similar problem, there is a single cooling, a reheating from
-    this solution.
-    """
+    """Yield the best choice, its Z, the evaluations and the trace after every cooling."""
     table = problem.table
     room, state = make_room(table), make_state(table)
     seeds = np.random.SeedSequence(whole_number(seed, "seed", least=0))
     streams = seeds.generate_state(schedule.restarts, np.uint64).astype(np.uint64)
     temperatures = schedule.temperatures()
     limits = schedule.limits(problem.n_classes)
-    choice = _identity_choice(schedule.start, problem) if start is None else start.copy()
+    choice = _identity_choice(schedule.start, problem)
     best_choice, found = choice.copy(), choice.copy()
     best = np.inf
     evaluations = 0
     trace: list[TracePoint] = []
-    for r in range(schedule.restarts if start is None else 1):
+    for r in range(schedule.restarts):
         if r > 0 and evaluations >= schedule.budget:
             break
         stream = streams[r : r + 1]
-        reheating = start is not None or (schedule.reheat and r % 2 == 1)
+        reheating = schedule.reheat and r % 2 == 1
         if reheating:
             choice[:] = best_choice
         elif r > 0 or schedule.start == "random":

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, warn_of_absent_classes, whole_number
+from dcs.data.splits import identical_rows, stratified_split
 from dcs.errors import InvalidInputError, show
 from dcs.evaluation.metrics import ClassificationMetrics, confusion_matrix
 from dcs.evaluation.uncertainty import compare_predictions
@@ -87,15 +88,35 @@ class Threads:
                 pool.shutdown(cancel_futures=True)
 
 
-def stratified_folds(labels: ArrayLike, folds: int, *, seed: int) -> NDArray[np.int64]:
-    """Return the fold of every row, with similar class proportions in every fold."""
+def stratified_folds(
+    labels: ArrayLike, folds: int, *, seed: int, groups: ArrayLike | None = None
+) -> NDArray[np.int64]:
+    """Return the fold of every row, with similar class proportions in every fold.
+
+    Parameters
+    ----------
+    labels : array of int, shape [M]
+        True class indices.
+    folds : int
+        Number of folds.
+    seed : int
+        Random seed.
+    groups : array of int, shape [M], optional
+        Group of every row; the rows of a group are in one fold. A group belongs to the class of
+        its first row.
+    """
     values = np.asarray(labels, dtype=np.int64)
+    members = np.arange(values.size) if groups is None else groups
+    _, first, of_row, sizes = np.unique(
+        members, return_index=True, return_inverse=True, return_counts=True
+    )
     generator = derive_generator(seed, "folds")
-    shuffled = generator.permutation(values.size)
-    order = shuffled[np.argsort(values[shuffled], kind="stable")]
-    places = np.empty(values.size, dtype=np.int64)
-    places[order] = np.arange(values.size) % folds
-    return places
+    shuffled = generator.permutation(first.size)
+    # Deal out the largest groups of each class first, so that the folds are of similar size.
+    order = shuffled[np.lexsort((-sizes[shuffled], values[first][shuffled]))]
+    places = np.empty(first.size, dtype=np.int64)
+    places[order] = np.arange(first.size) % folds
+    return places[of_row]
 
 
 def cross_validate(
@@ -147,9 +168,9 @@ def cross_validate(
     rows show another f e. The squares differ by 2 f e^2.
     """
     values, indices, _ = checked_rows(probs, labels, missing=True)
-    divided = Folds(values, indices, folds, seed)
-    (schemes,) = divided.schemes([setting], whole=False)
-    return divided.metrics(divided.predictions(schemes), setting)
+    divided = Folds(values, indices, folds, seed=seed)
+    (fit,) = divided.judge([setting])
+    return divided.metrics(fit.predictions, setting)
 
 
 def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
@@ -177,8 +198,39 @@ def cobias_noise(metrics: ClassificationMetrics, counts: ArrayLike) -> float:
     return math.sqrt(2.0 / math.pi) * float(spread.mean())
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A setting and its metrics on rows that it was not fitted on.
+
+    Attributes
+    ----------
+    setting : Hyperparameters, Interpolated or None
+        The setting; None for the uncorrected probabilities.
+    accuracy, cobias : float
+        On held-out rows, 0..1; see :func:`cross_validate`.
+    moves : int
+        Number of candidate solutions that its searches evaluated.
+    schemes : tuple of CorrectionScheme
+        Fitted without each fold, then, if requested, on all rows. Empty if only the metrics are
+        known, from an earlier run.
+    predictions : array of int
+        Predictions of the held-out rows.
+    """
+
+    setting: Setting | None
+    accuracy: float
+    cobias: float
+    moves: int = 0
+    schemes: tuple[CorrectionScheme, ...] = ()
+    predictions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def z(self, beta: float) -> float:
+        """Return the error rate plus `beta` times COBias on held-out rows."""
+        return 1.0 - self.accuracy + beta * self.cobias
+
+
 class Folds:
-    """Cross-validation folds, and the held-out predictions of settings.
+    """Judge of settings: cross-validation folds, or one share of development rows.
 
     Parameters
     ----------
@@ -188,6 +240,8 @@ class Folds:
         True class indices, -1 for unlabelled rows, which take part in every fit.
     folds : int
         Number of folds, 2 or more; limited to the number of labelled rows.
+    development : float, optional
+        Share of the labelled rows on which settings are judged, instead of folds.
     seed : int
         Seed of folds and searches.
 
@@ -195,18 +249,24 @@ class Folds:
     ----------
     probs, labels : array
         Probabilities and labels of the labelled rows; M is their number from here on.
+    known : array of bool
+        Whether each of all rows is labelled.
     unlabelled : int
         Number of unlabelled rows.
     place : array of int, shape [M]
-        The fold of every row.
+        The fold of every row, -1 for rows that are in every fit.
+    duplicates : int
+        Number of rows that repeat another one; identical rows are in one fold.
+    held_out, truth : array
+        Probabilities and labels of the rows that settings are judged on.
     few : bool
         Whether there are too few rows to compute COBias within each fold.
-    part : array of int, shape [M]
-        Part of every row within which COBias is computed: its fold, or 0 with few rows.
+    part : array of int
+        Part of every held-out row within which COBias is computed: its fold, or 0 with few rows.
     n_parts : int
         Number of parts.
     counts : array of float, shape [N]
-        Rows per class and part.
+        Held-out rows per class and part.
 
     Raises
     ------
@@ -215,57 +275,106 @@ class Folds:
     """
 
     def __init__(
-        self, probs: NDArray[np.float64], labels: NDArray[np.int64], folds: int, seed: int
+        self,
+        probs: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        folds: int,
+        *,
+        development: float | None = None,
+        seed: int,
     ) -> None:
         whole_number(folds, "folds", least=2)
-        known = labels >= 0
+        self.known = known = labels >= 0
         self.probs, self.labels = probs[known], labels[known]
-        if self.labels.size < 2:
+        if self.labels.size < FEWEST_LABELS:
             raise InvalidInputError(
                 f"{self.labels.size} labelled rows; cross-validation requires at least two"
             )
         self.unlabelled = labels.size - self.labels.size
-        self.n_folds = min(folds, self.labels.size)
-        self.place = stratified_folds(self.labels, self.n_folds, seed=seed)
+        groups = identical_rows(self.probs)
+        self.duplicates = int(self.labels.size - np.unique(groups).size)
+        if development is None:
+            self.n_folds = min(folds, self.labels.size)
+            self.place = stratified_folds(self.labels, self.n_folds, seed=seed, groups=groups)
+        else:
+            self.n_folds = 1
+            shares = {"optimization": 1.0 - development, "development": development}
+            parts = stratified_split(self.labels, shares, seed=derive_seed(seed, "split"))
+            self.place = np.full(self.labels.size, -1)
+            self.place[parts["development"]] = 0
+        judged = self.place >= 0
+        self.held_out, self.truth, self._fold = (
+            self.probs[judged],
+            self.labels[judged],
+            self.place[judged],
+        )
         places = np.full(labels.size, -1)
         places[known] = self.place
         # Picklable, so that it can run in other processes.
-        self._fit = partial(_fit_fold, probs, labels, places, seed)
-        self.few = self.labels.size < _FEW_ROWS * probs.shape[1]
+        self.fit_fold = partial(_fit_fold, probs, labels, places, seed)
+        # Development rows do not take part in the fit, so that no noise cancels.
+        self.few = self.n_folds > 1 and self.labels.size < _FEW_ROWS * probs.shape[1]
         self.n_parts = 1 if self.few else self.n_folds
-        self.part = self.place % self.n_parts
-        self.counts = np.bincount(self.labels, minlength=probs.shape[1]) / self.n_parts
+        self.part = self._fold % self.n_parts
+        self.counts = np.bincount(self.truth, minlength=probs.shape[1]) / self.n_parts
 
-    def schemes(
+    def judge(
         self,
-        grid: Sequence[Hyperparameters],
+        settings: Sequence[Hyperparameters],
         *,
-        whole: bool = True,
         mapper: Mapper = map,
         progress: Callable[[float], None] | None = None,
-    ) -> list[list[CorrectionScheme]]:
-        """Return the schemes of each setting: without each fold, then, if `whole`, of all rows.
+    ) -> list[Fit]:
+        """Fit settings without each fold and evaluate them there.
 
         Consecutive settings with the same calibration are fitted together; `mapper` receives one
         item for each such group and fold.
         """
-        by_calibration = groupby(grid, key=lambda setting: (setting.calibration, setting.ridge))
+        found = self._fit_all(settings, range(self.n_folds), mapper, progress)
+        return [self.judged(*each) for each in zip(settings, found, strict=True)]
+
+    def fit_whole(self, fits: Sequence[Fit], mapper: Mapper = map) -> list[Fit]:
+        """Return the fits with their schemes, at the end the one fitted on all rows."""
+        settings = [f.setting for f in fits if isinstance(f.setting, Hyperparameters)]
+        lacking = [f.setting for f in fits if not f.schemes]
+        again = dict(zip(lacking, self.judge(lacking, mapper=mapper), strict=True))  # type: ignore[arg-type]
+        whole = dict(zip(settings, self._fit_all(settings, [None], mapper, None), strict=True))
+        complete = [again.get(fit.setting, fit) for fit in fits]
+        return [
+            replace(fit, schemes=(*fit.schemes[: self.n_folds], *whole[fit.setting]))  # type: ignore[index]
+            for fit in complete
+        ]
+
+    def _fit_all(
+        self,
+        settings: Sequence[Hyperparameters],
+        held_out: Sequence[int | None],
+        mapper: Mapper,
+        progress: Callable[[float], None] | None,
+    ) -> list[tuple[CorrectionScheme, ...]]:
+        by_calibration = groupby(settings, key=lambda each: (each.calibration, each.ridge))
         groups = [tuple(group) for _, group in by_calibration]
-        held_out = [*range(self.n_folds), *([None] if whole else [])]
         items = [(fold, group) for fold in held_out for group in groups]
         fitted: list[CorrectionScheme] = []
-        for schemes in mapper(self._fit, items):
+        for schemes in mapper(self.fit_fold, items):
             fitted += schemes
             if progress is not None:
-                progress(len(fitted) / (len(held_out) * len(grid)))
-        return [fitted[i :: len(grid)] for i in range(len(grid))]
+                progress(len(fitted) / (len(held_out) * len(settings)))
+        return [tuple(fitted[i :: len(settings)]) for i in range(len(settings))]
+
+    def judged(self, setting: Setting | None, schemes: Sequence[CorrectionScheme]) -> Fit:
+        """Evaluate the schemes fitted without each fold."""
+        predictions = self.predictions(schemes)
+        metrics = self.metrics(predictions, setting)
+        moves = sum(s.provenance.get("moves", 0) for s in schemes[: self.n_folds])
+        return Fit(setting, metrics.accuracy, metrics.cobias, moves, tuple(schemes), predictions)
 
     def predictions(self, schemes: Sequence[CorrectionScheme]) -> NDArray[np.int64]:
-        """Return the prediction of every row by the scheme fitted without its fold."""
-        predictions = np.zeros(self.labels.size, np.int64)
+        """Return the prediction of every held-out row by the scheme fitted without its fold."""
+        predictions = np.zeros(self.truth.size, np.int64)
         for fold, scheme in zip(range(self.n_folds), schemes, strict=False):
-            rows = self.place == fold
-            predictions[rows] = scheme.predict(self.probs[rows])
+            rows = self._fold == fold
+            predictions[rows] = scheme.predict(self.held_out[rows])
         return predictions
 
     def metrics(
@@ -277,9 +386,9 @@ class Folds:
         """
         n_classes = self.probs.shape[1]
         compute = ClassificationMetrics.from_predictions
-        pooled = compute(self.labels, predictions, n_classes)
+        pooled = compute(self.truth, predictions, n_classes)
         biases = [
-            compute(self.labels[rows], predictions[rows], n_classes).cobias
+            compute(self.truth[rows], predictions[rows], n_classes).cobias
             for rows in (self.part == part for part in range(self.n_parts))
         ]
         bias = float(np.mean(biases))
@@ -291,7 +400,7 @@ class Folds:
     def change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> Change:
         """Compare two sets of predictions of all rows; COBias is computed within the parts."""
         pair = compare_predictions(
-            self.labels, before, after, self.probs.shape[1], parts=self.part, resamples=_RESAMPLES
+            self.truth, before, after, self.probs.shape[1], parts=self.part, resamples=_RESAMPLES
         )
         return Change(
             accuracy=pair.accuracy.estimate,
@@ -299,6 +408,9 @@ class Folds:
             accuracy_error=pair.accuracy.standard_error,
             cobias_error=pair.cobias.standard_error,
             score_error=pair.score.standard_error,
+            gained=int(((after == self.labels) & (before != self.labels)).sum()),
+            lost=int(((after != self.labels) & (before == self.labels)).sum()),
+            changed=int((before != after).sum()),
         )
 
 
@@ -319,7 +431,8 @@ def _fit_fold(
 FEWEST_LABELS: Final = 2
 """Minimum number of labelled rows for cross-validation."""
 
-_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
+#: The front is interpolated between them.
+_BETAS: Final = (0.0, 0.1, 0.25, 0.5, 1.5)
 
 _PAPER_BETAS: Final = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 
@@ -354,6 +467,12 @@ _CALIBRATED_CLASS_ROWS: Final = 100
 #: Minimum number of rows per class for membership functions, which are not shrunk.
 _MEMBERSHIP_ROWS: Final = 400
 
+#: Number of classes above which the number of moves of a search no longer grows with them.
+_FULL_CLASSES: Final = 20
+
+#: Maximum number of sampled settings that are compared with a standard one.
+_MOST_CHALLENGERS: Final = 5
+
 #: Beta of the default point if there are too few rows to select one.
 _MIDDLE_BETA: Final = 0.3
 
@@ -376,10 +495,10 @@ class SelectionSettings:
         ``"shrunk"``, which above that is used only with unlabelled rows.
     betas : tuple of float
         Weights of COBias for the searches; the front is interpolated between them.
-    fixed : tuple of Hyperparameters
-        Settings that compete at every point with their own beta.
     folds : int
         Number of folds, 2 or more; limited to the number of labelled rows.
+    development : float, optional
+        Share of the labelled rows on which settings are judged, instead of folds.
     preference : Preference
         Rule that selects the point of the front.
     keep_uncorrected : bool
@@ -396,8 +515,8 @@ class SelectionSettings:
 
     candidates: tuple[Hyperparameters, ...] = _CANDIDATES
     betas: tuple[float, ...] = _BETAS
-    fixed: tuple[Hyperparameters, ...] = ()
     folds: int = 5
+    development: float | None = None
     preference: Preference = field(default_factory=Preference)
     keep_uncorrected: bool = True
     method: str = "dcs"
@@ -494,39 +613,144 @@ def fit_scheme(
     everything, known, names = checked_rows(probs, labels, classes, missing=True)
     if reference is not None and np.shape(reference) != known.shape:
         raise InvalidInputError(f"reference {show(reference)}: must be one prediction per row")
-    folds = Folds(everything, known, settings.folds, seed)
+    folds = Folds(everything, known, settings.folds, development=settings.development, seed=seed)
     warn_of_absent_classes(folds.labels, names)
-    candidates = _prune(settings.candidates, folds)
-    # Ordered by candidate, so that settings that share a calibration are fitted together.
-    searched = [_at(c, beta) for c in candidates for beta in settings.betas]
-    grid = list(dict.fromkeys((*searched, *settings.fixed)))
-    schemes = folds.schemes(grid, mapper=mapper, progress=progress)
-    fits = {
-        setting: _Fit.judged(setting, found, folds)
-        for setting, found in zip(grid, schemes, strict=True)
-    }
-    best: list[tuple[Hyperparameters, float]] = []
-    for beta in settings.betas:
-        among = (*(_at(c, beta) for c in candidates), *settings.fixed)
-        best.append((min(among, key=lambda setting: fits[setting].z(beta)), beta))
-    middle, _ = min(best, key=lambda each: abs(each[1] - _MIDDLE_BETA))
-    plain = _Fit.judged(None, [CorrectionScheme.identity(names)] * (folds.n_folds + 1), folds)
-    before = plain.predictions if reference is None else np.asarray(reference)[known >= 0]
-    origin = {"method": settings.method, "seed": int(seed)}
-    front = _Front(folds, plain, before, fits[middle], origin)
+    fits = folds.judge(standard_settings(settings, folds), mapper=mapper, progress=progress)
+    return front_of(
+        folds,
+        fits,
+        settings=settings,
+        classes=names,
+        seed=seed,
+        reference=reference,
+        mapper=mapper,
+    )
+
+
+def standard_settings(settings: SelectionSettings, folds: Folds) -> list[Hyperparameters]:
+    """Return the settings to compare on some rows, those with the same calibration together."""
+    # A chain visits every class the same number of times, whose cost grows with their number too.
+    share = min(1.0, _FULL_CLASSES / folds.probs.shape[1])
+    grid = []
+    for each in _prune(settings.candidates, folds):
+        schedule = replace(
+            each.schedule,
+            lambda1=each.schedule.lambda1 * share,
+            lambda2=each.schedule.lambda2 * share,
+        )
+        grid += [_at(replace(each, schedule=schedule), beta) for beta in settings.betas]
+    return list(dict.fromkeys(grid))
+
+
+def front_of(
+    folds: Folds,
+    fits: Sequence[Fit],
+    sampled: Sequence[Fit] = (),
+    *,
+    settings: SelectionSettings,
+    classes: Sequence[str],
+    seed: int,
+    reference: ArrayLike | None = None,
+    mapper: Mapper = map,
+) -> FittedScheme:
+    """Build the front of judged settings and pick a point.
+
+    Of many sampled settings the best looks better than it is. One takes the place of the best
+    standard setting only if the difference exceeds what the largest of as many differences without
+    any effect would reach; of several that are tied within a standard error, the one with the
+    fewest moves.
+
+    Parameters
+    ----------
+    folds : Folds
+        The judge of the settings.
+    fits : sequence of Fit
+        The standard settings.
+    sampled : sequence of Fit
+        Settings that a sampler suggested.
+    settings : SelectionSettings
+        Betas and preference.
+    classes : sequence of str
+        Class names.
+    seed : int
+        Seed in the provenance of the schemes.
+    reference : array of int, optional
+        See :func:`fit_scheme`.
+    mapper : callable, optional
+        See :func:`fit_scheme`.
+
+    Returns
+    -------
+    FittedScheme
+        The front, whose schemes are fitted on all rows, and the picked point.
+    """
+    best = [(min(fits, key=lambda fit: (fit.z(beta), fit.moves)), beta) for beta in settings.betas]
     # Include all Pareto-optimal settings, each at the beta at which it is closest to the best.
-    chosen = {setting for setting, _ in best}
-    unbeaten = {id(metrics) for metrics in pareto_front([f.metrics for f in fits.values()])}
-    others = [s for s in grid if s not in chosen and id(fits[s].metrics) in unbeaten]
+    chosen = {id(fit) for fit, _ in best}
     best += [
-        (s, min(best, key=lambda each: fits[s].z(each[1]) - fits[each[0]].z(each[1]))[1])
-        for s in others
+        (fit, min(best, key=lambda each: fit.z(each[1]) - each[0].z(each[1]))[1])
+        for fit in pareto_front(fits)
+        if id(fit) not in chosen
     ]
-    ends = [front.end(fits[setting], beta) for setting, beta in best]
+    if sampled:
+        challenge = _Challenge(folds, sampled, mapper)
+        best = [(challenge.winner(fit, beta), beta) for fit, beta in best]
+    # In an order that shares calibrations, and each once.
+    distinct = {fit.setting: fit for fit, _ in best}
+    whole = {fit.setting: fit for fit in folds.fit_whole([*distinct.values()], mapper)}
+    best = [(whole[fit.setting], beta) for fit, beta in best]
+    middle, _ = min(best, key=lambda each: abs(each[1] - _MIDDLE_BETA))
+    plain = folds.judged(None, [CorrectionScheme.identity(classes)] * (folds.n_folds + 1))
+    before = plain.predictions
+    if reference is not None:
+        everywhere = np.asarray(reference)
+        before = everywhere[folds.known][folds.place >= 0]
+    origin = {"method": settings.method, "seed": int(seed)}
+    front = _Front(folds, plain, before, middle, origin)
+    ends = [front.end(fit, beta) for fit, beta in best]
     ends.append(front.end(plain, 0.0))
     return FittedScheme.picked(
         front.dense(ends), settings.preference, keep_uncorrected=settings.keep_uncorrected
     )
+
+
+class _Challenge:
+    """Decides where a sampled setting takes the place of a standard one."""
+
+    def __init__(self, folds: Folds, sampled: Sequence[Fit], mapper: Mapper) -> None:
+        self._folds, self._sampled, self._mapper = folds, sampled, mapper
+        self._margin = math.sqrt(2.0 * math.log(1 + len(sampled)))
+        self._complete: dict[Setting | None, Fit] = {}
+
+    def winner(self, fit: Fit, beta: float) -> Fit:
+        better = [each for each in self._sampled if each.z(beta) < fit.z(beta)]
+        winners: list[Fit] = []
+        for each in sorted(better, key=lambda each: each.z(beta))[:_MOST_CHALLENGERS]:
+            gain = fit.z(beta) - each.z(beta)
+            if gain > self._margin * self._error(fit, each, beta):
+                winners.append(each)
+        if not winners:
+            return fit
+        first = winners[0]
+        tied = [
+            each
+            for each in winners
+            if each.z(beta) - first.z(beta) <= self._error(first, each, beta)
+        ]
+        return self._known(min(tied, key=lambda each: each.moves))
+
+    def _error(self, first: Fit, second: Fit, beta: float) -> float:
+        pair = (self._known(fit).predictions for fit in (first, second))
+        return self._folds.change(*pair).error(1.0, beta)
+
+    def _known(self, fit: Fit) -> Fit:
+        """Return the fit with predictions, which those of an earlier run lack."""
+        if fit.schemes:
+            return fit
+        if fit.setting not in self._complete:
+            (found,) = self._folds.judge([fit.setting], mapper=self._mapper)  # type: ignore[list-item]
+            self._complete[fit.setting] = found
+        return self._complete[fit.setting]
 
 
 def label_free_scheme(
@@ -567,28 +791,8 @@ def label_free_scheme(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """A setting fitted without each fold and on all rows, with its cross-validated metrics."""
-
-    setting: Setting | None
-    schemes: Sequence[CorrectionScheme]
-    predictions: NDArray[np.int64]
-    metrics: ClassificationMetrics
-
-    @classmethod
-    def judged(
-        cls, setting: Setting | None, schemes: Sequence[CorrectionScheme], folds: Folds
-    ) -> _Fit:
-        predictions = folds.predictions(schemes)
-        return cls(setting, schemes, predictions, folds.metrics(predictions, setting))
-
-    def z(self, beta: float) -> float:
-        return 1.0 - self.metrics.accuracy + beta * self.metrics.cobias
-
-
 #: A point of the front with the fit it was computed from.
-_End: TypeAlias = tuple[_Fit, FrontPoint]
+_End: TypeAlias = tuple[Fit, FrontPoint]
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,13 +800,14 @@ class _Front:
     """Builds the points of a front."""
 
     folds: Folds
-    plain: _Fit
+    plain: Fit
     before: NDArray[np.int64]
-    middle: _Fit
+    middle: Fit
     origin: dict[str, Any]
 
-    def end(self, fit: _Fit, beta: float) -> _End:
-        folds, estimate, scheme = self.folds, fit.metrics, fit.schemes[-1]
+    def end(self, fit: Fit, beta: float) -> _End:
+        folds, scheme = self.folds, fit.schemes[-1]
+        estimate = folds.metrics(fit.predictions, fit.setting)
         n_classes = len(scheme.classes)
         if fit is not self.plain:
             # If the trade-off is nearly linear, small changes of the rows move the optimum far
@@ -626,7 +831,7 @@ class _Front:
         }
         if fit.setting is not None:
             provenance["setting"] = _as_dict(fit.setting)
-        confusion = confusion_matrix(folds.labels, fit.predictions, n_classes)
+        confusion = confusion_matrix(folds.truth, fit.predictions, n_classes)
         return fit, FrontPoint(
             setting=fit.setting,
             accuracy=estimate.accuracy,
@@ -670,7 +875,7 @@ class _Front:
             return
         setting = Interpolated(first[0].setting, second[0].setting, share)
         beta = (1.0 - share) * first[1].beta + share * second[1].beta
-        _, middle = self.end(_Fit.judged(setting, schemes, self.folds), beta)
+        _, middle = self.end(self.folds.judged(setting, schemes), beta)
         yield from self._line(first, second, low, (share, middle))
         yield middle
         yield from self._line(first, second, (share, middle), high)

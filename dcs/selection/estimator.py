@@ -52,8 +52,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Classifier to correct. None if the input is class probabilities. Wrap a fitted classifier
         in ``sklearn.frozen.FrozenEstimator`` to avoid refitting it, and use held-out rows.
     prefer : str, default="no-harm"
-        Which point of the front to take. ``"no-harm"`` is the lowest COBias whose accuracy is not
-        below uncorrected beyond noise; others are ``"balance"``, ``"knee"``, ``"accuracy"``,
+        Which point of the front to take. ``"no-harm"`` is the lowest COBias that is shown to
+        cost at most 0.5 points of accuracy; others are ``"balance"``, ``"knee"``, ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"`` and ``"weakest-class"``, see
         :class:`dcs.Preference`.
     exchange_rate : float, optional

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from dcs.data.checks import finite_number
 from dcs.errors import InvalidInputError, SchemeError, check_choice, escaped
 from dcs.evaluation.metrics import FIGURES, ClassificationMetrics
+from dcs.evaluation.noninferiority import NonInferiority, count_passed
 from dcs.io import atomic_write_text, read_json, validated
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 Prefer: TypeAlias = Literal[
     "no-harm", "balance", "knee", "accuracy", "balanced-accuracy", "macro-f1", "weakest-class"
 ]
-
-#: Maximum estimated loss of accuracy of a harmless point.
-_HARMLESS: Final = 0.005
 
 _TIE: Final = 1e-12
 
@@ -61,10 +59,11 @@ class Preference:
     Parameters
     ----------
     prefer : str
-        ``"no-harm"``: the lowest COBias among points whose accuracy is not below that of the
-        uncorrected probabilities beyond noise, that is, by no more than one standard error of the
-        paired difference and no more than 0.5 points, as long as a point of COBias costs no more
-        than a point of accuracy there; the highest accuracy where there is no such point.
+        ``"no-harm"``: the lowest COBias among points that are shown to be at most `margin` less
+        accurate than the uncorrected probabilities on new rows of the same distribution. The
+        points of the front are tested in the order of the number of predictions they change, up
+        to the first that fails; see :class:`dcs.evaluation.noninferiority.NonInferiority`. Where
+        none passes, the probabilities stay as they are.
         ``"balance"``: the highest accuracy minus COBias. ``"knee"``: the point farthest
         from the straight line between the most accurate and the fairest. ``"accuracy"``,
         ``"balanced-accuracy"``, ``"macro-f1"``, ``"weakest-class"``: the highest of these.
@@ -77,6 +76,10 @@ class Preference:
     max_cobias : float, optional
         In points. Consider only points with at most this COBias; if there are none, select the
         lowest COBias. Takes precedence over everything else.
+    margin : float, optional
+        In points. Largest acceptable loss of accuracy under ``"no-harm"``.
+    confidence : float, optional
+        Confidence of the test of ``"no-harm"``, 0.5 to 0.9999.
 
     Raises
     ------
@@ -88,9 +91,16 @@ class Preference:
     exchange_rate: float | None = None
     max_accuracy_loss: float | None = None
     max_cobias: float | None = None
+    margin: float = 0.5
+    confidence: float = 0.95
 
     def __post_init__(self) -> None:
         check_choice("prefer", self.prefer, get_args(Prefer))
+        for name, least, most in (("margin", 0.0, 100.0), ("confidence", 0.5, 0.9999)):
+            value = finite_number(getattr(self, name), name, least=least)
+            if value > most:
+                raise InvalidInputError(f"{name} {value!r}: must be between {least} and {most}")
+            object.__setattr__(self, name, value)
         for name in ("exchange_rate", "max_accuracy_loss", "max_cobias"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, finite_number(value, name, least=0.0))
@@ -129,10 +139,11 @@ class Figures:
     ----------
     accuracy, cobias, balanced_accuracy, macro_f1, weakest_class : float
         See :class:`dcs.ClassificationMetrics`; 0..1.
-    accuracy_change : float
-        Accuracy minus that of the uncorrected probabilities on the same rows.
-    accuracy_error : float
-        Standard error of this difference.
+    gained, lost, changed : int
+        Numbers of rows that only these predictions or only the uncorrected ones have right, and
+        of rows on which they differ.
+    n_rows : int
+        Number of rows.
     """
 
     accuracy: float
@@ -140,8 +151,10 @@ class Figures:
     balanced_accuracy: float
     macro_f1: float
     weakest_class: float
-    accuracy_change: float
-    accuracy_error: float
+    gained: int
+    lost: int
+    changed: int
+    n_rows: int
 
     @classmethod
     def from_predictions(
@@ -153,17 +166,24 @@ class Figures:
     ) -> Figures:
         """Evaluate predictions [M], compared with the uncorrected ones [M] of the same rows."""
         metrics = ClassificationMetrics.from_predictions(labels, after, n_classes)
-        change = (after == labels) * 1.0 - (before == labels)
+        right, wrong = after == labels, before != labels
         return cls(
             **{name: getattr(metrics, name) for name in FIGURES},
-            accuracy_change=float(change.mean()),
-            accuracy_error=float(change.std()) / math.sqrt(labels.size),
+            gained=int((right & wrong).sum()),
+            lost=int((~right & ~wrong).sum()),
+            changed=int((before != after).sum()),
+            n_rows=labels.size,
         )
 
-    @property
-    def harmless(self) -> bool:
-        """Whether accuracy is not below uncorrected beyond noise; see :class:`Preference`."""
-        return self.accuracy_change >= -min(_HARMLESS, self.accuracy_error) - _TIE
+    def test(self, preference: Preference) -> NonInferiority:
+        """Return the test of accuracy against the margin of a preference."""
+        return NonInferiority(
+            gained=int(self.gained),
+            lost=int(self.lost),
+            n_rows=int(self.n_rows),
+            margin=preference.margin / 100.0,
+            confidence=preference.confidence,
+        )
 
 
 def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
@@ -176,6 +196,17 @@ def pareto_front(points: Sequence[_P]) -> tuple[_P, ...]:
         if not front or point.cobias < front[-1].cobias - _TIE:
             front.append(point)
     return tuple(front)
+
+
+def conservative_first(pool: Sequence[Figures]) -> list[Figures]:
+    """Return the Pareto-optimal points in the order of the number of changed predictions."""
+    return sorted(pareto_front(pool), key=lambda p: p.changed)
+
+
+def proven(pool: Sequence[Figures], preference: Preference) -> list[Figures]:
+    """Return the points that pass the fixed sequence of tests; see :class:`Preference`."""
+    ordered = conservative_first(pool)
+    return ordered[: count_passed(p.test(preference) for p in ordered)]
 
 
 def choose(figures: Sequence[Figures], preference: Preference) -> int:
@@ -206,8 +237,7 @@ def _picked(pool: list[Figures], preference: Preference) -> Figures:
         # Of equal points, prefer the one on the front.
         return max((*front, *pool), key=lambda p: getattr(p, preference.prefer.replace("-", "_")))
     if preference.rule == "no-harm":
-        # Were fairness all, its noise would decide between points far apart in accuracy.
-        front = pareto_front([p for p in pool if p.harmless]) or front[:1]
+        return pareto_front(proven(pool, preference) or front[:1])[-1]
     if preference.rule == "knee" and len(front) > 2:
         figures = np.array([(p.accuracy, p.cobias) for p in front])
         figures = (figures - figures[-1]) / (figures[0] - figures[-1])
@@ -236,6 +266,8 @@ class Change:
         P-value of the exact McNemar test of equal accuracy.
     accuracy_error, cobias_error, score_error : float
         Standard errors of the differences of accuracy, of COBias, and of accuracy minus COBias.
+    gained, lost, changed : int
+        See :class:`Figures`.
     """
 
     accuracy: float
@@ -243,6 +275,9 @@ class Change:
     accuracy_error: float
     cobias_error: float
     score_error: float
+    gained: int
+    lost: int
+    changed: int
 
     def error(self, accuracy_rate: float, cobias_rate: float) -> float:
         """Return the standard error of the change in weighted accuracy minus weighted COBias."""
@@ -315,8 +350,10 @@ class FrontPoint:
         """Metrics by which points are compared."""
         return Figures(
             **{name: getattr(self.estimate, name) for name in FIGURES},
-            accuracy_change=self.change.accuracy,
-            accuracy_error=self.change.accuracy_error,
+            gained=self.change.gained,
+            lost=self.change.lost,
+            changed=self.change.changed,
+            n_rows=self.estimate.n_rows,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -352,6 +389,32 @@ class FittedScheme:
         scheme = self.chosen.scheme
         rule = {k: v for k, v in asdict(self.preference).items() if v is not None}
         return replace(scheme, provenance={**scheme.provenance, "rule": rule})
+
+    @property
+    def guarantee(self) -> str:
+        """What the rows show about accuracy, in one sentence; empty under other rules."""
+        rule = self.preference
+        if rule.limited or rule.rule != "no-harm" or not self.keep_uncorrected:
+            return ""
+        level = f"{100 * rule.confidence:g} % confidence"
+        if self.chosen is not self.points[-1]:
+            return (
+                f"With {level}, accuracy on new rows of the same distribution is at most "
+                f"{rule.margin:g} points below uncorrected."
+            )
+        ordered = conservative_first([p.figures for p in self.points[:-1]])
+        passed = count_passed(p.test(rule) for p in ordered)
+        if passed:
+            return "The probabilities stay as they are: no improvement exceeds its noise."
+        text = (
+            "The probabilities stay as they are: these rows do not show with "
+            f"{level} that a correction costs at most {rule.margin:g} points of accuracy"
+        )
+        needed = ordered[0].test(rule).rows_needed
+        if needed is None:
+            return f"{text}."
+        more = float(f"{max(1, needed - ordered[0].n_rows):.1g}")
+        return f"{text}; about {more:,.0f} more labelled rows could."
 
     @property
     def front(self) -> tuple[FrontPoint, ...]:
@@ -556,8 +619,10 @@ def _chosen(
         # All rows indicate, without labels, that it is fairer: labels must clearly contradict it.
         least = -rates[1] * (2.0 * best.change.cobias_error + best.noise)
     enough = gain(best, plain) > least
-    harms = preference.rule == "no-harm" and not best.figures.harmless
-    return best if enough and not harms else plain
+    unproven = preference.rule == "no-harm" and best.figures not in proven(
+        [p.figures for p in corrected], preference
+    )
+    return best if enough and not unproven else plain
 
 
 class _File(BaseModel):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Final, Literal, TypeAlias, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import checked_rows, finite_number, whole_number
 from dcs.errors import check_choice
-from dcs.evaluation.metrics import Objective
+from dcs.evaluation.metrics import Objective, PmiTerm
 from dcs.schemes.calibration import CalibrationKind, fit_calibration, from_arrays, from_offset
 from dcs.schemes.corrections import DONT_CHANGE, Correction, CorrectionSet, Membership, Weight
 from dcs.schemes.scheme import CorrectionScheme
@@ -64,14 +63,17 @@ CorrectionFamily: TypeAlias = Literal["none", "weights", "memberships", "both"]
 
 WeightSpacing: TypeAlias = Literal["logarithmic", "linear"]
 
-#: Short, because cross-validation repeats the search about a hundred times.
-_SCHEDULE: Final = Schedule(
+#: Short, because cross-validation repeats the search about a hundred times. No descent follows:
+#: the temperatures, the cooling rate and both lambdas decide the result and the number of moves.
+STANDARD_SCHEDULE: Final = Schedule(
     initial_temperature=0.02,
-    final_temperature=0.0005,
-    cooling_rate=0.6,
+    final_temperature=0.0001,
+    cooling_rate=0.4,
     lambda1=2.0,
     lambda2=2.0,
-    restarts=3,
+    restarts=1,
+    descend=False,
+    reheat=False,
 )
 
 #: At this beta and above, shrinkage is entirely towards equal class proportions.
@@ -120,6 +122,10 @@ class Hyperparameters:
         :meth:`dcs.CorrectionSet.limited`.
     beta, tau : float
         Weights of COBias and PMI in the objective.
+    error_weight, pseudo_count : float
+        Weight of the error rate, and k of the PMI term; see :class:`dcs.Objective`.
+    pmi : "published" or "normalised"
+        The PMI term.
     prior_rows : float
         Regularisation: with M rows, the share ``prior_rows / (prior_rows + M)`` of the evidence
         comes from the expectation under the calibrated probabilities rather than from the labels.
@@ -130,7 +136,7 @@ class Hyperparameters:
         above 3,500, as noise and gain decrease. 0 always runs one search on all rows. Memberships
         are never averaged.
     schedule : Schedule
-        Cooling schedule of the search.
+        Annealing schedule of every search, which runs as it is given.
 
     Raises
     ------
@@ -146,9 +152,12 @@ class Hyperparameters:
     memberships: int | None = None
     beta: float = 0.5
     tau: float = 0.0
+    error_weight: float = 1.0
+    pseudo_count: float = 4000.0
+    pmi: PmiTerm = "published"
     prior_rows: float = 100.0
     averages: int = 8
-    schedule: Schedule = field(default_factory=lambda: _SCHEDULE)
+    schedule: Schedule = field(default_factory=lambda: STANDARD_SCHEDULE)
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -157,12 +166,42 @@ class Hyperparameters:
             ("spacing", get_args(WeightSpacing)),
         ):
             check_choice(name, getattr(self, name), allowed)
-        for name in ("ridge", "beta", "tau", "prior_rows"):
+        for name in ("ridge", "prior_rows"):
             object.__setattr__(self, name, finite_number(getattr(self, name), name, least=0.0))
         for name, least in (("weight_scale", 2), ("averages", 0)):
             value = whole_number(getattr(self, name), name, least=least)
             object.__setattr__(self, name, value)
         CorrectionSet.dcs().limited(self.memberships)
+        # Validates and normalises the weights of the terms.
+        for name in ("beta", "tau", "error_weight", "pseudo_count"):
+            object.__setattr__(self, name, getattr(self.objective, name))
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of every search."""
+        names = ("beta", "tau", "error_weight", "pseudo_count", "pmi")
+        return Objective(**{name: getattr(self, name) for name in names})
+
+    def to_params(self) -> dict[str, Any]:
+        """Return all values by name, those of the schedule among them, as trials record them."""
+        values: dict[str, Any] = asdict(self)
+        schedule = values.pop("schedule")
+        if self.corrections == "none":
+            return {"calibration": self.calibration, "ridge": self.ridge, "corrections": "none"}
+        ratio = self.schedule.final_temperature / self.schedule.initial_temperature
+        values |= schedule
+        values["temperature_ratio"] = ratio
+        return values
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Hyperparameters:
+        """Return the setting that a trial recorded; the inverse of :meth:`to_params`."""
+        own: dict[str, Any]
+        own, schedule = (
+            {each.name: params[each.name] for each in fields(kind) if each.name in params}
+            for kind in (cls, Schedule)
+        )
+        return cls(**own, schedule=replace(STANDARD_SCHEDULE, **schedule))
 
     def smoothing(self, n_rows: int) -> float:
         """Return the share of the evidence that comes from the calibrated probabilities."""
@@ -270,8 +309,7 @@ def fit_settings(
         True class indices, -1 for unlabelled rows, which take part in the calibration and in
         the mean of the calibrated probabilities.
     path : sequence of Hyperparameters
-        Settings to fit, with the same calibration and ridge. If consecutive settings differ only
-        in beta, each search starts from the solution of the previous one.
+        Settings to fit, with the same calibration and ridge.
     seed : int, optional
         Random seed; the same arguments give the same schemes.
     classes : sequence of str, optional
@@ -280,7 +318,8 @@ def fit_settings(
     Returns
     -------
     tuple of CorrectionScheme
-        One scheme per setting, including the calibration, if any.
+        One scheme per setting, including the calibration, if any. Its provenance has the number
+        of moves: candidate solutions that the searches evaluated.
 
     Raises
     ------
@@ -294,11 +333,10 @@ def fit_settings(
     calibrated = values if calibration is None else calibration.apply(values)
     rows = _Calibrated(calibrated[labelled], indices[labelled], calibrated.mean(axis=0), kind)
     schemes: list[CorrectionScheme] = []
-    for _, group in groupby(path, key=lambda setting: replace(setting, beta=0.0)):
-        settings = list(group)
-        for setting, chosen in zip(settings, rows.corrected(settings, seed), strict=True):
-            origin = {"beta": setting.beta, "tau": setting.tau, "rows": rows.labels.size}
-            schemes.append(CorrectionScheme(names, chosen, origin, calibration))
+    for setting in path:
+        chosen, moves = rows.corrected(setting, seed)
+        origin = {"beta": setting.beta, "tau": setting.tau, "rows": rows.labels.size}
+        schemes.append(CorrectionScheme(names, chosen, origin | {"moves": moves}, calibration))
     return tuple(schemes)
 
 
@@ -311,65 +349,51 @@ class _Calibrated:
     means: NDArray[np.float64]
     kind: CalibrationKind
 
-    def corrected(
-        self, path: Sequence[Hyperparameters], seed: int
-    ) -> Iterator[tuple[Correction, ...]]:
-        """Yield the corrections of settings that differ only in beta."""
+    def corrected(self, setting: Hyperparameters, seed: int) -> tuple[tuple[Correction, ...], int]:
+        """Return the corrections of a setting and the number of evaluated solutions."""
         n_rows, n_classes = self.labels.size, self.means.size
-        first = path[0]
-        if first.corrections == "none":
-            yield from [(DONT_CHANGE,) * n_classes] * len(path)
-            return
-        weights = first.corrections == "weights"
-        # If only accuracy matters, the most probable class of a posterior is the best decision;
-        # weights that deviate from it would fit noise.
-        posterior = weights and self.kind in _POSTERIOR
-        searched = [s for s in path if not (posterior and s.beta == s.tau == 0.0)]
+        if setting.corrections == "none":
+            return (DONT_CHANGE,) * n_classes, 0
+        weights = setting.corrections == "weights"
+        chosen: tuple[Correction, ...]
         averages = 0
         if weights and n_rows >= _FEWEST_HALVED:
-            averages = min(first.averages, _SEARCHED_ROWS // n_rows)
-        if averages < _FEWEST_AVERAGED:
-            found = self._search(np.arange(n_rows), searched, seed)
+            averages = min(setting.averages, _SEARCHED_ROWS // n_rows)
+        if weights and self.kind in _POSTERIOR and setting.beta == setting.tau == 0.0:
+            # If only accuracy matters, the most probable class of a posterior is the best
+            # decision; weights that deviate from it would fit noise.
+            chosen, moves = (Weight(1.0),) * n_classes, 0
+        elif averages < _FEWEST_AVERAGED:
+            chosen, moves = self._search(np.arange(n_rows), setting, seed)
         else:
             generator = np.random.default_rng(seed)
             halves = [generator.permutation(n_rows)[: n_rows // 2] for _ in range(averages)]
-            by_half = [self._search(half, searched, seed + i) for i, half in enumerate(halves)]
-            found = [
-                _to_weights(np.mean([_logarithms(each) for each in group], axis=0))
-                for group in zip(*by_half, strict=True)
-            ]
-        results, share = dict(zip(searched, found, strict=True)), first.smoothing(n_rows)
-        for setting in path:
-            chosen = results.get(setting, (Weight(1.0),) * n_classes)
-            if weights and share > 0.0:
-                target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
-                target -= target.mean()
-                chosen = _to_weights((1.0 - share) * _logarithms(chosen) + share * target)
-            yield chosen
+            found = [self._search(half, setting, seed + i) for i, half in enumerate(halves)]
+            chosen = _to_weights(np.mean([_logarithms(each) for each, _ in found], axis=0))
+            moves = sum(each for _, each in found)
+        share = setting.smoothing(n_rows)
+        if weights and share > 0.0:
+            target = min(1.0, setting.beta / _BALANCED_BETA) * self._balancing_weights()
+            target -= target.mean()
+            chosen = _to_weights((1.0 - share) * _logarithms(chosen) + share * target)
+        return chosen, moves
 
     def _search(
-        self, rows: NDArray[np.int64], path: Sequence[Hyperparameters], seed: int
-    ) -> list[tuple[Correction, ...]]:
-        if not path:
-            return []
+        self, rows: NDArray[np.int64], setting: Hyperparameters, seed: int
+    ) -> tuple[tuple[Correction, ...], int]:
         # Import lazily: compiling the search should not delay reading a front or listing settings.
         from dcs.search.annealing import cooled
         from dcs.search.problem import Problem
 
-        share = path[0].smoothing(self.labels.size)
+        share = setting.smoothing(self.labels.size)
         whole = rows.size == self.labels.size
         copied = _COPIED_ROWS if whole else _COPIED_ROWS // _SHARED_COPIES
         probs, labels = _smoothed(self.probs[rows], self.labels[rows], share, seed, copied)
-        corrections = _correction_set(self.probs, path[0])
+        corrections = _correction_set(self.probs, setting)
         names = tuple(map(str, range(self.means.size)))
-        found: list[tuple[Correction, ...]] = []
-        choice: NDArray[np.int64] | None = None
-        for setting in path:
-            objective = Objective(beta=setting.beta, tau=setting.tau)
-            problem = Problem(probs, labels, names, corrections, objective)
-            *_, (choice, *_) = cooled(problem, setting.schedule, seed=seed, start=choice)
-            found.append(problem.scheme(choice).corrections)
-        return found
+        problem = Problem(probs, labels, names, corrections, setting.objective)
+        *_, (choice, _, moves, _) = cooled(problem, setting.schedule, seed=seed)
+        return problem.scheme(choice).corrections, moves
 
     def _balancing_weights(self) -> NDArray[np.float64]:
         """Return the logarithms of the weights that equalise the class priors."""

@@ -18,7 +18,7 @@ from dcs.selection.methods import get_method
 from tests.tracking.paper_cells import paper_cells
 from tracking import Recorder
 from workflows.plan import Cell
-from workflows.tuning.cell import compute_cell
+from workflows.study.cell import compute_cell
 
 __all__ = ["prepare", "record_quickstart"]
 

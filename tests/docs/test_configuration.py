@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from workflows.config.sweep import SweepConfig
-from workflows.config.tuner import Bounds
+from workflows.config.tuner import PARTS
 
 from .runner import ROOT
 
@@ -17,7 +17,7 @@ _PARTS = {"Top level": SweepConfig} | {
     f"`{name}`": SweepConfig.model_fields[name].annotation
     for name in ("tuner", "scoring", "tracking")
 }
-_PARTS["`tuner.bounds`"] = Bounds
+_PARTS |= {f"`tuner.{name}`": model for name, model in PARTS.items()}
 
 
 def _rows(title: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from workflows.study.trials import Tuning
 
 from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable
@@ -19,8 +20,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.optimum import exact_search
 from dcs.selection.methods import get_method
 from workflows.config.sweep import TunerSettings
-from workflows.tuning.study import study_scheme
-from workflows.tuning.trials import Tuning
+from workflows.study.study import study_scheme
 
 pytestmark = pytest.mark.usefixtures("extras")
 
@@ -70,7 +70,11 @@ def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
 
 def test_a_study_tunes_the_weight_scale_of_a_family() -> None:
     table = _table(3)
-    settings = TunerSettings(protocol="study", trials=2, budget=2000)
+    settings = TunerSettings(
+        trials=2,
+        judge={"development": 0.3},
+        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+    )
     tuning = Tuning(table=table, method=get_method("steep"), settings=settings, seed=0)
     fitted = study_scheme(tuning)
     assert [trial.params["weight_scale"] for trial in fitted.trials][0] == 30

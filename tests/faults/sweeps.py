@@ -22,7 +22,11 @@ CONFIG = SweepConfig(
     seeds=(0, 1),
     methods=("icl", "dnip", "dcs"),
     limit=200,
-    tuner=TunerSettings(protocol="study", trials=10),
+    tuner=TunerSettings(
+        trials=10,
+        judge={"development": 0.3},
+        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+    ),
     tracking={"trials": "none", "figures": "none"},
 )
 #: Little beside the scoring.

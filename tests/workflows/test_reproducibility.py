@@ -23,9 +23,13 @@ CONFIG = SweepConfig(
     seeds=(0,),
     methods=("icl", "batch", "dcs"),
     limit=80,
-    tuner=TunerSettings(protocol="study", trials=4, budget=20_000),
+    tuner=TunerSettings(
+        trials=4,
+        judge={"development": 0.3},
+        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+    ),
     # Cross-validation calibrates, which is linear algebra; a study is Optuna and annealing.
-    axes={"protocol": ("study", "cross-validation")},
+    axes={"development": (0.3, None)},
     tracking={"trials": "none", "figures": "none"},
 )
 N_CELLS = 4

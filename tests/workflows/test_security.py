@@ -24,7 +24,7 @@ from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, run_d
 from tracking import Archive, ui_arguments
 from workflows.cli.console import explained
 from workflows.config.sweep import SweepConfig
-from workflows.tuning.cell import failed_record
+from workflows.study.cell import failed_record
 
 PASSWORD = "hunter2/w0rd-of-Mine"
 SECRETS = {

@@ -23,7 +23,7 @@ from workflows.cluster.sweep import run_here, run_sweep
 from workflows.config.sweep import SweepConfig
 from workflows.config.tuner import TrackingSettings, TunerSettings
 from workflows.plan import Progress, plan_sweep, sweep_key
-from workflows.tuning.cell import failed_record
+from workflows.study.cell import failed_record
 
 CONFIG = SweepConfig(
     name="small",
@@ -32,7 +32,11 @@ CONFIG = SweepConfig(
     seeds=(0,),
     methods=("icl", "dcs"),
     limit=60,
-    tuner=TunerSettings(protocol="study", trials=2, budget=20_000),
+    tuner=TunerSettings(
+        trials=2,
+        judge={"development": 0.3},
+        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+    ),
     tracking={"figures": "none"},
 )
 #: One table of the four.

@@ -17,8 +17,8 @@ from tests.workflows.conftest import biased_table, refused
 from tracking.results.tables import all_tables
 from workflows.config.sweep import SweepConfig
 from workflows.plan import Cell, called, cells_of, variants_of
+from workflows.study.cell import compute_cell, optimization_rows
 from workflows.tables import GivenTable, given_tables, join_unlabelled
-from workflows.tuning.cell import compute_cell, optimization_rows
 
 
 def config(*tables: object, **settings: object) -> SweepConfig:

@@ -27,6 +27,8 @@ _OBJECTIVES: Final = tuple(_TERMS.values())
 _TERM_NAMES: Final = {"err": "Z_err", "cobias": "Z_cobias", "pmi": "Z_pmi"}
 
 _GROUP: Final = ("model", "task", "shots", "method")
+#: Groups of tuner settings, each of which is a setting.
+_PARTS: Final = ("judge", "space", "search")
 _NOT_SETTINGS: Final = frozenset({*_GROUP, "seed", "tuner", OBJECTIVE})
 
 #: Preferred main values of settings, with which ablations are compared.
@@ -36,7 +38,6 @@ _MAIN_VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "weight_scale": (None, 30),
     "pmi": ("published",),
     "memberships": (None,),
-    "protocol": ("cross-validation", "study"),
     "prefer": ("no-harm", "balance"),
 }
 #: Text of None in short, text of None alone, and template of other values.
@@ -251,11 +252,13 @@ def _get_group(record: CellRecord) -> tuple[Any, ...]:
 
 def _get_settings(record: CellRecord) -> dict[str, Any]:
     """Return the settings of a cell by name, all values hashable."""
-    known = {**record.identity, **(record.identity.get("tuner") or {})}
+    tuner = record.identity.get("tuner") or {}
+    parts = [tuner.get(part, {}) for part in _PARTS]
+    known = {k: v for part in (record.identity, tuner, *parts) for k, v in part.items()}
     found = {
         name: json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value
         for name, value in known.items()
-        if name not in _NOT_SETTINGS and not name.endswith("digest")
+        if name not in (*_NOT_SETTINGS, *_PARTS) and not name.endswith("digest")
     }
     if record.identity.get("tuner"):
         # The identity of a cell omits these settings if they are not used.

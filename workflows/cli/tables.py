@@ -36,9 +36,10 @@ Prefer = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Point of the front: no-harm is the fairest that costs no accuracy beyond noise, "
-        "balance maximizes accuracy minus COBias, knee is where the price of fairness starts to "
-        "rise; accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that metric.",
+        help="Point of the front: no-harm is the fairest shown to cost at most 0.5 points of "
+        "accuracy, balance maximizes accuracy minus COBias, knee is where the price of fairness "
+        "starts to rise; accuracy, balanced-accuracy, macro-f1 and weakest-class maximize that "
+        "metric.",
         show_default="no-harm",
     ),
 ]
@@ -215,8 +216,8 @@ def tune(
 ) -> None:
     """Find a correction scheme for probability tables and evaluate it on held-out rows.
 
-    Schemes are searched by simulated annealing and selected by cross-validation, or with
-    --set tuner.protocol=study by an Optuna study on 5 % development rows. The selected scheme is
+    An Optuna study tunes the simulated annealing that searches for schemes and judges every
+    trial by cross-validation. The scheme selected from its front is
     written to OUTPUT/TABLE-METHOD/scheme.json; all trials are recorded in MLflow. For several
     tables of the same rows, cross-validation selects one of them, their mean or a stack.
 
@@ -228,7 +229,7 @@ def tune(
     from workflows.cluster.sweep import run_here
     from workflows.config.sweep import TuneConfig, configured
     from workflows.plan import called, plan_tuning
-    from workflows.tuning.cell import refitted
+    from workflows.study.cell import refitted
 
     config = configured(
         TuneConfig,

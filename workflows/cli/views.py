@@ -407,6 +407,8 @@ def show_front(fitted: FittedScheme, *, scheme: CorrectionScheme | None = None) 
     n_rows = fitted.points[-1].estimate.n_rows
     console.print(f"front: % of {n_rows} rows, cross-validated, ± 95 %{omitted}", style="bold")
     console.print(table)
+    if fitted.guarantee:
+        console.print(fitted.guarantee)
     if advice := _advice(fitted):
         console.print(advice, style="yellow")
 
@@ -438,7 +440,7 @@ def _advice(fitted: FittedScheme) -> str:
     if chosen is not plain:
         bias = chosen.lasting_cobias - plain.lasting_cobias
         price = _price(chosen.change.accuracy, bias, chosen.change.accuracy_p)
-        return price and f"{price}; --prefer no-harm costs none beyond noise"
+        return price and f"{price}; --prefer no-harm costs at most half a point"
     fairer = [point for point in fitted.front if point.cobias < plain.cobias]
     if not fairer:
         return "no class is corrected: no point that was tried is fairer"

@@ -38,11 +38,11 @@ from workflows.cluster.connect import (
 )
 from workflows.cluster.placement import Placement
 from workflows.cluster.scoring import ScoringActor
-from workflows.config.tuner import StudyStorage, StudyStorageError
 from workflows.parallel import Mapper, RayMapper
 from workflows.plan import Cell, Progress, SweepPlan, sharing
+from workflows.study.cell import compute_cell, failed_record
+from workflows.study.study import StudyStorageError, open_storage
 from workflows.tables import ProbabilityStore, Rows, TableRequest
-from workflows.tuning.cell import compute_cell, failed_record
 
 _log = logging.getLogger(__name__)
 
@@ -166,9 +166,8 @@ class Driver:
         self.meters = Meters(plan.config.name)
         self._archive = Archive(plan.output)
         self._store = ProbabilityStore.under(plan.output)
-        self._storage = StudyStorage.chosen(plan.config.optuna_storage)
-        if self._storage is not None:
-            self._storage.check()
+        self._storage = plan.study_storage
+        open_storage(self._storage)
         self._watch = ClusterWatch(look)
         self._look = self._watch.latest
         self._placement.check(plan.config.scoring if plan.missing_tables else None)
@@ -425,8 +424,6 @@ class Driver:
             if self._placement.shared:
                 free -= len(self._scoring)
         share = free // sum(len(waiting.cells) for waiting in self._waiting)
-        if cell.tuner.protocol == "study":
-            share = min(share, cell.tuner.window, cell.tuner.trials or 1)
         return max(1, share)
 
     def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[tuple[CellRecord, Figures]]:
@@ -483,7 +480,7 @@ def run_cell(
     tables: dict[str, Rows],
     sweep: str,
     mapper: Mapper,
-    storage: StudyStorage | None,
+    storage: str | None,
     drawn: bool,
     known: dict[Any, Any] | None = None,
 ) -> tuple[CellRecord, Figures]:
@@ -499,7 +496,7 @@ def run_cell(
         Name of the sweep that the record belongs to.
     mapper : Mapper
         Runs the trials.
-    storage : StudyStorage or None
+    storage : str or None
         Storage of the cell's study.
     drawn : bool
         Whether to draw the figures of the cell.

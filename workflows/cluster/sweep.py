@@ -124,12 +124,8 @@ def _run_in_process(
 
     from dcs.selection.cross_validation import Threads
     from tracking.results.figures import cell_figures
-    from workflows.config.tuner import StudyStorage
-    from workflows.tuning.cell import compute_cell
+    from workflows.study.cell import compute_cell
 
-    storage = StudyStorage.chosen(plan.config.optuna_storage)
-    if storage is not None:
-        storage.check()
     mapper = Threads(cpu_count())
     drawn = plan.config.tracking.figures == "all"
     for key, cells in plan.missing_cells.items():
@@ -144,7 +140,7 @@ def _run_in_process(
                     sweep=plan.config.name,
                     progress=progress,
                     mapper=mapper,
-                    storage=storage,
+                    storage=plan.study_storage,
                     known=known,
                 )
                 yield record, partial(cell_figures, record) if drawn else {}

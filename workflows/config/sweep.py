@@ -31,9 +31,9 @@ from dcs.selection.methods import get_method, method_names
 from tracking.results.settings import objective_name
 from workflows.config.scoring import ScoringSettings
 from workflows.config.tuner import (
+    PARTS,
     FixedObjective,
     ObjectiveChoice,
-    StudyStorage,
     TrackingSettings,
     TunerSettings,
 )
@@ -56,11 +56,22 @@ def _check_size(value: Any) -> Any:
 #: A number of optimization rows, or ``"full"``.
 SizeChoice = Annotated[int | str, PlainValidator(_check_size)]
 
-#: Tuner settings that ``axes:`` may vary. The objective has the separate axis ``objectives``.
-ABLATED: Final = tuple(name for name in TunerSettings.model_fields if name != "objective")
+#: Tuner settings that ``axes:`` may vary, those of the space, search and judge among them. The
+#: objective has the separate axis ``objectives``.
+_MODELS: Final[tuple[type[Strict], ...]] = (TunerSettings, *PARTS.values())
+ABLATED: Final = {
+    name: model.model_fields[name]
+    for model in _MODELS
+    for name in model.model_fields
+    if name not in ("objective", *PARTS)
+}
 
 #: Displayed name of the value None of an axis; the default is "none".
 _NONE_LABELS: Final = {"weight_scale": "tuned", "memberships": "all", "optimization_sizes": "full"}
+
+
+def _as_single(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -81,7 +92,10 @@ def _axes_model() -> Any:
     """Return a model with a list of values per setting, validated like the setting itself."""
     fields: dict[str, Any] = {}
     for name in ABLATED:
-        value: Any = TunerSettings.model_fields[name].rebuild_annotation()
+        value: Any = ABLATED[name].rebuild_annotation()
+        if name in PARTS["space"].model_fields:
+            # None stands for the space of the tuner.
+            value = Annotated[value | None, AfterValidator(_as_single)]
         fields[name] = (Axis[value], ())
     return create_model("Axes", __base__=Strict, **fields)
 
@@ -90,6 +104,8 @@ _AXES: Final = _axes_model()
 
 
 def _check_axes(value: Any) -> dict[str, tuple[Any, ...]]:
+    if isinstance(value, dict) and ("objective" in value or "objectives" in value):
+        raise ValueError("objectives: a key of the sweep, not of axes; write objectives: [...]")
     given = _AXES.model_validate(value)
     # In the order of the settings, not in that of the file.
     return {name: getattr(given, name) for name in ABLATED if name in given.model_fields_set}
@@ -113,6 +129,8 @@ def value_label(axis: str, value: Any) -> str:
     """
     if axis == "objectives":
         return objective_name(value.model_dump() if isinstance(value, FixedObjective) else value)
+    if isinstance(value, tuple):
+        return "..".join(map(str, value))
     return _NONE_LABELS.get(axis, "none") if value is None else str(value)
 
 
@@ -135,13 +153,6 @@ TableChoice = Annotated[
     str | tuple[str, str] | dict[str, str | tuple[str, str]], PlainValidator(_check_table)
 ]
 
-
-def _check_storage(address: SecretStr) -> SecretStr:
-    StudyStorage(address.get_secret_value())
-    return address
-
-
-_StorageAddress = Annotated[SecretStr, AfterValidator(_check_storage)]
 
 #: The respect in which the tables of an ensemble differ.
 Grouping = Literal["prompts", "seeds", "models"]
@@ -240,8 +251,9 @@ class SweepConfig(PromptsConfig, TuneConfig):
         as failed; None is no limit. Set it well above the time of a cell, including the wait for
         a CPU, to end cells of workers that hang.
     optuna_storage : str or None
-        URL of a database or path of a journal file for the Optuna studies, one per cell; None
-        keeps them in memory. Never displayed or recorded, because a URL may contain a password.
+        Path of a journal file, URL of a database, or ``grpc://host:port`` for the Optuna studies,
+        one per cell; by default ``optuna.journal`` in the output folder. Never displayed or
+        recorded, because a URL may contain a password.
     """
 
     tasks: Distinct[str] = ()
@@ -256,7 +268,7 @@ class SweepConfig(PromptsConfig, TuneConfig):
     optimization_sizes: Axis[SizeChoice] = ("full",)
     combine: Literal["all", "one_at_a_time"] = "all"
     cell_time_limit: float | None = Field(default=None, gt=0.0)
-    optuna_storage: _StorageAddress | None = Field(default=None, exclude=True)
+    optuna_storage: SecretStr | None = Field(default=None, exclude=True)
 
     @field_validator("methods")
     @classmethod
@@ -274,18 +286,15 @@ class SweepConfig(PromptsConfig, TuneConfig):
     def _is_consistent(self) -> SweepConfig:
         if not self.tasks and not self.tables:
             raise ValueError("tasks or tables is required")
-        own = dict(self.tuner) | {"objectives": self.tuner.objective, "optimization_sizes": "full"}
-        varied = {a: v for a, v in self.axis_values.items() if a in own and v != (own[a],)}
+        varied = {axis: v for axis, v in self._tuner_axes.items() if not self._is_own(axis, *v)}
         for axis, values in varied.items() if self.combine == "one_at_a_time" else ():
-            if own[axis] not in values and len(varied) > 1:
-                lacking = "null" if own[axis] is None else value_label(axis, own[axis])
+            if len(varied) > 1 and not any(self._is_own(axis, value) for value in values):
                 others = ", ".join(other for other in varied if other != axis)
                 raise ValueError(
-                    f"axis {axis} does not contain the tuner's value {lacking}, which combine: "
+                    f"axis {axis} does not contain the tuner's value, which combine: "
                     f"one_at_a_time requires to vary {others}; add it"
                 )
         for settings, _ in self.variants:
-            TunerSettings.model_validate(settings.model_dump())
             if "furud" in self.methods and settings.memberships in (0, 1):
                 raise ValueError(
                     f"memberships {settings.memberships}: method furud requires 2 or more; change "
@@ -302,11 +311,23 @@ class SweepConfig(PromptsConfig, TuneConfig):
         for *values, size in itertools.product(*choices.values(), sizes):
             changed = dict(zip(choices, values, strict=True))
             if self.combine == "one_at_a_time":
-                others = sum(getattr(self.tuner, name) != value for name, value in changed.items())
+                others = sum(self.tuner.changed({n: v}) != self.tuner for n, v in changed.items())
                 if others + (size is not None) > 1:
                     continue
-            found.append((self.tuner.model_copy(update=changed), size))
+            found.append((self.tuner.changed(changed), size))
         return found
+
+    @property
+    def _tuner_axes(self) -> dict[str, tuple[Any, ...]]:
+        named = ("objectives", "optimization_sizes", *self.axes)
+        return {name: self.axis_values[name] for name in named}
+
+    def _is_own(self, axis: str, *values: Any) -> bool:
+        """Whether every value of an axis is that of the tuner."""
+        if axis == "optimization_sizes":
+            return all(value == "full" for value in values)
+        name = "objective" if axis == "objectives" else axis
+        return all(self.tuner.changed({name: value}) == self.tuner for value in values)
 
     @property
     def axis_values(self) -> dict[str, tuple[Any, ...]]:

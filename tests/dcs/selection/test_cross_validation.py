@@ -28,6 +28,7 @@ from dcs.selection.cross_validation import (
     cobias_noise,
     cross_validate,
     fit_scheme,
+    front_of,
     stratified_folds,
 )
 from dcs.selection.front import FittedScheme, Preference, pareto_front
@@ -56,8 +57,8 @@ def _equalised(per_class: int, seed: int) -> tuple[Folds, *tuple[NDArray[np.int6
     """
     probs, labels = biased_table(40_000, 4, seed=seed, bias=0.5)
     chosen = np.concatenate([np.flatnonzero(labels == j)[:per_class] for j in range(4)])
-    folds = Folds(probs[chosen], labels[chosen], 5, seed)
-    (schemes,) = folds.schemes([_EQUALISER], whole=False)
+    folds = Folds(probs[chosen], labels[chosen], 5, seed=seed)
+    schemes = folds.judge([_EQUALISER])[0].schemes
     scheme = fit_setting(folds.probs, folds.labels, _EQUALISER, seed=seed)
     rest = np.setdiff1d(np.arange(labels.size), chosen)
     return folds, folds.predictions(schemes), labels[rest], scheme.predict(probs[rest])
@@ -111,8 +112,8 @@ def test_noise_is_what_equal_classes_show() -> None:
 def test_cobias_is_the_mean_over_folds_or_with_few_rows_of_all(n_rows: int, parts: int) -> None:
     probs, labels = biased_table(n_rows, 3)
     setting = Hyperparameters(calibration="batch", corrections="none")
-    folds = Folds(probs, labels, 5, 3)
-    (schemes,) = folds.schemes([setting], whole=False)
+    folds = Folds(probs, labels, 5, seed=3)
+    schemes = folds.judge([setting])[0].schemes
     predicted = folds.predictions(schemes)
     assert np.array_equal(np.unique(folds.part), range(parts))
     each = [
@@ -132,10 +133,10 @@ def test_settings_keep_their_order_whatever_their_calibration() -> None:
         Hyperparameters(calibration="vector", corrections="none", ridge=1.0),
         Hyperparameters(calibration="none", corrections="none"),
     ]
-    folds = Folds(probs, labels, 3, 0)
-    together = folds.schemes(grid)
+    folds = Folds(probs, labels, 3, seed=0)
+    together = [fit.schemes for fit in folds.judge(grid)]
     for setting, schemes in zip(grid, together, strict=True):
-        assert folds.schemes([setting]) == [schemes]
+        assert folds.judge([setting])[0].schemes == schemes
     assert np.array_equal(folds.predictions(together[-1]), probs.argmax(axis=1))
 
 
@@ -194,7 +195,7 @@ def test_fit_scheme_finds_a_front_and_repeats_itself() -> None:
     assert found.chosen.cobias < plain.cobias
     assert found.scheme.classes == names
     provenance = json.loads(found.scheme.to_json())["provenance"]
-    assert provenance["rule"] == {"prefer": "no-harm"}
+    assert provenance["rule"] == {"prefer": "no-harm", "margin": 0.5, "confidence": 0.95}
     assert provenance["estimate"]["cobias"] == found.chosen.cobias
     again = fit_scheme(probs, labels, settings=_QUICK, seed=4, classes=names)
     assert again.scheme == found.scheme
@@ -221,14 +222,20 @@ def test_probabilities_stay_as_they_are_when_nothing_is_gained() -> None:
     assert fit_scheme(probs, labels, settings=always).chosen.setting is not None
 
 
-def test_fixed_settings_compete_with_the_beta_they_have() -> None:
-    probs, labels = biased_table(700, 3)
-    useless = Hyperparameters(calibration="temperature", corrections="none")
-    good = replace(_VECTOR, beta=0.6)
-    settings = replace(_QUICK, candidates=(useless,), fixed=(good,))
-    found = fit_scheme(probs, labels, settings=settings)
-    assert [point.setting for point in found.points[:3]] == [good] * 3
-    assert [point.beta for point in found.points[:3]] == [0.0, 0.3, 1.0]
+def test_a_sampled_setting_needs_a_significant_advantage() -> None:
+    probs, labels = biased_table(600, 3)
+    folds = Folds(probs, labels, 3, seed=0)
+    useless, good = folds.judge(
+        [
+            Hyperparameters(calibration="temperature", corrections="none"),
+            replace(_VECTOR, beta=1.0),
+        ]
+    )
+    names = ("a", "b", "c")
+    found = front_of(folds, [useless], [good], settings=_QUICK, classes=names, seed=0)
+    assert good.setting in [point.setting for point in found.points]
+    none = front_of(folds, [good], [replace(good)], settings=_QUICK, classes=names, seed=0)
+    assert [point.setting for point in none.points].count(good.setting) >= 1
 
 
 def test_threads_keep_the_order_and_take_no_more_than_allowed() -> None:
@@ -295,9 +302,11 @@ def test_the_default_does_no_harm_where_classes_are_of_unequal_size() -> None:
         )
     )
     assert default.accuracy > plain.accuracy - 0.01
-    assert default.macro_f1 > plain.macro_f1
-    assert default.balanced_accuracy > plain.balanced_accuracy
-    assert default.cobias < plain.cobias
+    wide = found.pick(Preference(margin=2.0)).scheme.predict(probs[judged])
+    wider = ClassificationMetrics.from_predictions(labels[judged], wide, 6)
+    assert wider.accuracy > plain.accuracy - 0.02
+    assert wider.balanced_accuracy > plain.balanced_accuracy
+    assert wider.cobias < plain.cobias
     assert balance.accuracy < plain.accuracy - 0.05
     # The front starts at what is most accurate, and its steps from there are small.
     most = max(point.accuracy for point in found.points)

@@ -85,7 +85,7 @@ def test_wraps_any_classifier() -> None:
     )
     inner = make_pipeline(StandardScaler(), LogisticRegression())
     plain = inner.fit(x, y).predict(x)
-    model = _quick(estimator=inner, beta=1.0).fit(x, y)
+    model = _quick(estimator=inner, beta=1.0, prefer="balance").fit(x, y)
     before = ClassificationMetrics.from_predictions(y, plain, 3)
     after = ClassificationMetrics.from_predictions(y, model.predict(x), 3)
     assert after.cobias < before.cobias - 0.1

@@ -219,7 +219,7 @@ def test_a_cell_shows_where_its_rows_went_and_the_front_that_it_is_from() -> Non
         scheme=SCHEME,
         beta=1.0,
         noise=0.0,
-        change=Change(0.2, 0.01, 0.01, 0.01, 0.01),
+        change=Change(0.2, 0.01, 0.01, 0.01, 0.01, 3, 1, 9),
         doubt=0.0,
     )
     others = [

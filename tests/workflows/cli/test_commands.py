@@ -46,7 +46,11 @@ def _commands(command, names=()):
 
 
 COMMANDS = _commands(typer.main.get_command(app))
-STUDY = (*UNDRAWN, "--set", "tuner={protocol: study, trials: 4, budget: 30000}")
+STUDY = (
+    *UNDRAWN,
+    "--set",
+    "tuner={trials: 4, space: {calibration: none, corrections: both, beta: 0.5}}",
+)
 
 
 @pytest.fixture(scope="module")
@@ -376,7 +380,7 @@ def test_what_is_missing_mistyped_or_unknown_is_said_on_one_line(table, tmp_path
         (["tune", table, "--test", turned], [str(turned)]),
         (["tune", table, "--test", bare], [str(bare), "label"]),
         (["tune", table, "--method", "dsc"], ["dsc", "dcs"]),
-        (["tune", table, "--set", "tuner.betta=1"], ["betta", "bounds"]),
+        (["tune", table, "--set", "tuner.betta=1"], ["betta", "space"]),
         (["tune", table, "--compare", "contextual"], ["contextual"]),
         (["apply", gone, table], [str(gone)]),
         (["apply", other, table], [str(other), "Anger"]),

@@ -17,15 +17,19 @@ from tracking.store import queries
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import SweepConfig, TunerSettings
 from workflows.plan import cells_of, sweep_key, variants_of
+from workflows.study.cell import compute_cell
 from workflows.tables import ProbabilityStore, request_key, table_requests
-from workflows.tuning.cell import compute_cell
 
 SWEEP = SweepConfig(
     name="small",
     tasks=("helpdesk",),
     methods=("icl", "batch", "dnip"),
     limit=60,
-    tuner=TunerSettings(protocol="study", trials=2, budget=5000),
+    tuner=TunerSettings(
+        trials=2,
+        judge={"development": 0.3},
+        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+    ),
 )
 
 

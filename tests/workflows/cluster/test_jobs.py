@@ -18,7 +18,7 @@ name: job
 tasks: [helpdesk]
 methods: [icl, dcs]
 limit: 60
-tuner: {protocol: study, trials: 2}
+tuner: {trials: 2, space: {calibration: none, corrections: both, beta: 0.5}}
 """
 
 

@@ -18,6 +18,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 from threadpoolctl import threadpool_info, threadpool_limits
+from workflows.study.trials import StudyRun
 
 from tests.workflows.conftest import biased_table, toy_cell
 from tracking import CellRecord
@@ -26,12 +27,15 @@ from workflows.cluster.placement import place
 from workflows.cluster.scoring import ScoringActor
 from workflows.config.sweep import TunerSettings
 from workflows.parallel import RayMapper, one_thread
+from workflows.study.cell import compute_cell
 from workflows.tables import TableRequest
-from workflows.tuning.cell import compute_cell
-from workflows.tuning.trials import StudyRun
 
 TABLE = biased_table(60)
-TUNER = TunerSettings(protocol="study", trials=2, budget=1000)
+TUNER = TunerSettings(
+    trials=2,
+    judge={"development": 0.3},
+    space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
+)
 CELL = toy_cell(TABLE, method="dcs", tuner=TUNER)
 
 

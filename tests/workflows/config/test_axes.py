@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dcs.errors import ConfigError
 from dcs.selection.methods import get_method
@@ -20,7 +21,7 @@ from workflows.config.sweep import (
     narrowed,
     value_label,
 )
-from workflows.config.tuner import TunerSettings
+from workflows.config.tuner import PARTS, TunerSettings
 from workflows.plan import Cell, cells_of, effective_settings, variants_of
 from workflows.tables import TableRequest
 
@@ -30,10 +31,11 @@ DIGESTS = {"optimization": "o", "test": "t"}
 FIXED = FixedObjective(beta=0.5, tau=0.1)
 OBJECTIVES = ["full", "err", "err+pmi", "err+cobias", FIXED]
 VALUES: dict[str, list[Any]] = {
-    "protocol": ["study", "cross-validation"],
-    "trials": [3, 5],
-    "budget": [1000, 2000],
+    "development": [None, 0.2],
+    "trials": [3, 48],
+    "budget": [None, 2000],
     "weight_scale": [None, 10, 30],
+    "lambda1": [None, 1.0, [0.5, 2.0]],
     "memberships": [None, 2, 5, 10],
     "prefer": ["balance", "accuracy", "knee"],
     "max_cobias": [None, 5.0],
@@ -57,8 +59,11 @@ def configs(draw: st.DrawFn) -> SweepConfig:
     if combine == "one_at_a_time":
         # Where the others vary, each is as in the tuner.
         objectives = list(dict.fromkeys(["full", *objectives]))
-        usual = TunerSettings()
-        axes = {name: list({getattr(usual, name): 0} | dict.fromkeys(axes[name])) for name in axes}
+        usual = {"trials": 48, "prefer": "no-harm"}
+        axes = {
+            name: [usual.get(name), *(v for v in axes[name] if v != usual.get(name))]
+            for name in axes
+        }
         sizes = list(dict.fromkeys(["full", *sizes]))
     return _config(
         methods=draw(_some(["icl", "batch", "dnip", "furud", "dcs"], min_size=1)),
@@ -136,16 +141,20 @@ def _touches(axis: str, cell: Cell) -> bool:
     return method.uses_weight_scale if axis == "weight_scale" else method.uses_memberships
 
 
+def _flat(tuner: TunerSettings) -> dict[str, Any]:
+    """Return the settings by name, those of the judge, space and search among them."""
+    parts = [dict(getattr(tuner, part)) for part in PARTS]
+    own = {name: value for name, value in dict(tuner).items() if name not in PARTS}
+    return own | {name: value for part in parts for name, value in part.items()}
+
+
 @quick
 @given(configs())
 def test_one_at_a_time_differs_from_the_tuner_in_one_thing_at_most(config: SweepConfig):
     config = config.model_copy(update={"combine": "one_at_a_time"})
     for tuner, size in config.variants:
-        different = [
-            name
-            for name in TunerSettings.model_fields
-            if getattr(tuner, name) != getattr(config.tuner, name)
-        ]
+        own, usual = _flat(tuner), _flat(config.tuner)
+        different = [name for name in own if own[name] != usual[name]]
         assert len(different) + (size is not None) <= 1
 
 
@@ -155,8 +164,10 @@ def test_axes_are_combined_in_their_order():
         axes={"memberships": [2, None], "weight_scale": [30]},
         optimization_sizes=(50, "full"),
     )
-    found = [(t.objective, t.memberships, t.weight_scale, size) for t, size in config.variants]
-    assert found == [*itertools.product(("full", "err"), (2, None), (30,), (50, None))]
+    found = [
+        (t.objective, t.memberships, t.space.weight_scale, size) for t, size in config.variants
+    ]
+    assert found == [*itertools.product(("full", "err"), (2, None), ((30,),), (50, None))]
 
 
 def test_rows_beyond_the_limit_are_all_rows():
@@ -164,37 +175,39 @@ def test_rows_beyond_the_limit_are_all_rows():
     assert [cell.optimization_size for cell in _cells(config)] == [50, None]
 
 
-STUDY = {"protocol": "study", "trials": 30}
-WIDE, D_W, ERR = {"weight_scale": [10, 90]}, {"weight_scale": 30}, {"objective": "err"}
-
-
 @pytest.mark.parametrize(
     ("method", "asked", "idle"),
     [
         ("dnip", {"memberships": 5}, {}),
-        ("furud", {"weight_scale": 30}, {}),
-        ("dcs", {"trials": 3, "weight_scale": 30, "bounds": WIDE}, {"trials": 3, **D_W}),
-        ("dcs", STUDY | {"weight_scale": 30, "bounds": WIDE}, STUDY | D_W),
-        ("dcs", STUDY | {"objective": "err", "bounds": {"beta": [0, 1]}}, STUDY | ERR),
-        ("dcs", STUDY | {"bounds": {"lambda1": [1, 2]}}, STUDY),
-        ("furud", STUDY | {"bounds": WIDE}, STUDY),
-        ("dcs", {"development": 0.2, "window": 9, "sampler": "gp"}, {}),
-        ("dnip", {"trials": 9}, {}),
-        ("dcs", {"objective": {"beta": 0, "tau": 0}}, ERR),
+        ("dnip", {"space": {"calibration": "none"}}, {}),
+        ("furud", {"space": {"weight_scale": 30}}, {}),
+        ("dcs", {"pmi": "normalised", "space": {"pseudo_count": 9}}, {"pmi": "normalised"}),
+        (
+            "dcs",
+            {"search": {"schedule": "published"}, "space": {"lambda1": [1, 2]}},
+            {"search": {"schedule": "published"}},
+        ),
+        ("dcs", {"objective": {"beta": 0, "tau": 0}}, {"objective": "err"}),
     ],
 )
 def test_settings_without_effect_make_no_other_cell(method, asked, idle):
     own = get_method(method)
     effective = effective_settings(own, TunerSettings(**asked))
-    assert effective == effective_settings(own, TunerSettings(**idle))
-    named = {"trials": 0, **idle}
-    assert effective == TunerSettings(**named)
+    assert effective == effective_settings(own, TunerSettings(**idle)) == TunerSettings(**idle)
 
 
 def test_every_setting_of_the_tuner_can_be_an_axis():
-    assert set(ABLATED) | {"objective"} == set(TunerSettings.model_fields)
-    config = _config(axes={name: [getattr(TunerSettings(), name)] for name in ABLATED})
-    assert [cell.tuner for cell in _cells(config)] == [TunerSettings(trials=0)]
+    usual = _flat(TunerSettings())
+    assert {*ABLATED} | {"objective"} == {*usual}
+    knobs = PARTS["space"].model_fields
+    axes = {name: [None if name in knobs else usual[name]] for name in ABLATED}
+    assert [cell.tuner for cell in _cells(_config(axes=axes))] == [TunerSettings()]
+
+
+@pytest.mark.parametrize("axes", [{"objectives": ["err"]}, {"lambda3": [1]}])
+def test_an_unknown_axis_is_refused(axes):
+    with pytest.raises(ValidationError):
+        _config(axes=axes)
 
 
 def test_values_are_asked_for_as_they_are_written():

@@ -12,7 +12,12 @@ from workflows.config.sweep import SweepConfig, TunerSettings, load_config, valu
 from workflows.config.sweep import packaged_config as packaged
 from workflows.plan import plan_sweep, variants_of
 
-STUDY = TunerSettings(protocol="study", trials=30, search="metropolis", prefer="balance")
+STUDY = TunerSettings(
+    trials=64,
+    space={"calibration": "none", "corrections": "both", "spacing": "linear"},
+    search={"moves": "metropolis"},
+    prefer="balance",
+)
 NAMES = sorted(path.stem for path in packaged("quickstart").parent.glob("*.yaml"))
 
 

@@ -14,7 +14,6 @@ from workflows.config.scoring import ScoringSettings
 from workflows.config.sweep import SweepConfig, TuneConfig, configured, load_config, narrowed
 
 MINIMAL = {"name": "mine", "tasks": ["reviews"]}
-PRUNED = {"protocol": "study", "pruner": "hyperband"}
 ONE_AT_A_TIME = {"combine": "one_at_a_time"}
 
 
@@ -39,7 +38,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path
 def test_a_value_can_be_taken_away_and_a_section_replaced(tmp_path):
     path = _write(tmp_path, limit=50, tuner={"weight_scale": 10})
     config = load_config(path, sets=["limit=null", "tuner={trials: 3}"])
-    assert (config.limit, config.tuner.weight_scale, config.tuner.trials) == (None, None, 3)
+    assert (config.limit, config.tuner.trials) == (None, 3)
 
 
 def test_another_engine_leaves_behind_what_only_the_files_engine_knows(tmp_path):
@@ -91,19 +90,19 @@ def test_shots_are_numbers_or_n(tmp_path):
         ({"objectives": [{"beta": 1}]}, "'objectives.0.tau'"),
         ({"optimization_sizes": [5]}, "'optimization_sizes.0'"),
         ({"axes": {"weigth_scale": [30]}}, "'weight_scale'"),
-        ({"axes": {"weight_scale": [30, 1]}}, "'axes.weight_scale.1'"),
-        ({"axes": {"objective": ["err"]}}, "'objective'"),
-        ({"axes": {"search": ["heat-bath", "published"]}}, "needs protocol: study"),
-        ({"axes": {"trials": [0, 3]}, "tuner": {"protocol": "study"}}, "trials 0"),
+        ({"axes": {"weight_scale": [30, 1]}}, "'axes.weight_scale.1.0'"),
+        ({"axes": {"objective": ["err"]}}, "objectives"),
         ({"axes": {"trials": [5]}, "objectives": ["err"], **ONE_AT_A_TIME}, "one_at_a_time"),
-        ({"axes": {"weight_scale": [30]}, "objectives": ["err", "full"], **ONE_AT_A_TIME}, "null"),
-        ({"axes": {"trials": [None, 5]}, "optimization_sizes": [50], **ONE_AT_A_TIME}, "full"),
+        (
+            {"axes": {"weight_scale": [30]}, "objectives": ["err", "full"], **ONE_AT_A_TIME},
+            "weight_scale",
+        ),
+        ({"axes": {"trials": [48, 5]}, "optimization_sizes": [50], **ONE_AT_A_TIME}, "full"),
         ({"tuner": {"objective": {"beta": -1, "tau": 0}}}, "'tuner.objective.beta'"),
-        ({"tuner": {"bounds": {"beta": [2, 1]}}}, "'tuner.bounds.beta'"),
-        ({"tuner": {"cost": "moves"}}, "needs protocol: study"),
-        ({"tuner": PRUNED | {"cost": "moves"}}, "pruner"),
-        ({"tuner": PRUNED | {"search": "metropolis"}}, "pruner"),
-        ({"tuner": PRUNED | {"restarts": 1}}, "pruner"),
+        ({"tuner": {"space": {"beta": [2, 1]}}}, "'tuner.space.beta'"),
+        ({"tuner": {"space": {"betta": 1}}}, "'beta'"),
+        ({"tuner": {"sampler": "tpee"}}, "'tpe'"),
+        ({"tuner": {"judge": {"folds": 3, "development": 0.1}}}, "development"),
         ({"scoring": {"enigne": "vllm"}}, "'engine'"),
         ({"scoring": {"engine": "vlm"}}, "'vllm'"),
         ({"scoring": {"store": __file__}}, "'scoring.store'"),

@@ -20,15 +20,12 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.seeds import derive_seed
 from dcs.selection.ensemble import TableEnsemble, combine, inputs_of, mean_of
 from dcs.selection.front import FittedScheme
-from dcs.selection.methods import get_method
+from dcs.selection.methods import Method, get_method
 from tracking import CellRecord, TrialRecord, collect_provenance, trace_rows
-from workflows.config.tuner import StudyStorage
 from workflows.parallel import Mapper, in_process, one_thread
 from workflows.plan import UNFITTED, Cell
+from workflows.study.study import StoredStudy, Tuned, Tuning, study_scheme
 from workflows.tables import Rows
-from workflows.tuning.cross_validation import cross_validated_scheme
-from workflows.tuning.study import study_scheme
-from workflows.tuning.trials import Fitted, StoredStudy, Tuning, fitted_at_once, unheard
 
 
 @one_thread()
@@ -38,9 +35,9 @@ def compute_cell(
     test: Rows,
     *,
     sweep: str,
-    progress: Callable[[float], None] = unheard,
+    progress: Callable[[float], None] = lambda share: None,
     mapper: Mapper = in_process,
-    storage: StudyStorage | None = None,
+    storage: str | None = None,
     known: dict[Any, Any] | None = None,
 ) -> CellRecord:
     """Tune one cell and evaluate the selected scheme on the test rows.
@@ -57,8 +54,9 @@ def compute_cell(
         Called with the completed fraction of the work, 0..1.
     mapper : Mapper
         Runs the trials; the result does not depend on the mapper.
-    storage : StudyStorage, optional
-        Storage of the cell's study, from which later runs resume; by default in memory.
+    storage : str, optional
+        Storage of the cell's study, from which later runs resume; by default in memory. See
+        :func:`workflows.study.study.open_storage`.
     known : dict, optional
         Cache to pass to all cells that share a search, initially empty; see
         :func:`workflows.plan.sharing`.
@@ -81,11 +79,12 @@ def compute_cell(
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
     method, known = get_method(cell.method), {} if known is None else known
     if cell.tuner is None:
-        fitted = fitted_at_once(rows, method, cell.seed, known)
+        fitted = _fit_at_once(rows, method, cell.seed, known)
     else:
-        tune = study_scheme if cell.tuner.protocol == "study" else cross_validated_scheme
-        notes = {"cell": cell.label, "sweep": sweep}
-        fitted = tune(
+        stored = None
+        if storage is not None:
+            stored = StoredStudy(storage, f"{cell.label} {cell.key[:8]}")
+        fitted = study_scheme(
             Tuning(
                 table=rows,
                 method=method,
@@ -93,21 +92,17 @@ def compute_cell(
                 seed=cell.seed,
                 progress=progress,
                 mapper=mapper,
-                stored=None if storage is None else StoredStudy(storage, cell.key, notes),
+                stored=stored,
                 known=known,
                 reference=reference,
             )
         )
-    scheme, evaluated = fitted.scheme, test
+    scheme = fitted.scheme
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
-        evaluated = test.combined(first)
     scheme = _add_provenance(scheme, cell.method, optimization)
     metrics, class_accuracies = _score(test, scheme)
-    params: dict[str, Any] = {}
-    if fitted.best is not None:
-        metrics |= fitted.best.metrics
-        params = {**fitted.best.params, "best_trial": fitted.best.number}
+    metrics |= fitted.metrics
     if fitted.annealing is not None:
         metrics["opt/evaluations"] = float(fitted.annealing.evaluations)
         metrics["opt/seconds"] = fitted.annealing.seconds
@@ -115,11 +110,11 @@ def compute_cell(
         key=cell.key,
         sweep=sweep,
         identity=cell.identity,
-        params=params,
+        params=dict(fitted.params),
         metrics=metrics,
         scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
-        trials=_add_test_metrics(fitted, evaluated),
+        trials=fitted.trials,
         trace=trace_rows(fitted.annealing.trace) if fitted.annealing else (),
         histograms=class_histograms(rows, fitted.scheme),
         importances=fitted.importances,
@@ -264,23 +259,37 @@ def _score(test: Rows, scheme: CorrectionScheme) -> tuple[dict[str, float], dict
     return metrics, columns
 
 
-def _add_test_metrics(fitted: Fitted, test: Rows) -> tuple[TrialRecord, ...]:
-    """Return the trials, with test metrics added to the points of the front.
-
-    Selection is complete; these metrics serve figures that compare whole fronts of methods.
-    """
-    if fitted.front is None or not test.labelled.any():
-        return fitted.trials
-    test = test.only_labelled()
-    points = fitted.front.points
-    records = list(fitted.trials)
-    for i, point in enumerate(points, len(records) - len(points)):
-        evaluated = ClassificationMetrics.from_predictions(
-            test.labels, point.scheme.predict(test.probs), test.n_classes
+def _fit_at_once(
+    table: ProbabilityTable, method: Method, seed: int, known: dict[Any, Any]
+) -> Tuned:
+    """Fit a method that does its own selection, such as ``published``, and return its trials."""
+    started_ms = _now_ms()
+    found = method.fitted(table.probs, table.labels, classes=table.classes, seed=seed, known=known)
+    aim = "dev/score" if "balanced" in method.name else "dev/accuracy"
+    records = []
+    for trial in found.trials:
+        metrics = {
+            "dev/score": trial.accuracy - trial.cobias,
+            "dev/accuracy": trial.accuracy,
+            "dev/cobias": trial.cobias,
+        }
+        records.append(
+            TrialRecord(
+                number=trial.number,
+                params=dict(trial.params),
+                metrics=metrics,
+                state="COMPLETE",
+                seconds=trial.seconds,
+                started_ms=started_ms,
+                value=metrics[aim],
+            )
         )
-        metrics = {"test/accuracy": evaluated.accuracy, "test/cobias": evaluated.cobias}
-        records[i] = replace(records[i], metrics={**records[i].metrics, **metrics})
-    return tuple(records)
+        started_ms += round(1000 * trial.seconds)
+    if found.best is None:
+        return Tuned(found.scheme, tuple(records), annealing=found.annealing)
+    best = records[found.trials.index(found.best)]
+    params = {**best.params, "best_trial": best.number}
+    return Tuned(found.scheme, tuple(records), params, best.metrics, found.annealing)
 
 
 def refitted(record: CellRecord, tables: Sequence[ProbabilityTable]) -> CorrectionScheme:

@@ -1,1 +1,0 @@
-"""Compute one cell: Optuna studies and the cross-validated front."""
