@@ -249,7 +249,7 @@ def main() -> None:
 
         def vllm() -> np.ndarray[Any, Any]:
             # The cache would hold whole prompts of the previous run, not only the shared prefix.
-            engine._engine.reset_prefix_cache()
+            engine._engine.reset_prefix_cache()  # noqa: SLF001 (the attribute is ours)
             return engine.score(prefix, queries, task.label_words)
 
         results["vllm_difference"] = float(np.abs(vllm() - expected).max())

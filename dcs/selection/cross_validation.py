@@ -408,8 +408,8 @@ class Folds:
             accuracy_error=pair.accuracy.standard_error,
             cobias_error=pair.cobias.standard_error,
             score_error=pair.score.standard_error,
-            gained=int(((after == self.labels) & (before != self.labels)).sum()),
-            lost=int(((after != self.labels) & (before == self.labels)).sum()),
+            gained=int(((after == self.truth) & (before != self.truth)).sum()),
+            lost=int(((after != self.truth) & (before == self.truth)).sum()),
             changed=int((before != after).sum()),
         )
 

@@ -9,10 +9,9 @@ import numpy as np
 from joblib import effective_n_jobs  # type: ignore[import-untyped]
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.utils import _safe_indexing, check_random_state, indexable
+from sklearn.utils import check_random_state, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
-    _num_samples,
     check_consistent_length,
     check_is_fitted,
     check_non_negative,
@@ -171,9 +170,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             validate_data(self, X, y, skip_check_array=True)
             X = indexable(X)[0]  # noqa: N806
-            if _num_samples(X) < 2:
+            count = X.shape[0] if hasattr(X, "shape") else len(X)
+            if count < 2:
                 raise InvalidInputError(
-                    f"Found array with {_num_samples(X)} sample(s); a minimum of 2 is required"
+                    f"Found array with {count} sample(s); a minimum of 2 is required"
                 )
         check_classification_targets(y)
         targets = column_or_1d(y, warn=True)
@@ -195,7 +195,7 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             probs = self._normalise(X)
         else:
             rows = np.flatnonzero(known)
-            self.estimator_ = clone(self.estimator).fit(_safe_indexing(X, rows), targets[known])
+            self.estimator_ = clone(self.estimator).fit(_take_rows(X, rows), targets[known])
             probs = self._predict_held_out(X, targets, indices, seed)
         names = tuple(f"{label}" for label in self.classes_.tolist())
         if known.sum() < FEWEST_LABELS:
@@ -327,8 +327,8 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return probs
         for fold in range(folds):
             inside, outside = known[place != fold], known[place == fold]
-            model = clone(self.estimator).fit(_safe_indexing(X, inside), y[inside])
-            probs[outside] = self._predict_aligned(model, _safe_indexing(X, outside))
+            model = clone(self.estimator).fit(_take_rows(X, inside), y[inside])
+            probs[outside] = self._predict_aligned(model, _take_rows(X, outside))
         return probs
 
     def _predict_aligned(self, model: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
@@ -337,3 +337,10 @@ class DCSClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probs = np.zeros((values.shape[0], self.classes_.size))
         probs[:, self._to_indices(model.classes_.tolist(), "the classifier")] = values
         return probs
+
+
+def _take_rows(X: Any, rows: NDArray[np.intp]) -> Any:
+    """Return rows of anything that ``sklearn.utils.indexable`` returns."""
+    if hasattr(X, "iloc"):
+        return X.iloc[rows]
+    return X[rows] if hasattr(X, "shape") else [X[row] for row in rows]

@@ -14,7 +14,7 @@ from tests.workflows.conftest import cell_times
 SCRIPT = Path(__file__).parents[2] / "scripts" / "overlapping_tables.py"
 CONFIGS = sorted((Path(__file__).parents[2] / "benchmarks" / "configs").glob("*.yaml"))
 SMALL = (
-    *("--only", "seeds=0", "--set", "tuner.budget=3000"),
+    *("--only", "seeds=0", "--set", "tuner.search.budget=3000"),
     *("--set", "optimization_sizes=[60, full]", "--set", "tuner.trials=1"),
 )
 

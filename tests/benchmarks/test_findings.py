@@ -18,8 +18,8 @@ from tracking.results.style import figure_bytes
 
 #: What the accuracy of a method and search is above that of DNIP by heat bath, by source.
 _ABOVE = {
-    ("dnip", "heat-bath"): (0.0, 0.0, 0.0),
-    ("dcs", "heat-bath"): (0.01, 0.02, -0.03),
+    ("dnip", "tuned"): (0.0, 0.0, 0.0),
+    ("dcs", "tuned"): (0.01, 0.02, -0.03),
     ("dnip", "published"): (-0.1, -0.1, -0.1),
     ("dcs", "published"): (-0.1, -0.2, -0.1),
 }
@@ -32,7 +32,7 @@ def _cell(number: int, source: int, seed: int, method: str, search: str) -> Cell
     who = {"model": "m", "task": "abc"[source], "shots": 1, "seed": seed, "method": method}
     return make_cell(
         number,
-        identity={**who, "tuner": {"protocol": "study", "search": search}},
+        identity={**who, "tuner": {"search": {"schedule": search}}},
         metrics={"test/accuracy": accuracy, "test/cobias": 0.1, "opt/z": 0.3 - accuracy / 10},
         scheme=CorrectionScheme(("Sports", "World"), (Weight(0.8), chosen)).to_dict(),
         class_accuracies={"class": ["Sports", "World"], "before": [0.9, 0.2], "after": [0.5, 0.0]},
@@ -46,14 +46,14 @@ def cells() -> list[CellRecord]:
 
 
 def _settings(table: ResultTable) -> pd.DataFrame:
-    return table.frame.set_index(["method", "search"])
+    return table.frame.set_index(["method", "schedule"])
 
 
 def test_changes_are_paired_by_source_and_split(cells: list[CellRecord]) -> None:
     untuned = {**cells[0].identity, "method": "batch", "tuner": None}
     methods, settings = finding_tables([*cells, replace(cells[0], key="b", identity=untuned)])
     by_method = _settings(methods)
-    change = by_method.loc[("dcs", "heat-bath")]
+    change = by_method.loc[("dcs", "tuned")]
     assert change["change"] == pytest.approx(0.0, abs=1e-12)
     assert (change["ahead"], change["behind"]) == (2, 1)
     assert change["low"] < 0.0 < change["high"]
@@ -69,7 +69,7 @@ def test_changes_are_paired_by_source_and_split(cells: list[CellRecord]) -> None
 
 def test_memberships_count_where_they_change_something(cells: list[CellRecord]) -> None:
     frame = _settings(finding_tables(cells)[1])
-    assert frame.loc[("dcs", "heat-bath"), "membership_share"] == 0.0
+    assert frame.loc[("dcs", "tuned"), "membership_share"] == 0.0
     chosen = frame.loc[("dcs", "published")]
     assert (chosen["membership_share"], chosen["weak"], chosen["lost"]) == (0.5, 1.0, 0.5)
 
@@ -78,7 +78,7 @@ def test_a_cell_that_lacks_its_partner_is_not_compared(cells: list[CellRecord]) 
     alone = [c for c in cells if (c.who["task"], c.who["method"]) != ("c", "dnip")]
     for found, change in ((cells, 0.0), (alone, 0.015)):
         compared = _settings(finding_tables(found)[0])
-        assert compared.loc[("dcs", "heat-bath"), "change"] == pytest.approx(change, abs=1e-12)
+        assert compared.loc[("dcs", "tuned"), "change"] == pytest.approx(change, abs=1e-12)
 
 
 def test_the_legend_of_a_figure_knows_all_rows(cells: list[CellRecord]) -> None:
@@ -86,7 +86,8 @@ def test_the_legend_of_a_figure_knows_all_rows(cells: list[CellRecord]) -> None:
     sized = [
         replace(cell, key=f"{cell.key}{size}{weight}", identity=cell.identity | tried)
         for cell in cells
-        if (cell.who["method"], cell.identity["tuner"]["search"]) == ("dcs", "published")
+        if (cell.who["method"], cell.identity["tuner"]["search"]["schedule"])
+        == ("dcs", "published")
         for size in (None, 300)
         for weight in (10, 30, 90)
         for tried in [{"optimization_size": size, "tuner": {"weight_scale": weight}}]
@@ -98,7 +99,7 @@ def test_the_legend_of_a_figure_knows_all_rows(cells: list[CellRecord]) -> None:
 
 def test_settings_of_one_source_or_none_make_no_finding(cells: list[CellRecord]) -> None:
     of_one = [cell for cell in cells if cell.who["task"] == "a"]
-    alike = [cell for cell in cells if cell.identity["tuner"]["search"] == "published"]
+    alike = [cell for cell in cells if cell.identity["tuner"]["search"]["schedule"] == "published"]
     for few in (of_one, alike):
         assert finding_tables(few) == []
         with pytest.raises(InvalidInputError):

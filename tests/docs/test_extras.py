@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from workflows.study.trials import Tuning
 
 from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable
@@ -20,7 +19,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.optimum import exact_search
 from dcs.selection.methods import get_method
 from workflows.config.sweep import TunerSettings
-from workflows.study.study import study_scheme
+from workflows.study.study import Tuning, study_scheme
 
 pytestmark = pytest.mark.usefixtures("extras")
 

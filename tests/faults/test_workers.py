@@ -64,8 +64,8 @@ def test_a_node_lost_with_all_that_ran_on_it(cluster, undisturbed, scored):
 
 
 def test_a_poisoned_cell_fails_alone_and_is_retried_when_asked(cluster, scored):
-    # Validation refuses this, so that only a study meets it.
-    tuner = CONFIG.tuner.model_copy(update={"trials": 0})
+    # It is imported by the study alone.
+    tuner = CONFIG.tuner.model_copy(update={"sampler": "nowhere:Sampler"})
     poisoned = CONFIG.model_copy(update={"tuner": tuner, "seeds": (0,)})
     records, report = sweep(scored, poisoned)
     assert report.pending == 0

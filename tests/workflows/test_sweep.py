@@ -175,8 +175,8 @@ def test_a_rerun_without_work_records_the_tables_that_a_store_lacks(finished, tm
 
 
 def test_a_cell_that_raises_stops_no_other(scored):
-    # Validation refuses this, so that only a study meets it.
-    tuner = CONFIG.tuner.model_copy(update={"trials": 0})
+    # It is imported by the study alone.
+    tuner = CONFIG.tuner.model_copy(update={"sampler": "nowhere:Sampler"})
     poisoned = CONFIG.model_copy(update={**ONE, "tuner": tuner})
     (icl, dcs), said = _sweep(poisoned, scored)
     assert (icl.status, dcs.status) == ("FINISHED", "FAILED")
@@ -201,9 +201,9 @@ def test_the_last_cells_share_all_cpus(scored, monkeypatch):
         lambda: Look(replace(place([]), cells={}, cell_cpus=8), {"cpus": 8.0, "cpus_used": 0.0}),
     )
     records, _ = _sweep(CONFIG, scored)
-    # Handed out when 7, 5, 3 and 1 cells waited; each has two trials.
+    # Handed out when 7, 5, 3 and 1 cells waited.
     widths = [record.params["width"] for record in records]
-    assert widths == [1, 1, 1, 1, 1, 2, 1, 2]
+    assert widths == [1, 1, 1, 1, 1, 2, 1, 8]
 
 
 def test_cells_come_with_their_figures(scored):

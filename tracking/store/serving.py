@@ -250,9 +250,7 @@ def register_model(
             client.create_registered_model(name)
         model = client.get_logged_model(model_id)
         # Not its models:/ URI, which MLflow looks up in the store of the environment.
-        made = client.create_model_version(
-            name, model.artifact_location, model.source_run_id, model_id=model_id
-        )
+        made = client.create_model_version(name, model.artifact_location, model.source_run_id)
         if alias is not None:
             try:
                 client.set_registered_model_alias(name, alias, made.version)

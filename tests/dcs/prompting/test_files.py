@@ -32,7 +32,7 @@ from dcs.prompting import (
 from dcs.prompting.files import (
     DESCRIBED,
     HubLocation,
-    _is_hub_reachable,
+    _is_hub_reachable,  # noqa: PLC2701 (ours)
     read_examples,
     read_task_file,
 )

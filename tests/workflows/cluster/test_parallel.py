@@ -18,7 +18,6 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 from threadpoolctl import threadpool_info, threadpool_limits
-from workflows.study.trials import StudyRun
 
 from tests.workflows.conftest import biased_table, toy_cell
 from tracking import CellRecord
@@ -187,16 +186,7 @@ def test_one_thread_ends_with_its_block_however_that_ends(several_threads):
 
 def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
     seen = []
-
-    def judge(trial):
-        seen.append(_threads())
-        return {"value": 0.0}, None
-
     compute_cell(CELL, TABLE, TABLE, sweep="x", progress=lambda share: seen.append(_threads()))
-    # On a worker nothing else is around a trial.
-    settings = {"aims": {"value": "maximize"}, "trials": 2, "window": 1, "seed": 0}
-    study = StudyRun(suggest=lambda trial: trial.suggest_float("x", 0, 1), judge=judge, **settings)
-    assert len([*study.results()]) == 2
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=20)
     actor = ScoringActor("tiny_lm", tmp_path / "probabilities", 0.0)
     actor.generate(request, "k", progress=lambda count: seen.append(_threads()))

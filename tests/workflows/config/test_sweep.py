@@ -97,7 +97,10 @@ def test_shots_are_numbers_or_n(tmp_path):
             {"axes": {"weight_scale": [30]}, "objectives": ["err", "full"], **ONE_AT_A_TIME},
             "weight_scale",
         ),
-        ({"axes": {"trials": [48, 5]}, "optimization_sizes": [50], **ONE_AT_A_TIME}, "full"),
+        (
+            {"axes": {"trials": [48, 5]}, "optimization_sizes": [50], **ONE_AT_A_TIME},
+            "optimization_sizes",
+        ),
         ({"tuner": {"objective": {"beta": -1, "tau": 0}}}, "'tuner.objective.beta'"),
         ({"tuner": {"space": {"beta": [2, 1]}}}, "'tuner.space.beta'"),
         ({"tuner": {"space": {"betta": 1}}}, "'beta'"),
