@@ -40,7 +40,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_RESPONSE_BYTES = 2**24  # the most probable 2,000 tokens take 0.1 MB
 
-_LONGEST_WAIT = 120.0  # seconds; the longest Retry-After that the openai package respects
+_ATTEMPTS_OF_A_PROMPT = 4  # number of `timeout`s after which a prompt is given up
+
+_ROUNDING = 1e-3  # by which servers' log-probabilities may exceed 0, and their sum exceed 1
 
 _WARNING_INTERVAL = 10.0  # seconds between two warnings about a busy server
 
@@ -72,7 +74,8 @@ class OpenAIScorer(Engine):
         delay requested by the server (``Retry-After``), up to two minutes each. The reason is
         logged.
     timeout : float
-        Seconds until a request counts as failed.
+        Seconds until a request counts as failed; a prompt, with its retries and waits, is given
+        up after four times as long.
     key_variable : str
         Environment variable with the API key, if the server requires one. The key is only sent
         in the header of the requests.
@@ -130,8 +133,8 @@ class OpenAIScorer(Engine):
         self._last_warning = -math.inf
         self._api, self._top, self._missing_rule = api, top_logprobs, missing
         self._concurrency, self._retries, self._timeout = concurrency, retries, timeout
-        # Upper bound for servers that never finish a response.
-        self._time_limit = (retries + 1) * (timeout + _LONGEST_WAIT)
+        # Retries and waits included: a server that drips would take `timeout` for each of them.
+        self._time_limit = _ATTEMPTS_OF_A_PROMPT * timeout
         self._key_variable = key_variable
 
     def report(self) -> list[str]:
@@ -211,8 +214,12 @@ class OpenAIScorer(Engine):
             body |= {"messages": [{"role": "user", "content": prompt}]}
             body |= {"logprobs": True, "top_logprobs": self._top}
         answer: Any = await client.post(path, cast_to=object, body=body)
-        self.tokens_read += int((answer.get("usage") or {}).get("prompt_tokens") or 0)
-        shown = answer["choices"][0]["logprobs"]
+        read = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
+        (choice,) = answer["choices"]
+        if read < 0:
+            raise ValueError("negative number of tokens")
+        self.tokens_read += read
+        shown = choice["logprobs"]
         if self._api == "completions":
             return {token: float(value) for token, value in shown["top_logprobs"][0].items()}
         entries = shown["content"][0]["top_logprobs"]
@@ -261,6 +268,12 @@ class OpenAIScorer(Engine):
         self, row: int, shown: Mapping[str, float], prompt: str, label_words: Sequence[str]
     ) -> NDArray[np.float64]:
         """Convert the returned tokens to class probabilities [N]."""
+        most = max(shown.values(), default=0.0)
+        if not most <= _ROUNDING or sum(map(math.exp, shown.values())) > 1 + _ROUNDING:
+            raise ScoringError(
+                f"query {row}: {self.base_url} returned values that are no log-probabilities (up "
+                f"to {most:g}); use another api or server"
+            )
         spaced = self._api == "completions" and not prompt[-1:].isspace()
         found = [best_token(shown, word, label_words, spaced) for word in label_words]
         absent = [word for word, value in zip(label_words, found, strict=True) if value is None]

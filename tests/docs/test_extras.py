@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from dcs.data.importers import import_file
 from dcs.data.table import ProbabilityTable
-from dcs.errors import ScoringError, TableError
+from dcs.errors import ConfigError, ScoringError, TableError
 from dcs.evaluation.metrics import Objective
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
@@ -67,18 +68,20 @@ def test_quotas_predicts_classes_as_often_as_they_are_labelled() -> None:
     assert CorrectionScheme.from_json(scheme.to_json()) == scheme
 
 
-def test_a_study_tunes_the_weight_scale_of_a_family() -> None:
+def test_a_family_is_searched_by_its_own_method() -> None:
     table = _table(3)
-    settings = TunerSettings(
-        trials=2,
-        judge={"development": 0.3},
-        space={"calibration": "none", "corrections": "both", "spacing": "linear", "beta": 0.5},
-    )
-    tuning = Tuning(table=table, method=get_method("steep"), settings=settings, seed=0)
-    fitted = study_scheme(tuning)
-    assert [trial.params["weight_scale"] for trial in fitted.trials][0] == 30
-    family = _module("family").steep(fitted.trials[fitted.best.number].params["weight_scale"])
-    assert {*fitted.scheme.corrections} <= {*family}
+    method = get_method("steep")
+    fitted = study_scheme(Tuning(table=table, method=method, settings=TunerSettings(), seed=0))
+    assert {*fitted.scheme.corrections} <= {*_module("family").steep()}
+    with pytest.raises(ConfigError, match="fitter"):
+        study_scheme(
+            Tuning(
+                table=table,
+                method=replace(method, fitter=None),
+                settings=TunerSettings(),
+                seed=0,
+            )
+        )
 
 
 def test_tabu_search_reaches_the_proven_optimum() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PlainSerializer, model_validator
 
-from dcs.errors import plain_address
+from dcs.errors import origin, plain_address
 from dcs.io import Strict, as_value_error
 from dcs.scoring import (
     LabelRule,
@@ -68,7 +68,11 @@ class ScoringSettings(Strict):
     tensor_parallel: int | None = Field(default=None, ge=1)
     memory: float | None = Field(default=None, gt=0.0, le=1.0)
     max_length: int | None = Field(default=None, ge=1)
-    base_url: Annotated[str, AfterValidator(_check_address)] | None = None
+    # JSON is what is recorded: without the path, which may contain a key.
+    base_url: (
+        Annotated[str, AfterValidator(_check_address), PlainSerializer(origin, when_used="json")]
+        | None
+    ) = None
     api: Literal["completions", "chat"] | None = None
     top_logprobs: int | None = Field(default=None, ge=1)
     missing: Literal["error", "bound", "zero"] | None = None

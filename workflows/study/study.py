@@ -41,7 +41,7 @@ from dcs.selection.cross_validation import (
     standard_settings,
 )
 from dcs.selection.front import Figures, FittedScheme
-from dcs.selection.methods import Method
+from dcs.selection.methods import METHODS, Method
 from dcs.selection.settings import Hyperparameters, Interpolated, Setting
 from tracking import TrialRecord
 from tracking.environment import source_digest
@@ -161,6 +161,17 @@ def study_scheme(tuning: Tuning) -> Tuned:
     table, method = tuning.table, tuning.method
     if method.name == "dcs" and table.labelled.sum() < FEWEST_LABELS:
         return Tuned(label_free_scheme(table.probs, table.labels, classes=table.classes))
+    if method.fitter is not None:
+        # A method of another package fits its own corrections.
+        fitted_scheme = method.fit(
+            table.probs, table.labels, classes=table.classes, seed=tuning.seed
+        )
+        return Tuned(fitted_scheme)
+    if method not in METHODS:
+        raise ConfigError(
+            f"method {method.name!r} has corrections of its own and no fitter; studies search the "
+            "corrections of dnip, furud and dcs only, so give it a fitter"
+        )
     if _FRONT not in tuning.known:
         tuning.known[_FRONT] = _run(tuning)
     trials, shares, front = tuning.known[_FRONT]

@@ -370,7 +370,7 @@ class TestHub:
         file = read_task_file(DESCRIBED[name])
         assert file.hub is not None
         write_dataset(tmp_path / "hub", file.hub, name)
-        hub = file.hub.model_copy(update={"revision": ""})
+        hub = file.hub.model_copy(update={"dataset": f"owner/{name}", "revision": ""})
         load = datasets.load_dataset
         monkeypatch.setattr(
             datasets,

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +145,23 @@ class TestFaults:
         refuses(ScoringError, ask, server, api=api, retries=0, names=["query 0"])
 
 
+@pytest.mark.parametrize("api", ["completions", "chat"])
+@pytest.mark.parametrize(
+    ("value", "choices", "tokens"),
+    [(500.0, 1, 3), (0.1, 1, 3), (-0.1, 1, 3), (math.nan, 1, 3), (-2.0, 1000, 3), (-2.0, 1, -3)],
+    ids=["+500", "above 0", "sum above 1", "NaN", "1,000 choices", "negative count"],
+)
+def test_an_answer_that_cannot_be_true(
+    server: ModelServer, api: str, value: float, choices: int, tokens: int
+) -> None:
+    shown = {f" {word}": value for word in TASK.label_words}
+    entries = [{"token": token, "logprob": value} for token in shown]
+    logprobs = {"top_logprobs": [shown], "content": [{"top_logprobs": entries}]}
+    answer = {"choices": [{"logprobs": logprobs}] * choices, "usage": {"prompt_tokens": tokens}}
+    server.faults = [(200, {}, json.dumps(answer))]
+    refuses(ScoringError, ask, server, api=api, retries=0, names=["query 0"])
+
+
 class TestBounds:
     """What a server can make the client wait for, read and unpack."""
 
@@ -154,14 +172,12 @@ class TestBounds:
         assert server.sent < 2**26
 
     @pytest.mark.parametrize("part", [b" ", b"x: y\r\n"])
-    def test_an_answer_that_drips(
-        self, server: ModelServer, part: bytes, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("dcs.scoring.openai._LONGEST_WAIT", 0.2)
+    def test_an_answer_that_drips(self, server: ModelServer, part: bytes) -> None:
         drops = (time.sleep(0.02) or part for _ in itertools.count())
         head = [b"HTTP/1.1 200 OK\r\n"] if b":" in part else []
-        server.faults = [(-1 if head else 200, {}, itertools.chain(head, drops))]
-        refuses(ScoringError, ask, server, retries=0, timeout=0.3, names=["query 0"])
+        server.faults = [(-1 if head else 200, {}, itertools.chain(head, drops))] * 9
+        refuses(ScoringError, ask, server, retries=8, timeout=0.3, names=["query 0"])
+        assert len(server.requests) < 9
 
     def test_a_packed_answer(self, server: ModelServer) -> None:
         bomb = gzip.compress(bytes(2**25))

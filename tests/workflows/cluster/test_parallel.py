@@ -190,5 +190,5 @@ def test_cells_trials_and_scoring_have_one_thread(several_threads, tmp_path):
     request = TableRequest(model="tiny_lm", task="helpdesk", shots=1, seed=0, limit=20)
     actor = ScoringActor("tiny_lm", tmp_path / "probabilities", 0.0)
     actor.generate(request, "k", progress=lambda count: seen.append(_threads()))
-    assert len(seen) > 4
+    assert len(seen) >= 4
     assert set.union(*seen) == {1}

@@ -13,6 +13,15 @@ REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=2
 SERVED = ScoringSettings(engine="openai", base_url="http://127.0.0.1:1/v1")
 
 
+def test_the_path_of_an_address_is_used_but_not_recorded():
+    keyed = ScoringSettings(engine="openai", base_url="http://127.0.0.1:1/plantedletters/v1")
+    assert keyed.options["base_url"].endswith("/plantedletters/v1")
+    config = SweepConfig(name="served", models=["m"], tasks=["reviews"], scoring=keyed)
+    assert "planted" not in config.model_dump_json()
+    assert "http://127.0.0.1:1" in config.model_dump_json()
+    assert key(keyed) != key(SERVED)
+
+
 def key(scoring: ScoringSettings = REQUEST.scoring, **changes) -> str:
     return request_key(dataclasses.replace(REQUEST, scoring=scoring, **changes))
 
