@@ -115,7 +115,7 @@ def test_a_storage_that_cannot_be_reached_is_said_at_once(cluster, scored):
     process = start_dcs(*sweep_command(cluster, scored), **{STORAGE_VARIABLE: nobody})
     code, _, err = end(process)
     assert code == 2
-    assert err.startswith("dcs: error: optuna_storage: postgresql://")
+    assert err.startswith("dcs: error: optuna_storage postgresql://")
     assert "127.0.0.1:1" in err
     assert err.count("\n") == 1
     assert PASSWORD not in err

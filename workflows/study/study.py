@@ -471,12 +471,15 @@ def open_storage(address: str) -> BaseStorage:
     StudyStorageError
         If it cannot be opened.
     """
+    from sqlalchemy.pool import NullPool
+
     with _storage_errors(StoredStudy(address, "")):
         if address.startswith("grpc://"):
             host, _, port = address.removeprefix("grpc://").rpartition(":")
             return GrpcStorageProxy(host=host, port=int(port))
         if "://" in address:
-            return RDBStorage(address)
+            # A study uses the database seldom: no connection stays open between.
+            return RDBStorage(address, engine_kwargs={"poolclass": NullPool})
         path = Path(address).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(str(path)))
