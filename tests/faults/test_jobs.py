@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,8 @@ from .sweeps import check_complete, sweep_command
 
 def test_a_node_dies_under_a_submitted_sweep(undisturbed, scored, tmp_path):
     port = free_port()
-    command = ["ray", "job", "submit", "--address", "JOBS", "--working-dir", str(tmp_path)]
+    ray = str(Path(sys.executable).parent / "ray")
+    command = [ray, "job", "submit", "--address", "JOBS", "--working-dir", str(tmp_path)]
     command += ["--", "dcs", *map(str, sweep_command(None, scored)), "--address", "auto"]
     with ray_head(port, cpus=0) as (_, jobs), _node(port) as lost, _node(port):
         command[4] = jobs

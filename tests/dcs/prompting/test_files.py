@@ -391,6 +391,7 @@ class TestHub:
     def test_a_folder_of_the_same_name_is_not_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        pytest.importorskip("datasets")
         file = read_task_file(DESCRIBED["trec"])
         assert file.hub is not None
         monkeypatch.chdir(tmp_path)
